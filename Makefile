@@ -1,0 +1,45 @@
+# Two commands for a stranger: `make demo` and `make test`. Both set up .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test lint types architecture unit slow bench format clean
+
+demo: $(READY)
+	$(BIN)/gtpool demo --output-dir out
+
+test: lint types architecture unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/basedpyright
+
+architecture: $(READY)
+	$(BIN)/lint-imports
+
+unit: $(READY)
+	$(BIN)/python -m pytest -n 2 -q
+
+slow: $(READY)
+	$(BIN)/python -m pytest -q -m "slow and not gpu"
+
+bench: $(READY)
+	$(BIN)/python bench/sample.py
+	$(BIN)/python bench/attention.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) out dist
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("gtpool needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)

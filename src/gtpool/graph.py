@@ -1,0 +1,120 @@
+"""The values that travel between layers, and the checks at the public door.
+
+Shape letters, fixed for the project: N nodes, K kept nodes, E edges, G graphs, H heads,
+C channels a head, D width.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class NodeDrop(NamedTuple):
+    """What a node-dropping pooler returns: PyG's six, by name."""
+
+    x: Tensor
+    """Features of the kept nodes, [K, D]."""
+    edge_index: Tensor
+    """Edges of the induced subgraph, numbered in the kept nodes, [2, E']."""
+    edge_attr: Tensor | None
+    """Features of those edges, [E', ...]."""
+    batch: Tensor
+    """Graph of each kept node, sorted, [K]."""
+    perm: Tensor
+    """Which input node each kept node was, ascending, [K]."""
+    score: Tensor
+    """Share of the wheel of each kept node (a graph's nodes sum to one), [K]."""
+
+
+def unpool(x: Tensor, perm: Tensor, num_nodes: int) -> Tensor:
+    """Put pooled features back where their nodes stood; dropped nodes get zeros.
+
+    Args:
+        x: Features of the kept nodes, [K, ...].
+        perm: Input node of each row of ``x``, [K].
+        num_nodes: Nodes of the graph before pooling.
+
+    Example:
+        >>> unpool(torch.tensor([[5.0], [7.0]]), torch.tensor([0, 2]), 3).flatten().tolist()
+        [5.0, 0.0, 7.0]
+    """
+    if x.size(0) != perm.numel():
+        raise ValueError(f"x has {x.size(0)} rows, but perm names {perm.numel()} nodes")
+    return x.new_zeros(num_nodes, *x.shape[1:]).index_copy(0, perm, x)
+
+
+def check_features(name: str, x: Tensor, channels: int) -> None:
+    """Raise a ValueError unless ``x`` is a finite [N, channels] matrix of floats with N >= 1."""
+    if x.dim() != 2 or x.size(1) != channels or not x.is_floating_point():
+        raise ValueError(
+            f"{name} must be a float tensor of shape [nodes, {channels}], "
+            f"got {_describe(x)}; the layer was made with in_channels={channels}"
+        )
+    if x.size(0) == 0:
+        raise ValueError(f"{name} has no rows: the batch is empty, there is nothing to pool")
+    finite = x.isfinite()
+    if not finite.all():
+        row, column = (~finite).nonzero()[0].tolist()
+        raise ValueError(
+            f"{name} must be finite, but {name}[{row}, {column}] is {x[row, column].item()}"
+        )
+
+
+def check_batch(batch: Tensor, num_nodes: int) -> None:
+    """Raise a ValueError unless ``batch`` is sorted and numbers graphs 0, 1, 2 … without gaps."""
+    if batch.dim() != 1 or batch.dtype != torch.long:
+        raise ValueError(f"batch must be an int64 vector, got {_describe(batch)}")
+    if batch.numel() != num_nodes:
+        raise ValueError(f"batch has {batch.numel()} entries for {num_nodes} nodes")
+    step = batch.diff(prepend=batch.new_full((1,), -1))
+    if (step < 0).any():
+        at = int((step < 0).nonzero()[0])
+        raise ValueError(
+            f"batch must be sorted, but batch[{at}] = {int(batch[at])} "
+            + (f"follows {int(batch[at - 1])}" if at else "is negative")
+        )
+    gap = step > 1
+    gap[0] = batch[0] > 0
+    if gap.any():
+        at = int(gap.nonzero()[0])
+        raise ValueError(
+            f"graph {int(batch[at]) - 1} of the batch has no nodes "
+            f"(batch[{at}] = {int(batch[at])}); "
+            "number the graphs 0, 1, 2 … and leave empty graphs out"
+        )
+
+
+def check_edges(
+    edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor | None, num_nodes: int
+) -> None:
+    """Raise a ValueError unless the edges join nodes that exist, inside one graph each."""
+    if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype != torch.long:
+        raise ValueError(
+            f"edge_index must be an int64 tensor of shape [2, edges], got {_describe(edge_index)}"
+        )
+    if edge_attr is not None and (edge_attr.dim() == 0 or edge_attr.size(0) != edge_index.size(1)):
+        raise ValueError(
+            f"edge_attr must have one row for each of the {edge_index.size(1)} edges, "
+            f"got {_describe(edge_attr)}"
+        )
+    outside = (edge_index < 0) | (edge_index >= num_nodes)
+    if outside.any():
+        at = int(outside.any(0).nonzero()[0])
+        raise ValueError(
+            f"edge {at} joins nodes {edge_index[:, at].tolist()}, "
+            f"but the batch has nodes 0 to {num_nodes - 1}"
+        )
+    if batch is None:
+        return
+    source, target = batch[edge_index]
+    if not torch.equal(source, target):
+        at = int((source != target).nonzero()[0])
+        raise ValueError(
+            f"edge {at} joins nodes {edge_index[:, at].tolist()} of two graphs, "
+            f"{int(source[at])} and {int(target[at])}"
+        )
+
+
+def _describe(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"

@@ -1,0 +1,1 @@
+"""Numbers without state: tensors in, tensors out, no parameters."""

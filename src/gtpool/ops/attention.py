@@ -1,0 +1,210 @@
+"""Exact softmax attention inside each graph of a packed batch.
+
+No back-end holds an n x n matrix for a large graph. Sizes decide: graphs are sorted into buckets of
+similar size and each bucket is one padded computation (``attention_padded``, any device); on a CPU
+PyTorch's fused kernel takes over the larger buckets (``attention_fused``).
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from gtpool.ops import attention_fused, attention_padded
+from gtpool.ops.attention_reference import attend_reference
+from gtpool.ops.bucket import Bucket, Buckets
+
+Backend = Literal["auto", "reference", "padded", "fused"]
+BACKENDS = ("auto", "reference", "padded", "fused")
+
+FUSED_FROM = 96
+"""Nodes from which the fused CPU kernel beats padded products (``make bench``)."""
+
+EDGE_ENTRIES_HELD = 2**22
+"""Entries of the gathered queries and keys of edges held at one time: 16 MB each in float32."""
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ptr: Tensor,
+    *,
+    scale: float | None = None,
+    backend: Backend = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Let every node attend to every node of its own graph.
+
+    Args:
+        q: Queries, [N, H, C].
+        k: Keys, [N, H, C].
+        v: Values, [N, H, C].
+        ptr: First node of each graph and N at the end, [G + 1]; on the host, nothing synchronises.
+        scale: Factor on q·k; the default is 1/sqrt(C).
+        backend: A name of ``BACKENDS``; "auto" picks by graph size and device.
+
+    Returns:
+        ``out`` [N, H, C] in the dtype of ``v``, and the log-sum-exp of each row of logits [N, H],
+        in float32 or better; both carry gradients.
+
+    Example:
+        >>> x = torch.zeros(3, 1, 2)
+        >>> out, lse = attend(x, x, torch.eye(3, 2)[:, None], torch.tensor([0, 2, 3]))
+        >>> out[:, 0].tolist()
+        [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]
+    """
+    if not q.shape == k.shape == v.shape or q.dim() != 3:
+        shapes = ", ".join(str(list(part.shape)) for part in (q, k, v))
+        raise ValueError(f"q, k and v must share one shape [nodes, heads, channels], got {shapes}")
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend == "fused" and not attention_fused.available(q.device):
+        raise ValueError(f"torch {torch.__version__} has no fused kernel for tensors on {q.device}")
+    factor = q.size(-1) ** -0.5 if scale is None else scale
+    exact = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        parts = (q.to(exact), k.to(exact), v.to(exact))
+        if backend == "reference":
+            out, lse = attend_reference(*parts, ptr, scale=factor)
+        else:
+            buckets = Buckets.of(ptr.cpu(), parts[0])
+            out, lse = _Attend.apply(*parts, buckets, factor, _fused_from(backend, q.device))
+    return out.to(v.dtype), lse
+
+
+def edge_attention(
+    q: Tensor, k: Tensor, lse: Tensor, edge_index: Tensor, *, scale: float | None = None
+) -> Tensor:
+    """Read attention on edges only: exp(q_i·k_j·scale - lse_i) for each edge j -> i, [E, H].
+
+    Args:
+        q: Queries, [N, H, C].
+        k: Keys, [N, H, C].
+        lse: What :func:`attend` returned for them, [N, H].
+        edge_index: Source j and target i of each edge, [2, E].
+        scale: As given to :func:`attend`.
+    """
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    with torch.autocast(q.device.type, enabled=False):
+        return _EdgeAttention.apply(q.to(lse.dtype), k.to(lse.dtype), lse, edge_index, scale)
+
+
+def _fused_from(backend: Backend, device: torch.device) -> float:
+    """Give the bucket size from which the fused kernel is used."""
+    if backend == "fused":
+        return 0
+    return FUSED_FROM if backend == "auto" and attention_fused.available(device) else float("inf")
+
+
+# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
+# its annotations do not say: hence Any and the override ignored.
+
+
+class _Attend(Function):
+    """Attention bucket by bucket; the backward pass rebuilds the weights, it stores none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        buckets: Buckets,
+        scale: float,
+        fused_from: float,
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = (buckets.pad(part) for part in (q, k, v))
+        out, lse = torch.empty_like(v), v.new_empty(v.shape[:2])
+        for block in buckets.blocks:
+            kernel = _kernel(block, fused_from)
+            parts = kernel.forward(*map(block.view, (q, k, v)), block.mask, scale)
+            for whole, part in zip((out, lse), parts, strict=True):
+                block.view(whole).copy_(part)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.plan = buckets, scale, fused_from
+        ctx.set_materialize_grads(False)
+        return buckets.unpad(out), buckets.unpad(lse)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor | None,
+        d_lse: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        buckets, scale, fused_from = ctx.plan
+        q, k, v, out, lse = ctx.saved_tensors
+        d_out = torch.zeros_like(out) if d_out is None else buckets.pad(d_out)
+        d_lse = None if d_lse is None else buckets.pad(d_lse)
+        grads = tuple(torch.empty_like(part) for part in (q, k, v))
+        with torch.autocast(q.device.type, enabled=False):
+            for block in buckets.blocks:
+                kernel = _kernel(block, fused_from)
+                parts = kernel.backward(
+                    *map(block.view, (q, k, v, out, lse)),
+                    block.mask,
+                    scale,
+                    block.view(d_out),
+                    None if d_lse is None else block.view(d_lse),
+                )
+                for whole, part in zip(grads, parts, strict=True):
+                    block.view(whole).copy_(part)
+        return *(buckets.unpad(grad) for grad in grads), None, None, None
+
+
+class _Kernel(Protocol):
+    """What ``attention_padded`` and ``attention_fused`` have in common."""
+
+    forward: Callable[..., tuple[Tensor, Tensor]]
+    backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+
+def _kernel(block: Bucket, fused_from: float) -> _Kernel:
+    return attention_fused if block.length >= fused_from else attention_padded
+
+
+class _EdgeAttention(Function):
+    """Attention on edges, a slice of edges at a time, so that no [E, H, C] tensor is held."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        q: Tensor,
+        k: Tensor,
+        lse: Tensor,
+        edge_index: Tensor,
+        scale: float,
+    ) -> Tensor:
+        weight = q.new_empty(edge_index.size(1), q.size(1))
+        for edges in _edge_slices(q, edge_index):
+            source, target = edge_index[:, edges]
+            logits = (q.index_select(0, target) * k.index_select(0, source)).sum(-1).mul_(scale)
+            weight[edges] = logits.sub_(lse.index_select(0, target)).exp_()
+        ctx.save_for_backward(q, k, weight, edge_index)
+        ctx.scale = scale
+        return weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_weight: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        q, k, weight, edge_index = ctx.saved_tensors
+        d_logits = d_weight * weight
+        d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
+        d_lse = q.new_zeros(q.shape[:2]).index_add_(0, edge_index[1], d_logits, alpha=-1)
+        for edges in _edge_slices(q, edge_index):
+            source, target = edge_index[:, edges]
+            factor = d_logits[edges, :, None] * ctx.scale
+            d_q.index_add_(0, target, factor * k.index_select(0, source))
+            d_k.index_add_(0, source, factor * q.index_select(0, target))
+        return d_q, d_k, d_lse, None, None
+
+
+def _edge_slices(q: Tensor, edge_index: Tensor) -> list[slice]:
+    step = max(1, EDGE_ENTRIES_HELD // (q.size(1) * q.size(2)))
+    return [slice(at, at + step) for at in range(0, edge_index.size(1), step)]

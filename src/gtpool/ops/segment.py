@@ -1,0 +1,76 @@
+"""Per-graph arithmetic on a packed batch, whose nodes are grouped by graph.
+
+``batch`` [N] is the graph of each node, sorted; ``sizes`` [G] the nodes of each graph, on the host,
+because shapes follow from it. No function here loops over graphs.
+"""
+
+import torch
+from torch import Tensor
+
+
+def sizes_of(batch: Tensor) -> Tensor:
+    """Count the nodes of each graph, [G], on the host (the one synchronisation on a GPU).
+
+    Example:
+        >>> sizes_of(torch.tensor([0, 0, 0, 1])).tolist()
+        [3, 1]
+    """
+    return batch.bincount().cpu()
+
+
+def offsets(sizes: Tensor) -> Tensor:
+    """Give the first node of each graph, and the number of all nodes at the end, [G + 1].
+
+    Example:
+        >>> offsets(torch.tensor([3, 1])).tolist()
+        [0, 3, 4]
+    """
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+
+def ranks(batch: Tensor, first: Tensor) -> Tensor:
+    """Number the nodes inside each graph from zero, given each graph's first node, [N].
+
+    Example:
+        >>> ranks(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 3])).tolist()
+        [0, 1, 2, 0]
+    """
+    return torch.arange(batch.numel(), device=batch.device) - first.index_select(0, batch)
+
+
+def induced(
+    edge_index: Tensor, edge_attr: Tensor | None, kept: Tensor, num_nodes: int
+) -> tuple[Tensor, Tensor | None]:
+    """Keep the edges between kept nodes, numbered anew, and their features.
+
+    Example:
+        >>> induced(torch.tensor([[0, 1, 2], [1, 2, 0]]), None, torch.tensor([0, 2]), 3)[0].tolist()
+        [[1], [0]]
+    """
+    number = kept.new_full((num_nodes,), -1)
+    number = number.index_copy_(0, kept, torch.arange(kept.numel(), device=kept.device))
+    ends = number.index_select(0, edge_index.flatten()).view_as(edge_index)
+    stays = (ends >= 0).all(0)
+    return ends[:, stays], None if edge_attr is None else edge_attr[stays]
+
+
+def segment_sum(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
+    """Add up the rows of each graph, [N, ...] -> [G, ...]."""
+    return value.new_zeros(num_graphs, *value.shape[1:]).index_add(0, batch, value)
+
+
+def segment_max(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
+    """Take the largest entry of each graph, [N] -> [G]."""
+    return value.new_zeros(num_graphs).scatter_reduce(0, batch, value, "amax", include_self=False)
+
+
+def segment_softmax(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
+    """Normalise each graph's entries to positive shares that sum to one, [N] -> [N].
+
+    Example:
+        >>> segment_softmax(torch.zeros(3), torch.tensor([0, 0, 1]), 2).tolist()
+        [0.5, 0.5, 1.0]
+    """
+    top = segment_max(value.detach(), batch, num_graphs)
+    share = (value - top.index_select(0, batch)).exp()
+    return share / segment_sum(share, batch, num_graphs).index_select(0, batch)

@@ -1,0 +1,89 @@
+"""RWS and RWSV as PyG ``Select`` operators, to drop into PyG's own poolers."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch_geometric.nn.pool.select import SelectOutput, SelectTopK
+
+from gtpool.ops.sample import ORDERS, Order, check_choice, check_ratio, rws, rwsv, settle
+
+
+class SelectRWS(SelectTopK):
+    r"""PyG's ``SelectTopK`` with the paper's roulette wheel in place of the k highest scores.
+
+    .. math::
+        y &= \sigma(X p / \|p\|) \\
+        i &= \mathrm{RWS}(\mathrm{softmax}(y))
+
+    Assigned to ``select`` of PyG's ``TopKPooling`` (where p is the scorer), ``SAGPooling`` or
+    ``ASAPooling``, it changes only which nodes are kept. In the latter two p is one number of
+    random sign that never learns; :func:`torch.nn.init.ones_` on ``weight`` makes it harmless.
+
+    Args:
+        in_channels: Width of what is projected: the features in ``TopKPooling``, 1 in the others.
+        ratio: Share of nodes kept, ceil(ratio * n) of n; an int keeps that many.
+        min_score: Refused: a wheel keeps a number of nodes, not those above a threshold.
+        act: The activation of the scores.
+        order: How nodes stand on the wheel: as numbered, or by ascending score.
+
+    Differs from the paper:
+        scores are rounded to half their digits first, so that equal nodes tie.
+
+    Example:
+        >>> from torch_geometric.nn import TopKPooling
+        >>> pool = TopKPooling(8, ratio=0.5)
+        >>> pool.select = SelectRWS(8, ratio=0.5)
+        >>> pool(torch.randn(6, 8), torch.tensor([[0, 1], [1, 2]]))[0].shape
+        torch.Size([3, 8])
+    """
+
+    sampler = staticmethod(rws)
+
+    def __init__(
+        self,
+        in_channels: int,
+        ratio: float = 0.5,
+        min_score: float | None = None,
+        act: str | Callable[[Tensor], Tensor] = "tanh",
+        *,
+        order: Order = "index",
+    ) -> None:
+        if min_score is not None:
+            raise ValueError(
+                f"{type(self).__name__} takes no min_score: a wheel keeps a set number of nodes, "
+                "while min_score keeps those above a threshold; use ratio"
+            )
+        check_ratio(ratio)
+        check_choice("order", order, ORDERS)
+        super().__init__(in_channels, ratio, None, act)
+        self.order: Order = order
+
+    def forward(self, x: Tensor, batch: Tensor | None = None) -> SelectOutput:
+        """Score the rows of ``x`` [N, D] (or [N]) and select nodes of each graph of ``batch``."""
+        x = x.unsqueeze(1) if x.dim() == 1 else x
+        if batch is None:
+            batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
+        score = self.act((x * self.weight).sum(-1) / self.weight.norm(p=2, dim=-1))
+        kept = self.sampler(settle(score), batch, self.ratio, order=self.order)
+        return SelectOutput(
+            node_index=kept,
+            num_nodes=x.size(0),
+            cluster_index=torch.arange(kept.numel(), device=x.device),
+            num_clusters=kept.numel(),
+            weight=score.index_select(0, kept),
+        )
+
+
+class SelectRWSV(SelectRWS):
+    """The same with RWSV, the wheel whose borders stand midway between those of RWS.
+
+    Differs from the paper:
+        nothing.
+
+    Example:
+        >>> SelectRWSV(8, ratio=3)
+        SelectRWSV(8, ratio=3)
+    """
+
+    sampler = staticmethod(rwsv)
