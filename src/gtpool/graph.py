@@ -41,12 +41,18 @@ def unpool(x: Tensor, perm: Tensor, num_nodes: int) -> Tensor:
     """
     if x.size(0) != perm.numel():
         raise ValueError(f"x has {x.size(0)} rows, but perm names {perm.numel()} nodes")
+    outside = (perm < 0) | (perm >= num_nodes)
+    if outside.any():
+        raise ValueError(
+            f"perm names node {int(perm[outside][0])}, but num_nodes={num_nodes} "
+            f"means nodes 0 to {num_nodes - 1}"
+        )
     return x.new_zeros(num_nodes, *x.shape[1:]).index_copy(0, perm, x)
 
 
 def check_features(name: str, x: Tensor, channels: int) -> None:
     """Raise a ValueError unless ``x`` is a finite [N, channels] matrix of floats with N >= 1."""
-    if x.dim() != 2 or x.size(1) != channels or not x.is_floating_point():
+    if not _is(x, dim=2) or x.size(1) != channels or not x.is_floating_point():
         raise ValueError(
             f"{name} must be a float tensor of shape [nodes, {channels}], "
             f"got {_describe(x)}; the layer was made with in_channels={channels}"
@@ -63,37 +69,35 @@ def check_features(name: str, x: Tensor, channels: int) -> None:
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:
     """Raise a ValueError unless ``batch`` is sorted and numbers graphs 0, 1, 2 … without gaps."""
-    if batch.dim() != 1 or batch.dtype != torch.long:
+    if not _is(batch, dim=1) or batch.dtype != torch.long:
         raise ValueError(f"batch must be an int64 vector, got {_describe(batch)}")
     if batch.numel() != num_nodes:
         raise ValueError(f"batch has {batch.numel()} entries for {num_nodes} nodes")
     step = batch.diff(prepend=batch.new_full((1,), -1))
-    if (step < 0).any():
-        at = int((step < 0).nonzero()[0])
-        raise ValueError(
-            f"batch must be sorted, but batch[{at}] = {int(batch[at])} "
-            + (f"follows {int(batch[at - 1])}" if at else "is negative")
-        )
-    gap = step > 1
-    gap[0] = batch[0] > 0
-    if gap.any():
-        at = int(gap.nonzero()[0])
-        raise ValueError(
-            f"graph {int(batch[at]) - 1} of the batch has no nodes "
-            f"(batch[{at}] = {int(batch[at])}); "
-            "number the graphs 0, 1, 2 … and leave empty graphs out"
-        )
+    wrong = (batch < 0) | (step < 0) | (step > 1)
+    if not wrong.any():
+        return
+    at = int(wrong.nonzero()[0])
+    here = f"batch[{at}] = {int(batch[at])}"
+    if batch[at] < 0:
+        raise ValueError(f"batch numbers graphs from 0, but {here}")
+    if step[at] < 0:
+        raise ValueError(f"batch must be sorted, but {here} follows {int(batch[at - 1])}")
+    raise ValueError(
+        f"graph {int(batch[at]) - 1} of the batch has no nodes ({here}); "
+        "number the graphs 0, 1, 2 … and leave empty graphs out"
+    )
 
 
 def check_edges(
     edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor | None, num_nodes: int
 ) -> None:
     """Raise a ValueError unless the edges join nodes that exist, inside one graph each."""
-    if edge_index.dim() != 2 or edge_index.size(0) != 2 or edge_index.dtype != torch.long:
+    if not _is(edge_index, dim=2) or edge_index.size(0) != 2 or edge_index.dtype != torch.long:
         raise ValueError(
             f"edge_index must be an int64 tensor of shape [2, edges], got {_describe(edge_index)}"
         )
-    if edge_attr is not None and (edge_attr.dim() == 0 or edge_attr.size(0) != edge_index.size(1)):
+    if edge_attr is not None and edge_attr.shape[:1] != edge_index.shape[1:]:
         raise ValueError(
             f"edge_attr must have one row for each of the {edge_index.size(1)} edges, "
             f"got {_describe(edge_attr)}"
@@ -116,5 +120,24 @@ def check_edges(
         )
 
 
-def _describe(value: Tensor) -> str:
+def check_count(name: str, value: object) -> None:
+    """Raise a ValueError unless ``value`` is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise a ValueError unless ``value`` lies between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must lie between 0 and 1, got {value}")
+
+
+def _is(value: object, *, dim: int) -> bool:
+    """Say whether a value is a tensor of so many dimensions."""
+    return isinstance(value, Tensor) and value.dim() == dim
+
+
+def _describe(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"

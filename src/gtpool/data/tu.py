@@ -56,8 +56,8 @@ def read_tu(folder: Path, name: str) -> list[Data]:
 
 
 def _column(path: Path) -> Tensor:
-    """Read all whole numbers of a file, whatever stands between them."""
-    return torch.from_numpy(np.fromstring(path.read_text().replace(",", " "), np.int64, sep=" "))
+    """Read a file of whole numbers, divided by commas and ends of lines."""
+    return torch.from_numpy(np.loadtxt(path, np.int64, delimiter=",", ndmin=1))
 
 
 def _one_hot(label: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from gtpool.ops import attention_fused, attention_padded
 from gtpool.ops.attention_reference import attend_reference
-from gtpool.ops.bucket import Bucket, Buckets
+from gtpool.ops.bucket import Buckets
 
 Backend = Literal["auto", "reference", "padded", "fused"]
 BACKENDS = ("auto", "reference", "padded", "fused")
@@ -23,8 +23,8 @@ BACKENDS = ("auto", "reference", "padded", "fused")
 FUSED_FROM = 96
 """Nodes from which the fused CPU kernel beats padded products (``make bench``)."""
 
-EDGE_ENTRIES_HELD = 2**22
-"""Entries of the gathered queries and keys of edges held at one time: 16 MB each in float32."""
+EDGE_ENTRIES_HELD = 2**19
+"""Entries of the gathered queries of edges held at one time on a CPU: 2 MB in float32."""
 
 
 def attend(
@@ -56,13 +56,18 @@ def attend(
         >>> out[:, 0].tolist()
         [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]
     """
-    if not q.shape == k.shape == v.shape or q.dim() != 3:
+    if not q.shape == k.shape == v.shape or q.dim() != 3 or q.numel() == 0:
         shapes = ", ".join(str(list(part.shape)) for part in (q, k, v))
-        raise ValueError(f"q, k and v must share one shape [nodes, heads, channels], got {shapes}")
+        raise ValueError(
+            f"q, k and v must share one shape [nodes, heads, channels] without zeros, got {shapes}"
+        )
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "fused" and not attention_fused.available(q.device):
         raise ValueError(f"torch {torch.__version__} has no fused kernel for tensors on {q.device}")
+    ptr = ptr.to("cpu", torch.long)
+    if ptr[0] != 0 or ptr[-1] != q.size(0) or (ptr.diff() < 0).any():
+        raise ValueError(f"ptr must rise from 0 to the number of nodes, {q.size(0)}")
     factor = q.size(-1) ** -0.5 if scale is None else scale
     exact = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -70,8 +75,10 @@ def attend(
         if backend == "reference":
             out, lse = attend_reference(*parts, ptr, scale=factor)
         else:
-            buckets = Buckets.of(ptr.cpu(), parts[0])
-            out, lse = _Attend.apply(*parts, buckets, factor, _fused_from(backend, q.device))
+            buckets = Buckets.of(ptr, parts[0])
+            rows = (part.flatten(0, 1) for part in parts)
+            rows = _Attend.apply(*rows, buckets, factor, _fused_from(backend, q.device))
+            out, lse = (part.unflatten(0, q.shape[:2]) for part in rows)
     return out.to(v.dtype), lse
 
 
@@ -117,12 +124,9 @@ class _Attend(Function):
         fused_from: float,
     ) -> tuple[Tensor, Tensor]:
         q, k, v = (buckets.pad(part) for part in (q, k, v))
-        out, lse = torch.empty_like(v), v.new_empty(v.shape[:2])
-        for block in buckets.blocks:
-            kernel = _kernel(block, fused_from)
-            parts = kernel.forward(*map(block.view, (q, k, v)), block.mask, scale)
-            for whole, part in zip((out, lse), parts, strict=True):
-                block.view(whole).copy_(part)
+        out, lse = torch.empty_like(v), v.new_empty(v.size(0))
+        for mask, *parts in buckets.each(q, k, v, out, lse):
+            _kernel(parts[0].size(1), fused_from).forward(mask, *parts, scale=scale)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.plan = buckets, scale, fused_from
         ctx.set_materialize_grads(False)
@@ -140,30 +144,22 @@ class _Attend(Function):
         d_out = torch.zeros_like(out) if d_out is None else buckets.pad(d_out)
         d_lse = None if d_lse is None else buckets.pad(d_lse)
         grads = tuple(torch.empty_like(part) for part in (q, k, v))
+        given = (d_out,) if d_lse is None else (d_out, d_lse)
         with torch.autocast(q.device.type, enabled=False):
-            for block in buckets.blocks:
-                kernel = _kernel(block, fused_from)
-                parts = kernel.backward(
-                    *map(block.view, (q, k, v, out, lse)),
-                    block.mask,
-                    scale,
-                    block.view(d_out),
-                    None if d_lse is None else block.view(d_lse),
-                )
-                for whole, part in zip(grads, parts, strict=True):
-                    block.view(whole).copy_(part)
+            for mask, *parts in buckets.each(q, k, v, out, lse, *grads, *given):
+                _kernel(parts[0].size(1), fused_from).backward(mask, *parts, scale=scale)
         return *(buckets.unpad(grad) for grad in grads), None, None, None
 
 
 class _Kernel(Protocol):
     """What ``attention_padded`` and ``attention_fused`` have in common."""
 
-    forward: Callable[..., tuple[Tensor, Tensor]]
-    backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    forward: Callable[..., None]
+    backward: Callable[..., None]
 
 
-def _kernel(block: Bucket, fused_from: float) -> _Kernel:
-    return attention_fused if block.length >= fused_from else attention_padded
+def _kernel(length: int, fused_from: float) -> _Kernel:
+    return attention_fused if length >= fused_from else attention_padded
 
 
 class _EdgeAttention(Function):
@@ -181,7 +177,8 @@ class _EdgeAttention(Function):
         weight = q.new_empty(edge_index.size(1), q.size(1))
         for edges in _edge_slices(q, edge_index):
             source, target = edge_index[:, edges]
-            logits = (q.index_select(0, target) * k.index_select(0, source)).sum(-1).mul_(scale)
+            product = q.index_select(0, target).mul_(k.index_select(0, source))
+            logits = product.sum(-1).mul_(scale)
             weight[edges] = logits.sub_(lse.index_select(0, target)).exp_()
         ctx.save_for_backward(q, k, weight, edge_index)
         ctx.scale = scale
@@ -195,16 +192,19 @@ class _EdgeAttention(Function):
     ) -> tuple[Tensor | None, ...]:
         q, k, weight, edge_index = ctx.saved_tensors
         d_logits = d_weight * weight
-        d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
+        d_q, d_k = (q.new_zeros(q.size(0), q.size(1) * q.size(2)) for _ in range(2))
         d_lse = q.new_zeros(q.shape[:2]).index_add_(0, edge_index[1], d_logits, alpha=-1)
         for edges in _edge_slices(q, edge_index):
             source, target = edge_index[:, edges]
             factor = d_logits[edges, :, None] * ctx.scale
-            d_q.index_add_(0, target, factor * k.index_select(0, source))
-            d_k.index_add_(0, source, factor * q.index_select(0, target))
-        return d_q, d_k, d_lse, None, None
+            # As matrices: index_add_ is quick on two axes only.
+            d_q.index_add_(0, target, k.index_select(0, source).mul_(factor).flatten(1))
+            d_k.index_add_(0, source, q.index_select(0, target).mul_(factor).flatten(1))
+        return d_q.view(q.shape), d_k.view(q.shape), d_lse, None, None
 
 
 def _edge_slices(q: Tensor, edge_index: Tensor) -> list[slice]:
-    step = max(1, EDGE_ENTRIES_HELD // (q.size(1) * q.size(2)))
+    on_cpu = q.device.type == "cpu"
+    held = EDGE_ENTRIES_HELD if on_cpu else attention_padded.HELD_ON_DEVICE
+    step = max(1, held // (q.size(1) * q.size(2)))
     return [slice(at, at + step) for at in range(0, edge_index.size(1), step)]

@@ -1,11 +1,13 @@
 """Attention over one padded bucket by PyTorch's fused CPU kernel, which holds no weights at all.
 
-The shapes and functions are those of ``attention_padded``. The kernel is private to PyTorch, so
-``available`` asks for it by name.
+The functions are those of ``attention_padded``; the kernel wants an axis of heads, here of one. It
+is private to PyTorch, so ``available`` asks for it by name.
 """
 
 import torch
 from torch import Tensor
+
+from gtpool.ops import attention_padded
 
 _FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 _BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -17,37 +19,54 @@ def available(device: torch.device) -> bool:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Give out and lse."""
+    mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
+) -> None:
+    """Fill out and lse."""
     op = getattr(torch.ops.aten, _FORWARD)
-    return op(q, k, v, attn_mask=mask, scale=scale)
+    q, k, v = (part[:, None] for part in (q, k, v))
+    parts = op(q, k, v, attn_mask=_with_head(mask), scale=scale)
+    _fill((out, lse), parts)
 
 
 def backward(
+    mask: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    mask: Tensor | None,
-    scale: float,
+    d_q: Tensor,
+    d_k: Tensor,
+    d_v: Tensor,
     d_out: Tensor,
-    d_lse: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of q, k and v.
+    d_lse: Tensor | None = None,
+    *,
+    scale: float,
+) -> None:
+    """Fill the gradients of q, k and v, given those of out and lse.
 
-    The kernel knows no gradient of lse. One more channel brings it in: zero in q, k and v, so that
-    no product sees it, with output 1 and output gradient -d_lse, so that the row term of the
-    softmax, the sum of d_out * out, loses d_lse.
+    The kernel knows no gradient of lse. One more channel could bring it in (zero in q, k and v,
+    with output 1 and output gradient -d_lse), but plain products are as quick and hold less.
     """
+    if d_lse is not None:
+        parts = (mask, q, k, v, out, lse, d_q, d_k, d_v, d_out, d_lse)
+        attention_padded.backward(*parts, scale=scale)
+        return
     op = getattr(torch.ops.aten, _BACKWARD)
-    if d_lse is None:
-        return op(d_out, q, k, v, out, lse, 0.0, is_causal=False, attn_mask=mask, scale=scale)
-    zero = torch.zeros_like(d_lse)[..., None]
-    q, k, v = (torch.cat([part, zero], -1) for part in (q, k, v))
-    out = torch.cat([out, zero + 1], -1)
-    d_out = torch.cat([d_out, -d_lse[..., None]], -1)
-    grads = op(d_out, q, k, v, out, lse, 0.0, is_causal=False, attn_mask=mask, scale=scale)
-    d_q, d_k, d_v = (grad[..., :-1] for grad in grads)
-    return d_q, d_k, d_v
+    parts = op(
+        *(part[:, None] for part in (d_out, q, k, v, out, lse)),
+        0.0,
+        is_causal=False,
+        attn_mask=_with_head(mask),
+        scale=scale,
+    )
+    _fill((d_q, d_k, d_v), parts)
+
+
+def _with_head(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask[:, None]
+
+
+def _fill(wholes: tuple[Tensor, ...], parts: tuple[Tensor, ...]) -> None:
+    for whole, part in zip(wholes, parts, strict=True):
+        whole.copy_(part[:, 0])

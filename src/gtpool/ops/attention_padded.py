@@ -1,7 +1,7 @@
 """Attention over one padded bucket by plain matrix products, on any device.
 
-Rows are taken in blocks, so that the weights held at one time stay below ``HELD`` whatever the size
-of a graph. Shapes: q, k, v, out [G, H, L, C], lse [G, H, L], mask [G, 1, 1, L].
+Rows are taken in blocks, so that the weights of a long sequence are never held whole. Shapes for S
+sequences of length L: q, k, v, out [S, L, C], lse [S, L], mask [S, 1, L].
 """
 
 from collections.abc import Iterator
@@ -9,64 +9,70 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-HELD = 2**21
-"""Attention weights held at one time: 8 MB in float32, about a processor's cache."""
+HELD = 2**19
+"""Attention weights held at one time on a CPU: 2 MB in float32, which stay in its cache."""
+HELD_ON_DEVICE = 2**24
+"""The same elsewhere, where few large kernels are better than many small ones: 64 MB."""
+ROWS = 128
+"""Rows of a long sequence taken together even so: fewer starve the products."""
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Give out and lse."""
-    out, lse = torch.empty_like(q), q.new_empty(q.shape[:-1])
-    for graphs, rows in _blocks(q):
-        logits = _logits(q, k, mask, scale, graphs, rows)
+    mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
+) -> None:
+    """Fill out and lse."""
+    for seqs, rows in _blocks(q):
+        here = seqs, rows
+        logits = _logits(mask, q, k, scale, seqs, rows)
         top = logits.amax(-1, keepdim=True)
         weight = logits.sub_(top).exp_()
         total = weight.sum(-1, keepdim=True)
-        out[graphs, :, rows] = (weight @ v[graphs]).div_(total)
-        lse[graphs, :, rows] = total.log_().add_(top).squeeze(-1)
-    return out, lse
+        torch.bmm(weight, v[seqs], out=out[here]).div_(total)
+        lse[here] = total.log_().add_(top).squeeze(-1)
 
 
 def backward(
+    mask: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    mask: Tensor | None,
-    scale: float,
+    d_q: Tensor,
+    d_k: Tensor,
+    d_v: Tensor,
     d_out: Tensor,
-    d_lse: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of q, k and v."""
-    d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    row_term = (d_out * out).sum(-1)  # what the softmax takes off every weight's gradient
+    d_lse: Tensor | None = None,
+    *,
+    scale: float,
+) -> None:
+    """Fill the gradients of q, k and v, given those of out and lse."""
+    row_term = (d_out * out).sum(-1, keepdim=True).neg_()  # equal for all weights of a row
     if d_lse is not None:
-        row_term -= d_lse
-    for graphs, rows in _blocks(q):
-        here = (graphs, slice(None), rows)
-        weight = _logits(q, k, mask, scale, graphs, rows).sub_(lse[here][..., None]).exp_()
-        d_v[graphs] += weight.mT @ d_out[here]
-        d_logits = d_out[here] @ v[graphs].mT
-        d_logits = d_logits.sub_(row_term[here][..., None]).mul_(weight).mul_(scale)
-        d_q[here] = d_logits @ k[graphs]
-        d_k[graphs] += d_logits.mT @ q[here]
-    return d_q, d_k, d_v
+        row_term += d_lse[..., None]
+    for seqs, rows in _blocks(q):
+        here = seqs, rows
+        more = float(rows.start > 0)  # the first block of rows overwrites, the others add
+        weight = _logits(mask, q, k, scale, seqs, rows).sub_(lse[here][..., None]).exp_()
+        d_v[seqs].baddbmm_(weight.mT, d_out[here], beta=more)
+        d_logits = torch.baddbmm(row_term[here], d_out[here], v[seqs].mT).mul_(weight)
+        d_q[here].baddbmm_(d_logits, k[seqs], beta=0, alpha=scale)
+        d_k[seqs].baddbmm_(d_logits.mT, q[here], beta=more, alpha=scale)
 
 
 def _blocks(q: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Cut a bucket into whole graphs, or a large graph into rows, of at most ``HELD`` weights."""
-    count, heads, length = q.shape[:3]
-    graphs = max(1, HELD // (heads * length * length))
-    rows = length if graphs > 1 else max(1, HELD // (heads * length))
-    for first in range(0, count, graphs):
+    """Cut a bucket into whole sequences, or into rows of one sequence where it is long."""
+    count, length = q.shape[:2]
+    held = HELD if q.device.type == "cpu" else HELD_ON_DEVICE
+    seqs = max(1, held // length**2)
+    rows = length if seqs > 1 else max(ROWS, held // length)
+    for first in range(0, count, seqs):
         for row in range(0, length, rows):
-            yield slice(first, first + graphs), slice(row, row + rows)
+            yield slice(first, first + seqs), slice(row, row + rows)
 
 
 def _logits(
-    q: Tensor, k: Tensor, mask: Tensor | None, scale: float, graphs: slice, rows: slice
+    mask: Tensor | None, q: Tensor, k: Tensor, scale: float, seqs: slice, rows: slice
 ) -> Tensor:
-    logits = (q[graphs, :, rows] @ k[graphs].mT).mul_(scale)
-    return logits if mask is None else logits.add_(mask[graphs])
+    start = q.new_zeros(()) if mask is None else mask[seqs]
+    return torch.baddbmm(start, q[seqs, rows], k[seqs].mT, alpha=scale)

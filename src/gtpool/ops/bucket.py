@@ -1,86 +1,90 @@
-"""Graphs of similar size side by side: a packed batch as a few padded blocks, and back.
+"""Graphs of similar size side by side: a packed batch as a few padded buckets, and back.
 
 Padding to the largest graph of the whole batch wastes quadratic work; a bucket pads only to its own
-largest graph.
+largest graph. Heads see each other no more than graphs do, so each head of a graph is a sequence of
+its own, and a row of a padded tensor is one head of one node.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-_EDGES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_EDGES = (
+    *(8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
+    *(320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048),
+)
 """Graphs between two edges share a bucket; each graph above the last edge has one to itself."""
 
 
-class Bucket(NamedTuple):
-    """One padded block: rows ``start`` to ``start + graphs * length`` of the padded tensors."""
-
-    start: int
-    graphs: int
-    length: int
-    mask: Tensor | None
-    """Added to the logits, -inf on padding, [graphs, 1, 1, length]; None if nothing is padded."""
-
-    def view(self, padded: Tensor) -> Tensor:
-        """Show this bucket's rows of a padded tensor graph by graph, [graphs, H, length, ...]."""
-        rows = padded[self.start : self.start + self.graphs * self.length]
-        return rows.unflatten(0, (self.graphs, self.length)).transpose(1, 2)
-
-
 class Buckets(NamedTuple):
-    """The padded layout of a batch."""
+    """The padded layout of a batch of N nodes with H heads, bucket after bucket."""
 
-    blocks: tuple[Bucket, ...]
+    shapes: tuple[tuple[int, int], ...]
+    """Of each bucket: how many sequences, and how many rows each."""
+    masks: tuple[Tensor | None, ...]
+    """Added to the logits, -inf on padding, [sequences, 1, length]; None if nothing is padded."""
     slot: Tensor | None
-    """Row of each node in the padded tensors, [N]; None where that is the node's own number."""
-    num_slots: int
+    """Padded row of each head of each node, [N * H]; None where that is its own number."""
 
     @classmethod
     def of(cls, ptr: Tensor, like: Tensor) -> Self:
-        """Lay out the graphs that ``ptr`` (on the host) delimits, for tensors such as ``like``."""
-        sizes = ptr.diff()
-        edges = torch.tensor(_EDGES)
-        group = torch.bucketize(sizes, edges)
-        alone = group == len(_EDGES)
-        group[alone] += torch.arange(int(alone.sum()))
-        _, group, count = group.unique(return_inverse=True, return_counts=True)
-        length = torch.zeros_like(count).scatter_reduce(0, group, sizes, "amax")
-        end = (count * length).cumsum(0)
-        start = end - count * length
+        """Lay out the graphs that ``ptr`` (on the host) delimits, for heads such as ``like``'s.
 
-        by_group = group.argsort(stable=True)
-        place = torch.arange(sizes.numel()) - (count.cumsum(0) - count)[group[by_group]]
-        first_slot = torch.empty_like(sizes)
-        first_slot[by_group] = start[group[by_group]] + place * length[group[by_group]]
-        blocks = tuple(
-            Bucket(begin, many, long, _mask(sizes[group == index], long, like))
-            for index, (begin, many, long) in enumerate(
-                zip(start.tolist(), count.tolist(), length.tolist(), strict=True)
-            )
+        Args:
+            ptr: First node of each graph and N at the end, [G + 1].
+            like: Gives the heads, the dtype and the device, [N, H, ...].
+        """
+        num_nodes, heads = like.shape[:2]
+        ptr = ptr.unique_consecutive()  # a graph without nodes repeats an entry, and has no rows
+        sizes, by_size = ptr.diff().sort(stable=True)
+        spans = _spans(sizes)
+        shapes = tuple((count * heads, longest) for count, _, longest in spans)
+        num_slots = sum(count * length for count, length in shapes)
+        if len(spans) == heads == 1 and num_slots == num_nodes:
+            return cls(shapes, (None,), None)
+
+        count, _, longest = torch.tensor(spans).unbind(1)
+        length = longest.repeat_interleave(count)[:, None]
+        first = heads * (length.cumsum(0) - length) + length * torch.arange(heads)
+        shift = torch.empty_like(first).index_copy_(0, by_size, first) - ptr[:-1, None]
+        shift = shift.repeat_interleave(ptr.diff(), 0, output_size=num_nodes)
+        slot = (shift + torch.arange(num_nodes)[:, None]).flatten()
+        slot = slot.to(like.device, non_blocking=True)
+
+        mask = like.new_full((num_slots,), -torch.inf).index_fill_(0, slot, 0)
+        masks = tuple(
+            part[:, None] if shortest < longest else None
+            for part, (_, shortest, longest) in zip(_split(mask, shapes), spans, strict=True)
         )
-        num_nodes, num_slots = int(ptr[-1]), int(end[-1])
-        if len(blocks) == 1 and num_slots == num_nodes:
-            return cls(blocks, None, num_slots)
-        shift = (first_slot - ptr[:-1]).repeat_interleave(sizes, output_size=num_nodes)
-        slot = (torch.arange(num_nodes) + shift).to(like.device, non_blocking=True)
-        return cls(blocks, slot, num_slots)
+        return cls(shapes, masks, slot)
 
-    def pad(self, packed: Tensor) -> Tensor:
-        """Move the rows of the nodes to their slots, zeros elsewhere, [N, ...] -> [slots, ...]."""
+    def pad(self, rows: Tensor) -> Tensor:
+        """Move rows to their slots, zeros elsewhere, [N * H, ...] -> [slots, ...]."""
         if self.slot is None:
-            return packed.contiguous()
-        padded = packed.new_zeros(self.num_slots, *packed.shape[1:])
-        return padded.index_copy_(0, self.slot, packed)
+            return rows.contiguous()
+        num_slots = sum(count * length for count, length in self.shapes)
+        return rows.new_zeros(num_slots, *rows.shape[1:]).index_copy_(0, self.slot, rows)
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """Bring the rows of the nodes back, [slots, ...] -> [N, ...]."""
+        """Bring the rows back, [slots, ...] -> [N * H, ...]."""
         return padded if self.slot is None else padded.index_select(0, self.slot)
 
+    def each(self, *padded: Tensor) -> Iterator[tuple[Tensor | None, *tuple[Tensor, ...]]]:
+        """Give each bucket's mask and its views of padded tensors, [sequences, length, ...]."""
+        return zip(self.masks, *(_split(part, self.shapes) for part in padded), strict=True)
 
-def _mask(sizes: Tensor, length: int, like: Tensor) -> Tensor | None:
-    if int(sizes.min()) == length:
-        return None
-    padding = torch.arange(length) >= sizes[:, None]
-    mask = torch.zeros(padding.shape, dtype=like.dtype).masked_fill_(padding, -torch.inf)
-    return mask[:, None, None].to(like.device, non_blocking=True)
+
+def _spans(sizes: Tensor) -> list[tuple[int, int, int]]:
+    """Cut ascending sizes into buckets: how many graphs, the smallest size and the largest."""
+    ends = torch.searchsorted(sizes, torch.tensor(_EDGES), right=True).tolist()
+    bounds = sorted({0, *ends, *range(ends[-1], sizes.numel() + 1)})
+    ordered = sizes.tolist()
+    return [(end - begin, ordered[begin], ordered[end - 1]) for begin, end in pairwise(bounds)]
+
+
+def _split(padded: Tensor, shapes: tuple[tuple[int, int], ...]) -> list[Tensor]:
+    parts = padded.split([count * length for count, length in shapes])
+    return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]

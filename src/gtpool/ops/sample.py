@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.ops.segment import offsets, ranks, segment_max, sizes_of
+from gtpool.ops.segment import offsets, segment_max, sizes_of, spread
 
 Order = Literal["index", "score"]
 Points = Literal["fixed", "random"]
@@ -55,9 +55,10 @@ def topk(
         raise ValueError("topk draws no points: leave points='fixed' and generator=None")
     check_choice("order", order, ORDERS)
     layout = _layout(score, batch, ratio, sizes)
-    by_score = _argsort(score, batch, descending=True)
-    highest = layout.rank < layout.kept.index_select(0, batch)
-    return _indices(torch.empty_like(highest).index_copy_(0, by_score, highest), layout.num_kept)
+    place = _argsort(-score, layout.batch)
+    node = torch.arange(batch.numel(), device=batch.device)
+    highest = node < spread(layout.first + layout.kept, layout.batch)
+    return _indices(torch.empty_like(highest).index_copy_(0, place, highest), layout.num_kept)
 
 
 def rws(
@@ -131,11 +132,11 @@ def settle(score: Tensor) -> Tensor:
         >>> settle(torch.tensor([0.1, 0.1 + 1e-8])).unique().numel()
         1
     """
-    digits = {torch.float32: 12, torch.float64: 26}.get(score.dtype)
-    if digits is None:
-        return score
-    mantissa, exponent = score.detach().frexp()
-    return torch.ldexp((mantissa * 2**digits).round(), exponent - digits)
+    if score.dtype not in (torch.float32, torch.float64):
+        return score.detach()
+    dtype, spare = (torch.int32, 12) if score.dtype == torch.float32 else (torch.int64, 27)
+    bits = score.detach().view(dtype)  # sign, exponent, mantissa: the mantissa's end is rounded off
+    return ((bits + (1 << spare - 1)) & -(1 << spare)).view(score.dtype)
 
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
@@ -171,22 +172,25 @@ def kept_counts(sizes: Tensor, ratio: float) -> Tensor:
     if isinstance(ratio, int):
         return sizes.clamp(max=ratio)
     share = Fraction(str(ratio))
-    if share.numerator * int(sizes.max()) + share.denominator < 2**63:
+    if share.numerator * int(sizes.sum()) + share.denominator < 2**63:
         return (sizes * share.numerator + share.denominator - 1) // share.denominator
     distinct, which = sizes.unique(return_inverse=True)
     return torch.tensor([ceil(share * size) for size in distinct.tolist()])[which]
 
 
 class _Layout(NamedTuple):
-    """What follows from sizes and ratio alone, on the device of the scores."""
+    """What follows from sizes and ratio alone, on the device of the scores.
 
-    size: Tensor  # [G] nodes of each graph
-    kept: Tensor  # [G] nodes to keep of each graph
-    bits: Tensor  # [G] binary places of a weight: as many as int64 holds for this size
-    first: Tensor  # [G] first node of each graph
-    last: Tensor  # [G] last node of each graph
-    rank: Tensor  # [N] place of each node in its graph
-    num_kept: int
+    Empty graphs have no part in it: the G that are left are numbered anew.
+    """
+
+    num_kept: int  # nodes to keep of all graphs
+    batch: Tensor  # graph of each node, [N]; what follows [G]
+    first: Tensor  # first node
+    last: Tensor  # last node
+    kept: Tensor  # nodes to keep, the M of the paper
+    short: Tensor  # nodes to drop
+    unit: Tensor  # the largest weight: a power of two, as high as int64 allows for this size
 
 
 def _layout(score: Tensor, batch: Tensor, ratio: float, sizes: Tensor | None) -> _Layout:
@@ -195,23 +199,28 @@ def _layout(score: Tensor, batch: Tensor, ratio: float, sizes: Tensor | None) ->
             f"score and batch must be vectors of one length, got {list(score.shape)} "
             f"and {list(batch.shape)}"
         )
-    size = sizes_of(batch) if sizes is None else sizes
+    batch = batch.long()
+    size = sizes_of(batch) if sizes is None else sizes.long()
+    if sizes is not None and int(size.sum()) != batch.numel():
+        raise ValueError(f"sizes add up to {int(size.sum())} nodes, but batch has {batch.numel()}")
+    if not size.all():
+        number = size.bool().cumsum(0) - 1
+        batch = number.to(batch.device, non_blocking=True).index_select(0, batch)
+        size = size[size > 0]
     kept = kept_counts(size, ratio)
     # A border is a sum of n weights, twice that for a midpoint, times M + 1: below 2**63.
-    bits = 62 - _bit_length(size) - _bit_length(kept + 1)
-    num_kept = int(kept.sum())
+    unit = torch.ones_like(size) << (62 - _bit_length(size) - _bit_length(kept + 1))
     ptr = offsets(size)
-    small = (size, kept, bits, ptr[:-1], ptr[1:] - 1)
-    size, kept, bits, first, last = (part.to(score.device, non_blocking=True) for part in small)
-    return _Layout(size, kept, bits, first, last, ranks(batch, first), num_kept)
+    parts = torch.stack([ptr[:-1], ptr[1:] - 1, kept, size - kept, unit])
+    return _Layout(int(kept.sum()), batch, *parts.to(batch.device, non_blocking=True).unbind())
 
 
 def _bit_length(value: Tensor) -> Tensor:
-    return value.double().frexp().exponent.long()
+    return value.double().frexp().exponent
 
 
 def _spin(
-    borders: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    borders: Callable[[Tensor, _Layout], tuple[Tensor, Tensor]],
     score: Tensor,
     batch: Tensor,
     ratio: float,
@@ -223,65 +232,63 @@ def _spin(
     check_choice("order", order, ORDERS)
     check_choice("points", points, POINTS)
     layout = _layout(score, batch, ratio, sizes)
-    place = _argsort(score, batch) if order == "score" else None
-    weight = _weights(score.detach(), batch, layout)
+    place = _argsort(score, layout.batch) if order == "score" else None
+    weight = _weights(score, layout)
     if place is not None:
         weight = weight.index_select(0, place)
-    border, whole = borders(weight, batch, layout.last)
+    border, whole = borders(weight, layout)
     if points == "fixed":
         if generator is not None:
             raise ValueError("a generator draws random points: give points='random' with it")
-        passed = _fixed_points_passed(border, whole, batch, layout)
+        passed = _fixed_points_passed(border, whole, layout)
     else:
-        passed = _random_points_passed(border, whole, batch, layout, generator)
-    keep = _reached(passed, batch, layout)
+        passed = _random_points_passed(border, whole, layout, generator)
+    keep = _reached(passed, layout)
     if place is not None:
         keep = torch.empty_like(keep).index_copy_(0, place, keep)
     return _indices(keep, layout.num_kept)
 
 
-def _weights(score: Tensor, batch: Tensor, layout: _Layout) -> Tensor:
-    """Lay the wheel in integers, floor(2^bits * exp(s - max s)), [N]."""
-    score = score.double()
-    top = segment_max(score, batch, layout.size.numel())
-    share = (score - top.index_select(0, batch)).exp().nan_to_num_(0.0)
-    return (share * torch.exp2(layout.bits.double()).index_select(0, batch)).long()
+def _weights(score: Tensor, layout: _Layout) -> Tensor:
+    """Lay the wheel in integers, floor(unit * exp(s - max s)), [N]."""
+    score = score.detach().double()
+    top = segment_max(score, layout.batch, layout.kept.numel())
+    share = (score - spread(top, layout.batch)).exp_().nan_to_num_(0.0)
+    return share.mul_(spread(layout.unit, layout.batch)).long()
 
 
-def _own_borders(weight: Tensor, batch: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Right border of each node [N], and of the whole wheel [G], by a segmented cumulative sum.
+def _own_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
+    """Left border of each node [N], and width of the whole wheel [G], by a segmented sum.
 
     The running sum over all graphs may leave int64 and wrap: differences inside a graph are exact.
     """
     running = weight.cumsum(0)
-    end = running.index_select(0, last)
+    end = running.index_select(0, layout.last)
     start = torch.cat([end.new_zeros(1), end[:-1]])
-    return running - start.index_select(0, batch), end - start
+    return running.sub_(weight).sub_(spread(start, layout.batch)), end - start
 
 
-def _midway_borders(weight: Tensor, batch: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Twice the midpoint between the right borders of a node and its right neighbour, [N], [G]."""
-    border, whole = _own_borders(weight, batch, last)
-    doubled = border + border.roll(-1)
-    return doubled.index_copy_(0, last, 2 * whole), 2 * whole
+def _midway_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
+    """Twice the midpoint between the two borders of each node, 0 for the first, [N], [G]."""
+    border, whole = _own_borders(weight, layout)
+    return border.mul_(2).add_(weight).index_fill_(0, layout.first, 0), 2 * whole
 
 
-def _fixed_points_passed(border: Tensor, whole: Tensor, batch: Tensor, layout: _Layout) -> Tensor:
-    """Count the points k/(M+1) up to each right border, [N]."""
-    whole = whole.clamp(min=1).index_select(0, batch)  # 0 only when every score is NaN
-    kept = layout.kept.index_select(0, batch)
-    passed = torch.div((kept + 1) * border, whole, rounding_mode="trunc").minimum(kept)
-    return passed.index_copy_(0, layout.last, layout.kept)
+def _fixed_points_passed(border: Tensor, whole: Tensor, layout: _Layout) -> Tensor:
+    """Count the points k/(M+1) up to each left border, [N]."""
+    whole = whole.clamp(min=1)  # 0 only when a score is not finite
+    passed = border * spread(layout.kept + 1, layout.batch)
+    passed.div_(spread(whole, layout.batch), rounding_mode="trunc")
+    return passed.clamp_(max=spread(layout.kept, layout.batch))
 
 
 def _random_points_passed(
     border: Tensor,
     whole: Tensor,
-    batch: Tensor,
     layout: _Layout,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Count M uniform points of each graph up to each right border, [N]."""
+    """Count M uniform points of each graph up to each left border, [N]."""
     if generator is None:
         raise ValueError("points='random' needs a generator=torch.Generator(device) to draw from")
     graph = torch.arange(whole.numel(), device=border.device)
@@ -289,36 +296,43 @@ def _random_points_passed(
     drawn = torch.rand(
         layout.num_kept, dtype=torch.double, device=border.device, generator=generator
     )
-    place = batch + border.double() / whole.clamp(min=1).index_select(0, batch)
-    hit = torch.searchsorted(place, graph + (1 - drawn))
+    place = layout.batch + border / spread(whole.double().clamp(min=1), layout.batch)
+    hit = torch.searchsorted(place, graph + (1 - drawn)) - 1
     hit = hit.clamp(layout.first.index_select(0, graph), layout.last.index_select(0, graph))
     points = torch.zeros_like(border).index_add_(0, hit, torch.ones_like(hit))
-    return _own_borders(points, batch, layout.last)[0]
+    return _own_borders(points, layout)[0]
 
 
-def _reached(passed: Tensor, batch: Tensor, layout: _Layout) -> Tensor:
-    """Say which nodes a point reaches, given the points up to each right border, [N] bool."""
-    first = layout.rank == 0
-    excess = passed.roll(1).masked_fill_(first, 0) - layout.rank  # E of the module's docstring
-    graphs = layout.size.numel()
-    # Graphs are set apart by steps larger than any E, so that one scan serves them all.
-    step = 2 * passed.numel() + 2
-    level = excess - batch * step
-    after = level.flip(0).cummax(0).values.flip(0).roll(-1)
-    after = after.index_copy_(0, layout.last, layout.last.new_full((graphs,), -graphs * step))
-    short = layout.size - layout.kept
-    floor = segment_max(level, batch, graphs) - short
-    return level <= after.maximum(floor.index_select(0, batch))
+def _reached(passed: Tensor, layout: _Layout) -> Tensor:
+    """Say which nodes a point reaches, given the points up to each left border, [N] bool."""
+    node = torch.arange(passed.numel(), device=passed.device)
+    excess = passed - node  # E of the module's docstring, less the graph's first node
+    top = segment_max(excess, layout.batch, layout.kept.numel())
+    below = spread(top, layout.batch) - excess
+    level = below + spread(layout.first, layout.batch)  # below < n: a graph's levels fit its places
+    latest = torch.zeros_like(node).scatter_reduce_(0, level, node, "amax")
+    again = latest.index_select(0, level) != node
+    return again.logical_or_(below >= spread(layout.short, layout.batch))
 
 
-def _argsort(score: Tensor, batch: Tensor, *, descending: bool = False) -> Tensor:
-    """Order the nodes by score inside each graph, equal scores by index, [N]."""
-    place = score.detach().argsort(descending=descending, stable=True)
+def _argsort(score: Tensor, batch: Tensor) -> Tensor:
+    """Order the nodes by score inside each graph, equal scores by index, [N].
+
+    Sorted are integers: they leave room for the graph above a short float, and go faster.
+    """
+    score = score.detach()
+    if score.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return (_sortable(score.float(), torch.int32) + (batch << 32)).argsort(stable=True)
+    place = _sortable(score.double(), torch.int64).argsort(stable=True)
     return place.index_select(0, batch.index_select(0, place).argsort(stable=True))
+
+
+def _sortable(score: Tensor, dtype: torch.dtype) -> Tensor:
+    """Read floats as integers of the same width and in the same order."""
+    digits = (score + 0.0).view(dtype)  # -0.0 becomes 0.0, its equal
+    return torch.where(digits < 0, digits ^ torch.iinfo(dtype).max, digits)
 
 
 def _indices(keep: Tensor, num_kept: int) -> Tensor:
     """List the marked nodes; their number is known, so nothing waits for the device."""
-    slot = torch.where(keep, keep.cumsum(0) - 1, num_kept)
-    nodes = torch.arange(keep.numel(), device=keep.device)
-    return slot.new_zeros(num_kept + 1).scatter_(0, slot, nodes)[:num_kept]
+    return torch.nonzero_static(keep, size=num_kept).view(-1)

@@ -28,16 +28,6 @@ def offsets(sizes: Tensor) -> Tensor:
     return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
 
 
-def ranks(batch: Tensor, first: Tensor) -> Tensor:
-    """Number the nodes inside each graph from zero, given each graph's first node, [N].
-
-    Example:
-        >>> ranks(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 3])).tolist()
-        [0, 1, 2, 0]
-    """
-    return torch.arange(batch.numel(), device=batch.device) - first.index_select(0, batch)
-
-
 def induced(
     edge_index: Tensor, edge_attr: Tensor | None, kept: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor | None]:
@@ -54,6 +44,16 @@ def induced(
     return ends[:, stays], None if edge_attr is None else edge_attr[stays]
 
 
+def spread(value: Tensor, batch: Tensor) -> Tensor:
+    """Give each node the entry of its graph, [G] -> [N]; of one graph, a view to read only.
+
+    Example:
+        >>> spread(torch.tensor([7, 8]), torch.tensor([0, 0, 0, 1])).tolist()
+        [7, 7, 7, 8]
+    """
+    return value.expand(batch.shape) if value.numel() == 1 else value.index_select(0, batch)
+
+
 def segment_sum(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Add up the rows of each graph, [N, ...] -> [G, ...]."""
     return value.new_zeros(num_graphs, *value.shape[1:]).index_add(0, batch, value)
@@ -61,6 +61,8 @@ def segment_sum(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
 
 def segment_max(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Take the largest entry of each graph, [N] -> [G]."""
+    if num_graphs == 1:
+        return value.amax(0, keepdim=True)
     return value.new_zeros(num_graphs).scatter_reduce(0, batch, value, "amax", include_self=False)
 
 

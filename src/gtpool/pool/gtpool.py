@@ -5,18 +5,39 @@ Graph Representation Learning", arXiv 2310.20250.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
-from gtpool.graph import NodeDrop, check_batch, check_edges, check_features
-from gtpool.ops.attention import attend, edge_attention
+from gtpool.graph import (
+    NodeDrop,
+    check_batch,
+    check_count,
+    check_edges,
+    check_features,
+    check_share,
+)
+from gtpool.ops import attention
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio, settle
 from gtpool.ops.segment import induced, offsets, segment_softmax, sizes_of
 
 GATES = (None, "tanh")
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def _eager(function: _Function) -> _Function:
+    """Leave a function out of torch.compile.
+
+    Traced, what reads sizes from the data would break the graph at each of these places and be
+    compiled anew for every batch.
+    """
+    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
+
+
+attend, edge_attention = _eager(attention.attend), _eager(attention.edge_attention)
 
 
 class Scores(NamedTuple):
@@ -99,10 +120,14 @@ class GTPool(nn.Module):
         check_choice("sampler", sampler, SAMPLERS)
         check_choice("order", order, ORDERS)
         check_choice("gate", gate, GATES)
-        if heads < 1 or in_channels % heads:
+        check_count("in_channels", in_channels)
+        check_count("heads", heads)
+        hidden = 2 * in_channels if ffn_channels is None else ffn_channels
+        check_count("ffn_channels", hidden)
+        if in_channels % heads:
             raise ValueError(f"heads must divide in_channels={in_channels}, got heads={heads}")
-        if not 0 <= lam <= 1:
-            raise ValueError(f"lam must lie between 0 and 1, got {lam}")
+        check_share("lam", lam)
+        check_share("dropout", dropout)
         self.in_channels, self.ratio, self.heads, self.lam = in_channels, ratio, heads, lam
         self.sampler, self.order, self.gate, self.dropout = sampler, order, gate, dropout
 
@@ -112,9 +137,10 @@ class GTPool(nn.Module):
         self.theta_global = nn.Parameter(torch.empty(heads, in_channels // heads))
         self.theta_local = nn.Parameter(torch.empty(heads, in_channels // heads))
         self.act = activation_resolver(act)
+        if not callable(self.act):
+            raise ValueError(f"act must be the name of an activation or a callable, got {act!r}")
         self.project = nn.Linear(in_channels, in_channels, bias=False) if out_proj else None
         self.norm = nn.LayerNorm(in_channels)
-        hidden = 2 * in_channels if ffn_channels is None else ffn_channels
         self.ffn = nn.Sequential(
             nn.Linear(in_channels, hidden),
             nn.GELU(),
@@ -151,19 +177,15 @@ class GTPool(nn.Module):
             batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
             attn: Stands in for ``x`` in Q and K, never in V, [N, D].
         """
-        batch = self._checked(x, edge_index, edge_attr, batch, attn)
-        sizes = sizes_of(batch)
-        ptr = offsets(sizes)
-
-        q, k, v, attended, lse = self._attend(x, attn, ptr)  # (4)
+        batch, sizes = self._checked(x, edge_index, edge_attr, batch, attn)
+        q, k, v, attended, lse = self._attend(x, attn, sizes)  # (4)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.gate is not None):
             score = self._score(q, k, v, attended, lse, edge_index).score  # (5)-(7)
-        sample = SAMPLERS[self.sampler]
-        kept = sample(settle(score), batch, self.ratio, order=self.order, sizes=sizes)  # (8)-(12)
-        edges, edge_attr = induced(edge_index, edge_attr, kept, x.size(0))  # (13)
+        kept, edges, edge_attr = self._select(score, edge_index, edge_attr, batch, sizes)
         pooled = attended.index_select(0, kept).flatten(1)  # (14)
         if self.gate is not None:
-            pooled = pooled * score.index_select(0, kept).tanh().unsqueeze(1)
+            gate = score.index_select(0, kept).tanh().unsqueeze(1)
+            pooled = (pooled * gate).to(pooled.dtype)  # the score of a bf16 layer is float32
         if self.project is not None:
             pooled = self.project(pooled)
         x = pooled + x.index_select(0, kept)  # (15)
@@ -179,8 +201,8 @@ class GTPool(nn.Module):
         attn: Tensor | None = None,
     ) -> Scores:
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
-        batch = self._checked(x, edge_index, None, batch, attn)
-        return self._score(*self._attend(x, attn, offsets(sizes_of(batch))), edge_index)
+        _, sizes = self._checked(x, edge_index, None, batch, attn)
+        return self._score(*self._attend(x, attn, sizes), edge_index)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -189,6 +211,7 @@ class GTPool(nn.Module):
             f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, gate={self.gate!r})"
         )
 
+    @_eager
     def _checked(
         self,
         x: Tensor,
@@ -196,8 +219,8 @@ class GTPool(nn.Module):
         edge_attr: Tensor | None,
         batch: Tensor | None,
         attn: Tensor | None,
-    ) -> Tensor:
-        """Check what the user gave, and return ``batch``, filled in for one graph."""
+    ) -> tuple[Tensor, Tensor]:
+        """Check what the user gave; return ``batch``, filled in for one graph, and the sizes."""
         check_features("x", x, self.in_channels)
         if attn is not None:
             check_features("attn", attn, self.in_channels)
@@ -206,16 +229,17 @@ class GTPool(nn.Module):
         if batch is not None:
             check_batch(batch, x.size(0))
         check_edges(edge_index, edge_attr, batch, x.size(0))
-        return edge_index.new_zeros(x.size(0)) if batch is None else batch
+        batch = edge_index.new_zeros(x.size(0)) if batch is None else batch
+        return batch, sizes_of(batch)
 
     def _attend(
-        self, x: Tensor, attn: Tensor | None, ptr: Tensor
+        self, x: Tensor, attn: Tensor | None, sizes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Give q, k, v and the attended values, [N, H, C] each, and the log-sum-exp, [N, H]."""
         seen = x if attn is None else attn
         maps = ((self.query, seen), (self.key, seen), (self.value, x))
         q, k, v = (linear(part).unflatten(1, (self.heads, -1)) for linear, part in maps)
-        return q, k, v, *attend(q, k, v, ptr)
+        return q, k, v, *attend(q, k, v, offsets(sizes))
 
     def _score(
         self, q: Tensor, k: Tensor, v: Tensor, attended: Tensor, lse: Tensor, edge_index: Tensor
@@ -231,3 +255,17 @@ class GTPool(nn.Module):
         local_score = self.act(local).sum(1)
         score = self.lam * global_score + (1 - self.lam) * local_score
         return Scores(score, global_score, local_score)
+
+    @_eager
+    def _select(
+        self,
+        score: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        batch: Tensor,
+        sizes: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Give the kept nodes, the edges between them, and those edges' features."""
+        sample = SAMPLERS[self.sampler]
+        kept = sample(settle(score), batch, self.ratio, order=self.order, sizes=sizes)  # (8)-(12)
+        return kept, *induced(edge_index, edge_attr, kept, batch.numel())  # (13)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn.pool.select import SelectOutput, SelectTopK
 
+from gtpool.graph import check_batch
 from gtpool.ops.sample import ORDERS, Order, check_choice, check_ratio, rws, rwsv, settle
 
 
@@ -64,6 +65,7 @@ class SelectRWS(SelectTopK):
         x = x.unsqueeze(1) if x.dim() == 1 else x
         if batch is None:
             batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
+        check_batch(batch, x.size(0))
         score = self.act((x * self.weight).sum(-1) / self.weight.norm(p=2, dim=-1))
         kept = self.sampler(settle(score), batch, self.ratio, order=self.order)
         return SelectOutput(

@@ -38,7 +38,7 @@ def draw_kept(
             figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
         ):
             nx.draw_networkx_edges(graph, place, ax=axes, edge_color=_INK, width=1.4)
-            nx.draw_networkx_nodes(
+            circles = nx.draw_networkx_nodes(
                 graph,
                 place,
                 ax=axes,
@@ -46,11 +46,13 @@ def draw_kept(
                 edgecolors=_INK,
                 node_size=260,
             )
+            circles.set_clip_on(False)  # a circle has a size on paper, which the axes do not know
             for node, (x, y) in place.items():
                 colour = _DROPPED if node in kept else _INK
                 axes.text(x, y, labels[node], color=colour, ha="center", va="center", fontsize=9)
             axes.set_title(title, color=_INK)
             axes.set_aspect("equal")
+            axes.margins(0.1)
             axes.axis("off")
         figure.savefig(path, metadata={"Date": None})
 

@@ -1,0 +1,131 @@
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gtpool import __version__
+from gtpool.cli import app, main
+from gtpool.report.plot import draw_kept
+
+SVG = "{http://www.w3.org/2000/svg}"
+KEPT = "#2a6f97"
+
+
+@pytest.fixture
+def gtpool(monkeypatch, capsys):
+    """Run the program inside this process: its exit code, and what it wrote."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gtpool", *args])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        return exit_info.value.code, *capsys.readouterr()
+
+    return run
+
+
+def circles_of(picture: Path) -> list[tuple[float, float, str]]:
+    """List x, y and style of every node's circle; none may be cut off."""
+    root = ET.parse(picture).getroot()  # noqa: S314
+    panels = [group for group in root.iter(f"{SVG}g") if "PathCollection" in group.get("id", "")]
+    assert not any(part.get("clip-path") for panel in panels for part in panel.iter())
+    uses = [use for panel in panels for use in panel.iter(f"{SVG}use")]
+    return [(float(use.get("x")), float(use.get("y")), use.get("style")) for use in uses]
+
+
+def rows_of(table: str) -> list[list[str]]:
+    lines = (line for line in table.splitlines() if line.startswith("│"))
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def test_demo_shows_the_molecule_and_draws_it(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--output-dir", str(tmp_path / "new")])
+    assert result.exit_code == 0, result.output
+    rows = rows_of(result.output)
+    assert [row[0] for row in rows] == [str(node) for node in range(17)]
+    assert "".join(row[1] for row in rows) == "C" * 14 + "NOO"
+    assert [sum(row[column] == "●" for row in rows) for column in (5, 6, 7)] == [9, 9, 9]
+    assert sum(float(row[4]) for row in rows) == pytest.approx(1, abs=1e-3)
+
+    picture = tmp_path / "new/mutag-0-kept.svg"
+    assert f"picture: {picture}" in result.output
+    circles = circles_of(picture)
+    assert len(circles) == 3 * 17
+    filled = [KEPT in style for _, _, style in circles]
+    marked = [row[column] == "●" for column in (5, 6, 7) for row in rows]
+    assert filled == marked
+
+
+def test_demo_as_a_program_with_options(tmp_path):
+    program = Path(sys.executable).with_name("gtpool")
+    options = ("--graph", "5", "--ratio", "0.25", "--seed", "3", "--output-dir", str(tmp_path))
+    done = subprocess.run([program, "demo", *options], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = rows_of(done.stdout)
+    assert len(rows) == 28
+    assert [sum(row[column] == "●" for row in rows) for column in (5, 6, 7)] == [7, 7, 7]
+    picture = tmp_path / "mutag-5-kept.svg"
+    assert sum(KEPT in style for _, _, style in circles_of(picture)) == 21
+
+
+def test_same_seed_same_table_and_picture(tmp_path):
+    runs = []
+    for folder in ("one", "two"):
+        result = CliRunner().invoke(app, ["demo", "--output-dir", str(tmp_path / folder)])
+        rows = rows_of(result.output)
+        runs.append((rows, (tmp_path / folder / "mutag-0-kept.svg").read_bytes()))
+    assert runs[0] == runs[1]
+    other = CliRunner().invoke(app, ["demo", "--seed", "1", "--output-dir", str(tmp_path)])
+    assert rows_of(other.output) != runs[0][0]
+
+
+def test_bad_ratio_is_one_line_and_exit_code_2(gtpool, tmp_path):
+    code, out, err = gtpool("demo", "--ratio", "1.5", "--output-dir", str(tmp_path))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(
+        "gtpool: a float ratio is the share of nodes to keep, in (0, 1], got 1.5"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_output_that_cannot_be_written_is_one_line(gtpool, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = gtpool("demo", "--output-dir", str(tmp_path / "file/folder"))
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("gtpool: ")
+    assert "file/folder" in line
+
+
+def test_a_molecule_that_is_not_there_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--graph", "188", "--output-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "187" in result.output
+
+
+def test_version_and_help():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"gtpool {__version__}\n")
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "demo" in result.output
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges"),
+    [(1, []), (3, []), (12, [(i, i + 1) for i in range(11)]), (4, [(0, 1), (1, 0), (2, 2)])],
+    ids=["one node", "no edges", "path", "two parts"],
+)
+def test_every_circle_lies_inside_the_picture(tmp_path, nodes, edges):
+    picture = tmp_path / "graph.svg"
+    draw_kept(picture, edges, ["C"] * nodes, {"first": [0], "none": []})
+    circles = circles_of(picture)
+    assert len(circles) == 2 * nodes
+    _, _, width, height = map(float, ET.parse(picture).getroot().get("viewBox").split())  # noqa: S314
+    radius = 9
+    assert all(radius <= x <= width - radius for x, _, _ in circles)
+    assert all(radius <= y <= height - radius for _, y, _ in circles)

@@ -1,0 +1,48 @@
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAPER_MAP = (ROOT / "docs/paper_map.md").read_text()
+SYMBOLS = sorted(set(re.findall(r"`((?:gtpool|torch_geometric)\.[\w.]+)`", PAPER_MAP)))
+
+
+def resolve(symbol: str) -> object:
+    parts = symbol.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            value = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            value = getattr(value, name)
+        return value
+    raise AssertionError(f"no module of {symbol} can be imported")
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_paper_map_names_symbols_that_exist(symbol):
+    assert resolve(symbol) is not None
+
+
+def test_paper_map_has_every_equation_table_and_figure():
+    numbers = {int(n) for n in re.findall(r"\((\d+)\)", PAPER_MAP)}
+    assert numbers >= set(range(1, 18))
+    assert set(re.findall(r"\| table (\d)", PAPER_MAP)) == set("123456")
+    assert set(re.findall(r"\| figure (\d)", PAPER_MAP)) == set("1234")
+
+
+def test_architecture_names_every_module():
+    text = (ROOT / "docs/architecture.md").read_text()
+    modules = (ROOT / "src/gtpool").rglob("*.py")
+    names = {path.name for path in modules if path.name != "__init__.py"}
+    assert {name for name in names if name not in text} == set()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_links_between_pages_lead_somewhere(page):
+    path = ROOT / page
+    links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []

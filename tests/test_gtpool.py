@@ -1,0 +1,362 @@
+"""The layer against its equations: by hand on four nodes, and dense on random batches."""
+
+import math
+
+import pytest
+import torch
+from contract import CHANNELS, Graphs, close, drawn, pack, pooler, ragged, ring
+from hypothesis import given
+from reference_sample import sample
+from torch import Tensor, nn
+from torch_geometric.nn import SAGPooling
+
+from gtpool import GTPool, NodeDrop, unpool
+from gtpool.ops.sample import settle
+
+# A path of four nodes, both ways, and weights that make the attention a matrix of fractions.
+X = [[1, 0], [0, 1], [1, 1], [0, 0]]
+PATH = [[0, 1], [1, 0], [1, 2], [2, 1], [2, 3], [3, 2]]
+LAM = 0.4
+
+
+def hand_layer(sampler: str) -> GTPool:
+    pool = GTPool(2, ratio=0.5, lam=LAM, sampler=sampler, ffn_channels=1).double()
+    weights = {
+        "query.weight": [[math.sqrt(2) * math.log(2), 0], [0, math.sqrt(2) * math.log(2)]],
+        "key.weight": [[1, 0], [0, 1]],
+        "value.weight": [[-1, 0], [-1, 1]],
+        "theta_global": [[1, 1]],
+        "theta_local": [[1, 1]],
+        "norm.weight": [2, 1],
+        "norm.bias": [0, -1],
+        "ffn.0.weight": [[1, 2]],
+        "ffn.0.bias": [0.5],
+        "ffn.3.weight": [[1], [-1]],
+        "ffn.3.bias": [0, 1],
+    }
+    assert weights.keys() == pool.state_dict().keys()
+    pool.load_state_dict({name: doubles(value) for name, value in weights.items()})
+    return pool
+
+
+def doubles(values: list) -> Tensor:
+    return torch.tensor(values, dtype=torch.double)
+
+
+# (4) Q Kᵀ / √2 = ln 2 · X Xᵀ, so row i of the softmax is 2^(x_i·x_j), divided by its sum.
+ATTENTION = [
+    [2 / 6, 1 / 6, 2 / 6, 1 / 6],
+    [1 / 6, 2 / 6, 2 / 6, 1 / 6],
+    [2 / 9, 2 / 9, 4 / 9, 1 / 9],
+    [1 / 4, 1 / 4, 1 / 4, 1 / 4],
+]
+V = [[-1, -1], [0, 1], [-1, 0], [0, 0]]  # X W_V, and V Θ = (-2, 1, -1, 0) for both Θ
+# (5) A V Θ_g, for example (2·-2 + 1·1 + 2·-1 + 1·0) / 6 in row 0.
+S_GLOBAL = [math.tanh(a) for a in (-5 / 6, -2 / 6, -6 / 9, -2 / 4)]
+# (6) The same on the path and the diagonal only: (2·-2 + 1·1) / 6 in row 0.
+S_LOCAL = [math.tanh(a) for a in (-3 / 6, -2 / 6, -2 / 9, -1 / 4)]
+# (7) s and its softmax S, (8).
+RAW = [LAM * far + (1 - LAM) * near for far, near in zip(S_GLOBAL, S_LOCAL, strict=True)]
+SHARE = [math.exp(s) / sum(math.exp(s) for s in RAW) for s in RAW]
+# (9) the right border of each node
+CDF = [sum(SHARE[: i + 1]) for i in range(4)]
+
+
+def hand_kept(sampler: str) -> list[int]:
+    points = (1 / 3, 2 / 3)  # M = ⌈0.5 · 4⌉ = 2, so k = 1/3 and 2/3
+    if sampler == "topk":
+        return sorted(sorted(range(4), key=SHARE.__getitem__)[-2:])
+    borders = CDF  # (10) the interval of node i ends at CDF_i
+    if sampler == "rwsv":  # (12) and midway to CDF_{i+1} in the variant
+        borders = [(CDF[i] + CDF[i + 1]) / 2 for i in range(3)] + [1.0]
+    # (10), (11) the first node whose interval ends at or after the point; none is hit twice here.
+    return [next(i for i in range(4) if borders[i] >= point) for point in points]
+
+
+def hand_features(node: int) -> list[float]:
+    # (14), (15) X̂ = A' V + X
+    row = [
+        sum(ATTENTION[node][j] * V[j][channel] for j in range(4)) + X[node][channel]
+        for channel in range(2)
+    ]
+    # (16) LN with weight (2, 1) and bias (0, -1); FFN with W_1 = (1, 2), b_1 = 0.5,
+    # W_2 = (1, -1), b_2 = (0, 1).
+    mean = sum(row) / 2
+    spread = math.sqrt(sum((value - mean) ** 2 for value in row) / 2 + 1e-5)
+    normed = [2 * (row[0] - mean) / spread, (row[1] - mean) / spread - 1]
+    hidden = normed[0] + 2 * normed[1] + 0.5
+    hidden = hidden * (1 + math.erf(hidden / math.sqrt(2))) / 2  # GELU
+    return [row[0] + hidden, row[1] - hidden + 1]
+
+
+def test_scores_by_hand():
+    pool = hand_layer("rws")
+    x, edge_index = doubles(X), torch.tensor(PATH).T
+    q, k, v, attended, lse = pool._attend(x, None, torch.tensor([4]))
+    close(q[:, 0], x * math.sqrt(2) * math.log(2))
+    assert k[:, 0].tolist() == X
+    assert v[:, 0].tolist() == V
+    attention = ((q[:, 0] @ k[:, 0].T) / math.sqrt(2) - lse).exp()
+    close(attention, doubles(ATTENTION))
+    close(attended[:, 0], doubles(ATTENTION) @ v[:, 0])
+
+    scores = pool.scores(x, edge_index)
+    assert scores.global_score.tolist() == pytest.approx(S_GLOBAL, abs=1e-12)
+    assert scores.local_score.tolist() == pytest.approx(S_LOCAL, abs=1e-12)
+    assert scores.score.tolist() == pytest.approx(RAW, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "kept", "edges"),
+    [
+        ("rws", [1, 2], [(0, 1), (1, 0)]),
+        ("rwsv", [0, 2], []),
+        ("topk", [1, 3], []),
+    ],
+)
+def test_layer_by_hand(sampler, kept, edges):
+    assert hand_kept(sampler) == kept
+    pool = hand_layer(sampler)
+    out = pool(doubles(X), torch.tensor(PATH).T)
+    assert out.perm.tolist() == kept
+    assert sorted(map(tuple, out.edge_index.T.tolist())) == edges  # (13)
+    assert out.score.tolist() == pytest.approx([SHARE[i] for i in kept], abs=1e-12)
+    expected = [hand_features(i) for i in kept]
+    close(out.x, doubles(expected))
+
+
+def dense_layer(pool: GTPool, graphs: Graphs, attn=None):
+    """Compute the layer graph by graph with n × n matrices: features, shares and kept nodes."""
+    seen = graphs.x if attn is None else attn
+    q, k, v = pool.query(seen), pool.key(seen), pool.value(graphs.x)
+    xs, shares, kepts = [], [], []
+    for graph in range(int(graphs.batch.max()) + 1):
+        nodes = (graphs.batch == graph).nonzero().flatten()
+        first, n = int(nodes[0]), len(nodes)
+        adjacency = torch.zeros(n, n, dtype=torch.double)
+        for source, target in graphs.edge_index.T.tolist():
+            if graphs.batch[source] == graph and source != target:
+                adjacency[target - first, source - first] += 1
+        raw, attended = torch.zeros(n, dtype=torch.double), []
+        for head in range(pool.heads):
+            width = pool.in_channels // pool.heads
+            part = slice(head * width, (head + 1) * width)
+            qh, kh, vh = q[nodes, part], k[nodes, part], v[nodes, part]
+            attention = (qh @ kh.T / math.sqrt(width)).softmax(1)  # (4)
+            s_global = (attention @ vh @ pool.theta_global[head]).tanh()  # (5)
+            masked = attention * (adjacency + torch.eye(n))
+            s_local = (masked @ vh @ pool.theta_local[head]).tanh()  # (6)
+            raw = raw + pool.lam * s_global + (1 - pool.lam) * s_local  # (7)
+            attended.append(attention @ vh)
+        kept = sample(pool.sampler, settle(raw), [n], pool.ratio, order=pool.order)  # (8)-(12)
+        pooled = torch.cat(attended, 1)[kept]  # (14)
+        if pool.gate is not None:
+            pooled = pooled * raw[kept].tanh()[:, None]
+        if pool.project is not None:
+            pooled = pooled @ pool.project.weight.T
+        x = pooled + graphs.x[nodes[kept]]  # (15)
+        mean = x.mean(1, keepdim=True)
+        normed = (x - mean) / (x.var(1, keepdim=True, unbiased=False) + pool.norm.eps).sqrt()
+        hidden = (normed * pool.norm.weight + pool.norm.bias) @ pool.ffn[0].weight.T
+        hidden = nn.functional.gelu(hidden + pool.ffn[0].bias)
+        xs.append(hidden @ pool.ffn[3].weight.T + pool.ffn[3].bias + x)  # (16)
+        shares.append(raw.softmax(0)[kept])
+        kepts.append(nodes[kept])
+    return torch.cat(xs), torch.cat(shares), torch.cat(kepts)
+
+
+@pytest.mark.parametrize("with_attn", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sampler": "rws", "gate": "tanh"},
+        {"heads": 2, "order": "score"},
+        {"heads": 4, "out_proj": True, "gate": "tanh", "lam": 0.7},
+        {"lam": 0.0, "gate": "tanh", "heads": 2},
+        {"lam": 1.0, "gate": "tanh", "sampler": "topk"},
+        {"out_proj": True, "ffn_channels": 3, "sampler": "rws", "order": "score"},
+    ],
+    ids=str,
+)
+def test_layer_equals_dense_layer(options, with_attn):
+    @drawn
+    @given(ragged())
+    def check(graphs):
+        compare_with_dense(graphs, options, with_attn)
+
+    check()
+
+
+@pytest.mark.parametrize("gate", [None, "tanh"])
+def test_layer_equals_dense_layer_on_large_graphs(gate):
+    graphs = pack([(n, ring(n)) for n in (3, 130, 40, 100, 1, 260)], seed=0)
+    compare_with_dense(graphs, {"gate": gate, "heads": 2}, with_attn=False)
+
+
+def compare_with_dense(graphs: Graphs, options: dict, with_attn: bool) -> None:
+    pool = pooler(lambda width, ratio: GTPool(width, ratio, **options), 0.5)
+    asking = [graphs.x.requires_grad_(), *(p for p in pool.parameters() if p.requires_grad)]
+    attn = graphs.x.detach().roll(1, 1).requires_grad_() if with_attn else None
+    asking += [] if attn is None else [attn]
+
+    out = pool(*graphs, attn)
+    x, share, kept = dense_layer(pool, graphs, attn)
+    assert out.perm.tolist() == kept.tolist()
+    results = (out.x, out.score), (x, share)
+    gradients = []
+    for features, shares in results:
+        loss = features.sin().sum()
+        if pool.gate is not None:  # the share of the wheel has a gradient only then
+            loss = loss + shares.cos().sum()
+        gradients.append(torch.autograd.grad(loss, asking, materialize_grads=True))
+    ours, theirs = ([*results[i], *gradients[i]] for i in range(2))
+    for mine, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-10)
+
+
+def graph_of(nodes: int, edges: list[tuple[int, int]], seed: int = 0) -> Graphs:
+    return pack([(nodes, edges)], seed)
+
+
+def linear_layer(**options) -> GTPool:
+    """A layer without activation, whose local score adds up over edges."""
+    torch.manual_seed(0)
+    return GTPool(CHANNELS, act=nn.Identity(), **options).double()
+
+
+def test_a_self_loop_counts_once_listed_or_not():
+    pool, plain = linear_layer(), graph_of(3, ring(3))
+    looped = graph_of(3, [*ring(3), (0, 0), (2, 2), (2, 2)])
+    for one, other in zip(
+        pool.scores(plain.x, plain.edge_index),
+        pool.scores(looped.x, looped.edge_index),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+def test_repeated_edges_add_up():
+    pool = linear_layer()
+    local = [
+        pool.scores(g.x, g.edge_index).local_score
+        for g in (graph_of(3, [(0, 1)] * count) for count in range(3))
+    ]
+    assert (local[1] - local[0])[1].abs() > 1e-3
+    close(local[2] - local[0], 2 * (local[1] - local[0]))
+
+
+def test_an_edge_counts_for_its_target():
+    pool = linear_layer()
+    none, edge = graph_of(3, []), graph_of(3, [(0, 1)])
+    before = pool.scores(none.x, none.edge_index)
+    after = pool.scores(edge.x, edge.edge_index)
+    assert torch.equal(before.global_score, after.global_score)
+    changed = (before.local_score != after.local_score).tolist()
+    assert changed == [False, True, False]
+
+
+def test_edge_features_do_not_enter_the_score():
+    pool, graphs = linear_layer(), graph_of(6, ring(6))
+    plain = pool(*graphs)
+    weighted = pool(graphs.x, graphs.edge_index, torch.rand(12, dtype=torch.double))
+    assert torch.equal(plain.x, weighted.x)
+    assert torch.equal(plain.score, weighted.score)
+
+
+@pytest.mark.parametrize(
+    ("options", "asks"),
+    [
+        ({}, (False, False)),
+        ({"gate": "tanh"}, (True, True)),
+        ({"gate": "tanh", "lam": 0}, (False, True)),
+        ({"gate": "tanh", "lam": 1}, (True, False)),
+        ({"lam": 1}, (False, False)),
+    ],
+)
+def test_theta_asks_for_a_gradient_only_where_one_can_come(options, asks):
+    pool = GTPool(CHANNELS, **options)
+    assert (pool.theta_global.requires_grad, pool.theta_local.requires_grad) == asks
+    pool.reset_parameters()
+    assert (pool.theta_global.requires_grad, pool.theta_local.requires_grad) == asks
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_lam_weighs_the_two_scores(lam):
+    pool, graphs = linear_layer(lam=lam), graph_of(5, ring(5))
+    scores = pool.scores(graphs.x, graphs.edge_index)
+    assert torch.equal(scores.score, scores.global_score if lam else scores.local_score)
+
+
+def test_output_unpacks_as_pyg_poolers_do():
+    graphs = graph_of(6, ring(6))
+    ours = GTPool(CHANNELS).double()(*graphs)
+    theirs = SAGPooling(CHANNELS).double()(*graphs)
+    assert isinstance(ours, NodeDrop)
+    x, edge_index, edge_attr, batch, perm, score = ours
+    for mine, its in zip((x, batch, perm, score), (theirs[i] for i in (0, 3, 4, 5)), strict=True):
+        assert (mine.shape, mine.dtype) == (its.shape, its.dtype)
+    assert edge_index.dtype == theirs[1].dtype
+    assert edge_attr is None
+    assert NodeDrop._fields == ("x", "edge_index", "edge_attr", "batch", "perm", "score")
+
+
+def test_perm_says_which_input_node_each_row_was():
+    torch.manual_seed(0)
+    graphs = pack([(7, ring(7)), (4, ring(4))], seed=0)
+    pool = GTPool(CHANNELS).double()
+    nn.init.zeros_(pool.value.weight)
+    nn.init.zeros_(pool.ffn[3].weight)
+    nn.init.zeros_(pool.ffn[3].bias)
+    out = pool(*graphs)  # only the residual is left
+    assert torch.equal(out.x, graphs.x[out.perm])
+    assert out.perm.tolist() == sorted(out.perm.tolist())
+
+
+def test_unpool_puts_features_back():
+    graphs = graph_of(9, ring(9))
+    out = GTPool(CHANNELS).double()(*graphs)
+    back = unpool(out.x, out.perm, 9)
+    assert torch.equal(back[out.perm], out.x)
+    dropped = sorted(set(range(9)) - set(out.perm.tolist()))
+    assert len(dropped) == 4
+    assert not back[dropped].any()
+    assert unpool(out.score, out.perm, 9).shape == (9,)
+
+
+def test_attn_stands_in_for_x_in_queries_and_keys_only():
+    pool, graphs = linear_layer(), graph_of(5, ring(5))
+    plain, same = (pool(*graphs, attn) for attn in (None, graphs.x))
+    assert torch.equal(plain.x, same.x)
+    # Alike in attn, all nodes attend evenly: each has the global score of the mean value.
+    scores = pool.scores(graphs.x, graphs.edge_index, attn=torch.zeros_like(graphs.x))
+    mean = pool.value(graphs.x).mean(0) @ pool.theta_global[0]
+    close(scores.global_score, mean.expand(5))
+
+
+def test_ratio_one_keeps_all_and_an_int_keeps_that_many():
+    graphs = pack([(7, ring(7)), (2, ring(2))], seed=0)
+    everything = GTPool(CHANNELS, ratio=1.0).double()(*graphs)
+    assert everything.perm.tolist() == list(range(9))
+    assert torch.equal(everything.edge_index, graphs.edge_index)
+    for graph in range(2):
+        assert everything.score[everything.batch == graph].sum().item() == pytest.approx(1)
+    assert GTPool(CHANNELS, ratio=1).double()(*graphs).batch.tolist() == [0, 1]
+    assert GTPool(CHANNELS, ratio=3).double()(*graphs).batch.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_batch_left_out_means_one_graph():
+    pool, graphs = GTPool(CHANNELS).double(), graph_of(6, ring(6))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(pool(*graphs), pool(graphs.x, graphs.edge_index), strict=True)
+        if one is not None
+    )
+
+
+def test_dropout_acts_in_training_only():
+    graphs = graph_of(6, ring(6))
+    pool = GTPool(CHANNELS, dropout=0.5).double()
+    assert not torch.equal(pool(*graphs).x, pool(*graphs).x)
+    pool.eval()
+    assert torch.equal(pool(*graphs).x, pool(*graphs).x)

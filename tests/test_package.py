@@ -1,0 +1,40 @@
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_wheel_imports_from_a_fresh_environment_and_brings_its_data(tmp_path):
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("gtpool-*.whl")
+
+    # The fresh environment gets our wheel and nothing else of this project; the heavy
+    # dependencies, which are not under test, are lent from the running one by a path file.
+    fresh = tmp_path / "fresh"
+    venv.create(fresh, with_pip=True)
+    python = fresh / "bin/python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], check=True
+    )
+    (site,) = fresh.glob("lib/python*/site-packages")
+    (borrowed,) = {path for path in sys.path if path.endswith("site-packages")}
+    (site / "borrowed.pth").write_text(borrowed)
+
+    program = (
+        "import gtpool, pathlib; from gtpool.data.tu import load_mutag;"
+        "print(gtpool.GTPool(8), len(load_mutag()), pathlib.Path(gtpool.__file__).parent)"
+    )
+    done = subprocess.run(
+        [python, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "188" in done.stdout
+    assert str(fresh) in done.stdout
+    demo = [fresh / "bin/gtpool", "demo", "--output-dir", tmp_path / "out"]
+    subprocess.run(demo, check=True, capture_output=True, cwd=tmp_path)
+    assert (tmp_path / "out/mutag-0-kept.svg").exists()
