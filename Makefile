@@ -30,6 +30,7 @@ slow: $(READY)
 bench: $(READY)
 	$(BIN)/python bench/sample.py
 	$(BIN)/python bench/attention.py
+	$(BIN)/python bench/take.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

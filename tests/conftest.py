@@ -1,4 +1,24 @@
+import os
+from pathlib import Path
+
+import pytest
 import torch
 
 # Two test processes on two cores: more threads each would wait for one another.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Keep what the tests make out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GTPOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    folder = os.environ.get("GTPOOL_DATA")
+    if not folder:
+        pytest.skip("GTPOOL_DATA does not name a folder with the datasets")
+    return Path(folder)

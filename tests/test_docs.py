@@ -41,7 +41,10 @@ def test_architecture_names_every_module():
     assert {name for name in names if name not in text} == set()
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_between_pages_lead_somewhere(page):
     path = ROOT / page
     links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())

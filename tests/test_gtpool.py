@@ -12,6 +12,7 @@ from torch_geometric.nn import SAGPooling
 
 from gtpool import GTPool, NodeDrop, unpool
 from gtpool.ops.sample import settle
+from gtpool.ops.segment import level_of
 
 # A path of four nodes, both ways, and weights that make the attention a matrix of fractions.
 X = [[1, 0], [0, 1], [1, 1], [0, 0]]
@@ -92,7 +93,7 @@ def hand_features(node: int) -> list[float]:
 def test_scores_by_hand():
     pool = hand_layer("rws")
     x, edge_index = doubles(X), torch.tensor(PATH).T
-    q, k, v, attended, lse = pool._attend(x, None, torch.tensor([4]))
+    q, k, v, attended, lse = pool._attend(x, None, level_of(torch.zeros(4, dtype=torch.long)))
     close(q[:, 0], x * math.sqrt(2) * math.log(2))
     assert k[:, 0].tolist() == X
     assert v[:, 0].tolist() == V

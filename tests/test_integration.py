@@ -17,7 +17,7 @@ from torch_geometric.nn.pool.select import SelectTopK
 
 import gtpool
 from gtpool import GTPool
-from gtpool.data.tu import load_mutag
+from gtpool.data.sources import load
 
 
 class Classifier(nn.Module):
@@ -40,7 +40,7 @@ class Classifier(nn.Module):
 
 
 def mutag_batches(size: int) -> list:
-    return list(DataLoader(load_mutag(), batch_size=size))
+    return list(DataLoader(load("MUTAG").to_pyg(), batch_size=size))
 
 
 def test_layer_stands_in_a_pyg_sequential():
@@ -89,7 +89,7 @@ def test_a_small_classifier_learns():
 
 def explain(model: nn.Module):
     """Explain the first molecule; PyG zeroes mask entries that the model gave no gradient."""
-    molecule = load_mutag()[0]
+    molecule = load("MUTAG").to_pyg()[0]
     explainer = Explainer(
         model,
         GNNExplainer(epochs=5),

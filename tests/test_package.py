@@ -27,13 +27,14 @@ def test_wheel_imports_from_a_fresh_environment_and_brings_its_data(tmp_path):
     (site / "borrowed.pth").write_text(borrowed)
 
     program = (
-        "import gtpool, pathlib; from gtpool.data.tu import load_mutag;"
-        "print(gtpool.GTPool(8), len(load_mutag()), pathlib.Path(gtpool.__file__).parent)"
+        "import gtpool, pathlib; from gtpool.data.sources import load;"
+        "print(gtpool.GTPool(8), len(load('MUTAG')), len(load('B3DB')),"
+        "pathlib.Path(gtpool.__file__).parent)"
     )
     done = subprocess.run(
         [python, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
     )
-    assert "188" in done.stdout
+    assert " 188 7805 " in done.stdout
     assert str(fresh) in done.stdout
     demo = [fresh / "bin/gtpool", "demo", "--output-dir", tmp_path / "out"]
     subprocess.run(demo, check=True, capture_output=True, cwd=tmp_path)

@@ -4,10 +4,54 @@ Shape letters, fixed for the project: N nodes, K kept nodes, E edges, G graphs, 
 C channels a head, D width.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
+
+
+class Level(NamedTuple):
+    """The shape of a batch before or after a pooling step, which follows from sizes alone."""
+
+    sizes: Tensor
+    """Nodes of each graph, on the host, [G]."""
+    ptr: Tensor
+    """First node of each graph and the number of all nodes at the end, on the host, [G + 1]."""
+    batch: Tensor
+    """Graph of each node, on the device of the batch, [N]."""
+
+
+class Graphs(NamedTuple):
+    """A packed batch of graphs that was checked and planned when it was built."""
+
+    x: Tensor
+    """Node features, float [N, D], or codes of categories, int64 [N, F]."""
+    edge_index: Tensor
+    """Source and target of each edge, [2, E]."""
+    edge_attr: Tensor | None
+    """Edge features, [E, F]."""
+    y: Tensor
+    """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
+    levels: tuple[Level, ...]
+    """The input's shape, then the shape after each planned pooling step."""
+
+    @property
+    def batch(self) -> Tensor:
+        """Graph of each node, sorted, [N]."""
+        return self.levels[0].batch
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs in the batch."""
+        return self.levels[0].sizes.numel()
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the batch to a device; the planned sizes stay on the host."""
+        levels = tuple(level._replace(batch=level.batch.to(device)) for level in self.levels)
+        attr = None if self.edge_attr is None else self.edge_attr.to(device)
+        return type(self)(
+            self.x.to(device), self.edge_index.to(device), attr, self.y.to(device), levels
+        )
 
 
 class NodeDrop(NamedTuple):

@@ -1,7 +1,6 @@
-"""Graphs in the text format of the TU collection, and the MUTAG files that lie in this package.
+"""Graphs in the text format of the TU collection.
 
-Morris et al.: "TUDataset", 2020. Debnath et al.: "Structure-activity relationship of mutagenic
-aromatic and heteroaromatic nitro compounds", 1991 (MUTAG).
+Morris et al.: "TUDataset: a collection of benchmark datasets for learning with graphs", 2020.
 """
 
 from pathlib import Path
@@ -9,57 +8,133 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
-EMBEDDED = Path(__file__).parent / "embedded"
+from gtpool.data.features import Raw
+from gtpool.data.numbers import read_numbers
+from gtpool.data.schema import Task
 
 MUTAG_ATOMS = ("C", "N", "O", "F", "I", "Cl", "Br")
 """Element of each of MUTAG's node labels."""
 
 
-def load_mutag() -> list[Data]:
-    """Read the 188 molecules of MUTAG from this package; no file or network is needed.
-
-    Example:
-        >>> graphs = load_mutag()
-        >>> len(graphs), graphs[0].num_nodes, graphs[0].num_edges
-        (188, 17, 38)
-    """
-    return read_tu(EMBEDDED / "MUTAG", "MUTAG")
-
-
-def read_tu(folder: Path, name: str) -> list[Data]:
-    """Read a labelled set of graphs: x and edge_attr are one-hot labels, y is the class from 0.
+def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> Raw:
+    """Read a set of graphs; edges come sorted, and one listed again counts once, as first listed.
 
     Args:
         folder: Where ``NAME_A.txt`` and its companions lie.
         name: The name that the files begin with.
+        need_targets: Whether the graphs must have classes or numbers to predict, and classes must
+            differ. Without it, where there are none, ``y`` has no columns.
     """
-    graph = _column(folder / f"{name}_graph_indicator.txt") - 1  # [N]
-    edge_index = _column(folder / f"{name}_A.txt").view(-1, 2).T - 1  # [2, E]
-    x = _one_hot(_column(folder / f"{name}_node_labels.txt"))
-    edge_attr = _one_hot(_column(folder / f"{name}_edge_labels.txt"))
-    y = _column(folder / f"{name}_graph_labels.txt").unique(return_inverse=True)[1]
+    indicator, adjacency = (folder / f"{name}_{part}.txt" for part in ("graph_indicator", "A"))
+    graph = read_numbers(indicator, 1).flatten() - 1  # [N]
+    _check_graphs(graph, indicator)
+    y, task, targets = _targets(folder, name, int(graph[-1]) + 1, need_targets)
+    edge_index = read_numbers(adjacency, 2).T - 1  # [2, E]
+    _check_edges(edge_index, graph, adjacency)
 
-    by_graph = graph[edge_index[0]].argsort(stable=True)
-    edge_index, edge_attr = edge_index[:, by_graph], edge_attr[by_graph]
-    nodes = graph.bincount(minlength=y.numel()).tolist()
-    edges = graph[edge_index[0]].bincount(minlength=y.numel()).tolist()
-    first = np.cumsum([0, *nodes[:-1]]).tolist()
-    parts = zip(
-        x.split(nodes), edge_index.split(edges, 1), edge_attr.split(edges), y, first, strict=True
+    nodes = graph.numel()
+    node_labels, node_attributes = _optional(folder, name, "node", nodes)
+    edge_labels, edge_attributes = _optional(folder, name, "edge", edge_index.size(1))
+
+    keys = edge_index[0] * nodes + edge_index[1]
+    kept = torch.from_numpy(np.unique(keys.numpy(), return_index=True)[1])
+    edge_index = edge_index[:, kept]
+    sizes = graph.bincount()
+    owner = graph[edge_index[0]]
+    return Raw(
+        sizes,
+        owner.bincount(minlength=sizes.numel()),
+        edge_index - (sizes.cumsum(0) - sizes)[owner],
+        y,
+        name,
+        task,
+        targets,
+        node_labels,
+        node_attributes,
+        None if edge_labels is None else edge_labels[kept],
+        None if edge_attributes is None else edge_attributes[kept],
     )
-    return [
-        Data(x=xs, edge_index=joins - start, edge_attr=attrs, y=label.view(1))
-        for xs, joins, attrs, label, start in parts
-    ]
 
 
-def _column(path: Path) -> Tensor:
-    """Read a file of whole numbers, divided by commas and ends of lines."""
-    return torch.from_numpy(np.loadtxt(path, np.int64, delimiter=",", ndmin=1))
+def tu_name(folder: Path) -> str:
+    """Give the name that the TU files of a folder begin with."""
+    names = sorted(path.name.removesuffix("_A.txt") for path in folder.glob("*_A.txt"))
+    if len(names) != 1:
+        found = ", ".join(names) or "none"
+        raise ValueError(f"{folder} must hold exactly one NAME_A.txt; found: {found}")
+    return names[0]
 
 
-def _one_hot(label: Tensor) -> Tensor:
-    kinds, index = label.unique(return_inverse=True)
-    return torch.nn.functional.one_hot(index, kinds.numel()).float()
+def _check_graphs(graph: Tensor, path: Path) -> None:
+    """Raise a ValueError unless the nodes are listed graph by graph, and each graph has some."""
+    step = graph.diff(prepend=graph.new_full((1,), -1))
+    wrong = (step < 0) | (step > 1)
+    wrong[0] = graph[0] != 0
+    if wrong.any():
+        line = int(wrong.nonzero()[0])
+        found = int(graph[line]) + 1
+        before = f"follows graph {int(graph[line - 1]) + 1}" if line else "comes first"
+        raise ValueError(
+            f"{path}, line {line + 1}: graph {found} {before}; graphs are numbered "
+            "from 1, each has a node, and nodes are listed graph by graph"
+        )
+
+
+def _targets(
+    folder: Path, name: str, graphs: int, needed: bool
+) -> tuple[Tensor, Task, tuple[str, ...]]:
+    """Read the classes of the graphs, or else the numbers to predict."""
+    labels, numbers = (folder / f"{name}_graph_{part}.txt" for part in ("labels", "attributes"))
+    if labels.exists():
+        classes, y = _rows(labels, graphs, 1).flatten().unique(return_inverse=True)
+        if needed and classes.numel() == 1:
+            raise ValueError(f"{labels}: all graphs are of class {int(classes)}")
+        return y, "classes", tuple(map(str, classes.tolist()))
+    if numbers.exists():
+        y = _rows(numbers, graphs, None).float()
+        return y, "regression", tuple(f"task {column + 1}" for column in range(y.size(1)))
+    if needed:
+        raise FileNotFoundError(
+            f"{labels} is missing (and {numbers.name}, which would hold numbers to predict)"
+        )
+    return torch.empty(graphs, 0), "regression", ()
+
+
+def _rows(path: Path, rows: int, columns: int | None) -> Tensor:
+    """Read whole numbers in some columns, or real ones in any; there must be ``rows`` lines."""
+    values = read_numbers(path, columns, real=columns is None)
+    if values.size(0) != rows:
+        what = path.stem.rsplit("_", 2)[1]
+        raise ValueError(
+            f"{path} has {values.size(0)} lines, expected {rows}: one for each {what} of the "
+            f"{'A' if what == 'edge' else 'graph_indicator'} file"
+        )
+    return values
+
+
+def _check_edges(edge_index: Tensor, graph: Tensor, path: Path) -> None:
+    """Raise a ValueError unless the edges join nodes that exist, inside one graph each."""
+    nodes = graph.numel()
+    outside = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
+    if outside.numel():
+        line = int(outside[0])
+        pair = (edge_index[:, line] + 1).tolist()
+        raise ValueError(f"{path}, line {line + 1}: edge {pair}, but the nodes are 1 to {nodes}")
+    source, target = graph[edge_index]
+    across = (source != target).nonzero()
+    if across.numel():
+        line = int(across[0])
+        raise ValueError(
+            f"{path}, line {line + 1}: edge {(edge_index[:, line] + 1).tolist()} joins "
+            f"graphs {int(source[line]) + 1} and {int(target[line]) + 1}"
+        )
+
+
+def _optional(folder: Path, name: str, what: str, rows: int) -> tuple[Tensor | None, Tensor | None]:
+    """Read labels and attributes of nodes or edges, where there are files of them."""
+    labels, attributes = (folder / f"{name}_{what}_{part}.txt" for part in ("labels", "attributes"))
+    return (
+        _rows(labels, rows, 1).flatten() if labels.exists() else None,
+        _rows(attributes, rows, None).float() if attributes.exists() else None,
+    )

@@ -7,6 +7,8 @@ because shapes follow from it. No function here loops over graphs.
 import torch
 from torch import Tensor
 
+from gtpool.graph import Level
+
 
 def sizes_of(batch: Tensor) -> Tensor:
     """Count the nodes of each graph, [G], on the host (the one synchronisation on a GPU).
@@ -26,6 +28,19 @@ def offsets(sizes: Tensor) -> Tensor:
         [0, 3, 4]
     """
     return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+
+def plan(sizes: Tensor, device: torch.device) -> Level:
+    """Lay out graphs of these sizes (on the host) as one packed batch on ``device``."""
+    ptr = offsets(sizes)
+    counts = sizes.to(device, non_blocking=True)
+    return Level(sizes, ptr, torch.repeat_interleave(counts, output_size=int(ptr[-1])))
+
+
+def level_of(batch: Tensor) -> Level:
+    """Read the layout off a batch that nobody planned (the one synchronisation on a GPU)."""
+    sizes = sizes_of(batch)
+    return Level(sizes, offsets(sizes), batch)
 
 
 def induced(

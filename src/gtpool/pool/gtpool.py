@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
 from gtpool.graph import (
+    Level,
     NodeDrop,
     check_batch,
     check_count,
@@ -21,7 +22,7 @@ from gtpool.graph import (
 )
 from gtpool.ops import attention
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio, settle
-from gtpool.ops.segment import induced, offsets, segment_softmax, sizes_of
+from gtpool.ops.segment import induced, level_of, segment_softmax
 
 GATES = (None, "tanh")
 
@@ -167,6 +168,8 @@ class GTPool(nn.Module):
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         attn: Tensor | None = None,
+        *,
+        level: Level | None = None,
     ) -> NodeDrop:
         """Pool a batch of graphs.
 
@@ -176,12 +179,16 @@ class GTPool(nn.Module):
             edge_attr: Edge features, which travel along, [E, ...].
             batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
             attn: Stands in for ``x`` in Q and K, never in V, [N, D].
+            level: The planned layout of the batch, in place of ``batch``: what was planned was
+                checked then and is trusted, so that nothing synchronises a GPU before edges are
+                filtered.
         """
-        batch, sizes = self._checked(x, edge_index, edge_attr, batch, attn)
-        q, k, v, attended, lse = self._attend(x, attn, sizes)  # (4)
+        if level is None:
+            level = self._checked(x, edge_index, edge_attr, batch, attn)
+        q, k, v, attended, lse = self._attend(x, attn, level)  # (4)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.gate is not None):
             score = self._score(q, k, v, attended, lse, edge_index).score  # (5)-(7)
-        kept, edges, edge_attr = self._select(score, edge_index, edge_attr, batch, sizes)
+        kept, edges, edge_attr = self._select(score, edge_index, edge_attr, level)
         pooled = attended.index_select(0, kept).flatten(1)  # (14)
         if self.gate is not None:
             gate = score.index_select(0, kept).tanh().unsqueeze(1)
@@ -190,8 +197,8 @@ class GTPool(nn.Module):
             pooled = self.project(pooled)
         x = pooled + x.index_select(0, kept)  # (15)
         x = self.ffn(self.norm(x)) + x  # (16)
-        share = segment_softmax(score, batch, sizes.numel()).index_select(0, kept)
-        return NodeDrop(x, edges, edge_attr, batch.index_select(0, kept), kept, share)
+        share = segment_softmax(score, level.batch, level.sizes.numel()).index_select(0, kept)
+        return NodeDrop(x, edges, edge_attr, level.batch.index_select(0, kept), kept, share)
 
     def scores(
         self,
@@ -201,8 +208,8 @@ class GTPool(nn.Module):
         attn: Tensor | None = None,
     ) -> Scores:
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
-        _, sizes = self._checked(x, edge_index, None, batch, attn)
-        return self._score(*self._attend(x, attn, sizes), edge_index)
+        level = self._checked(x, edge_index, None, batch, attn)
+        return self._score(*self._attend(x, attn, level), edge_index)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -219,8 +226,8 @@ class GTPool(nn.Module):
         edge_attr: Tensor | None,
         batch: Tensor | None,
         attn: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Check what the user gave; return ``batch``, filled in for one graph, and the sizes."""
+    ) -> Level:
+        """Check what the user gave and lay it out; without ``batch`` the nodes are one graph."""
         check_features("x", x, self.in_channels)
         if attn is not None:
             check_features("attn", attn, self.in_channels)
@@ -229,17 +236,16 @@ class GTPool(nn.Module):
         if batch is not None:
             check_batch(batch, x.size(0))
         check_edges(edge_index, edge_attr, batch, x.size(0))
-        batch = edge_index.new_zeros(x.size(0)) if batch is None else batch
-        return batch, sizes_of(batch)
+        return level_of(edge_index.new_zeros(x.size(0)) if batch is None else batch)
 
     def _attend(
-        self, x: Tensor, attn: Tensor | None, sizes: Tensor
+        self, x: Tensor, attn: Tensor | None, level: Level
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Give q, k, v and the attended values, [N, H, C] each, and the log-sum-exp, [N, H]."""
         seen = x if attn is None else attn
         maps = ((self.query, seen), (self.key, seen), (self.value, x))
         q, k, v = (linear(part).unflatten(1, (self.heads, -1)) for linear, part in maps)
-        return q, k, v, *attend(q, k, v, offsets(sizes))
+        return q, k, v, *attend(q, k, v, level.ptr)
 
     def _score(
         self, q: Tensor, k: Tensor, v: Tensor, attended: Tensor, lse: Tensor, edge_index: Tensor
@@ -262,10 +268,10 @@ class GTPool(nn.Module):
         score: Tensor,
         edge_index: Tensor,
         edge_attr: Tensor | None,
-        batch: Tensor,
-        sizes: Tensor,
+        level: Level,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Give the kept nodes, the edges between them, and those edges' features."""
         sample = SAMPLERS[self.sampler]
+        batch, sizes = level.batch, level.sizes
         kept = sample(settle(score), batch, self.ratio, order=self.order, sizes=sizes)  # (8)-(12)
         return kept, *induced(edge_index, edge_attr, kept, batch.numel())  # (13)

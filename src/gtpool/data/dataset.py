@@ -1,0 +1,272 @@
+"""GraphDataset: many graphs packed into a few tensors, from which a batch is gathered at once."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gtpool.data.check import check_dataset
+from gtpool.data.folder import read_folder, write_folder
+from gtpool.data.schema import Recipe, Schema
+from gtpool.graph import Graphs, Level
+from gtpool.ops.sample import kept_counts
+from gtpool.ops.segment import offsets, plan
+
+_WHOLE = (torch.int64, torch.int32)
+_SAVED = ("x", "edge_index", "edge_attr", "sizes", "edge_counts", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class GraphDataset:
+    """Labelled graphs, packed: the nodes of all graphs in one tensor, and so the edges.
+
+    Integer features are stored in the smallest type that holds them and come out as int64.
+
+    Example:
+        >>> ring = Data(torch.ones(3, 1), torch.tensor([[0, 1, 2], [1, 2, 0]]), y=torch.tensor([0]))
+        >>> data = GraphDataset.from_pyg([ring, ring, ring])
+        >>> batch = data.take([2, 0], ratios=[0.5])
+        >>> batch.edge_index.tolist()
+        [[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]]
+        >>> [level.sizes.tolist() for level in batch.levels]
+        [[3, 3], [2, 2]]
+    """
+
+    x: Tensor
+    """Node features, [N, D]."""
+    edge_index: Tensor
+    """Edges, numbered inside their graph, int32 [2, E]."""
+    edge_attr: Tensor | None
+    """Edge features, [E, F]."""
+    sizes: Tensor
+    """Nodes of each graph, at least one, on the host, [G]."""
+    edge_counts: Tensor
+    """Edges of each graph, on the host, [G]."""
+    y: Tensor
+    """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
+    schema: Schema
+    node_ptr: Tensor = field(init=False)
+    """First node of each graph and the number of all at the end, on the host, [G + 1]."""
+    edge_ptr: Tensor = field(init=False)
+    """First edge of each graph and the number of all at the end, on the host, [G + 1]."""
+
+    def __post_init__(self) -> None:
+        """Refuse tensors that do not fit together."""
+        check_dataset(self)
+        object.__setattr__(self, "node_ptr", offsets(self.sizes))
+        object.__setattr__(self, "edge_ptr", offsets(self.edge_counts))
+
+    def __len__(self) -> int:
+        """Count the graphs."""
+        return self.sizes.numel()
+
+    @property
+    def num_features(self) -> int:
+        """Columns of ``x``."""
+        return self.x.size(1)
+
+    def take(self, indices: Sequence[int] | Tensor, ratios: Sequence[float] = ()) -> Graphs:
+        """Gather graphs into one batch, on the device where the dataset lives.
+
+        Args:
+            indices: Which graphs, in the order wanted.
+            ratios: Share of nodes kept by each pooling step, which plans the shape after it.
+        """
+        index, device = self._index(indices), self.x.device
+        levels = [plan(self.sizes.index_select(0, index), device)]
+        for ratio in ratios:
+            levels.append(plan(kept_counts(levels[-1].sizes, ratio), device))
+        nodes = _spans(self.node_ptr.index_select(0, index), levels[0])
+        edge_plan = plan(self.edge_counts.index_select(0, index), device)
+        edges = _spans(self.edge_ptr.index_select(0, index), edge_plan)
+        # Row by row: torch gathers from a vector twice as fast as along the columns of a matrix.
+        ends = torch.stack([row.index_select(0, edges) for row in self.edge_index])
+        first = levels[0].ptr[:-1].int().to(device, non_blocking=True)
+        return Graphs(
+            _widen(self.x.index_select(0, nodes)),
+            ends.add_(first.index_select(0, edge_plan.batch)).long(),
+            None if self.edge_attr is None else _widen(self.edge_attr.index_select(0, edges)),
+            self.y.index_select(0, index.to(device, non_blocking=True)),
+            tuple(levels),
+        )
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move what batches are gathered from to a device; sizes stay on the host."""
+        return replace(
+            self,
+            x=self.x.to(device),
+            edge_index=self.edge_index.to(device),
+            edge_attr=None if self.edge_attr is None else self.edge_attr.to(device),
+            y=self.y.to(device),
+        )
+
+    def standardized(self, train: Sequence[int] | Tensor) -> Self:
+        """Scale continuous columns to mean 0 and deviation 1 over the nodes of some graphs.
+
+        Args:
+            train: The graphs whose nodes give mean and deviation, which the recipe then keeps.
+        """
+        columns = self.schema.recipe.attributes
+        if columns == 0 or self.schema.recipe.mean is not None:
+            return self
+        index = self._index(train)
+        nodes = _spans(self.node_ptr[index], plan(self.sizes[index], self.x.device))
+        seen = self.x[:, :columns].index_select(0, nodes).double()
+        # A constant column may deviate by rounding errors, which must not be blown up.
+        varies = seen.amin(0) < seen.amax(0)
+        std = torch.where(varies, seen.std(0, correction=0), 1.0)
+        recipe = replace(
+            self.schema.recipe, mean=tuple(seen.mean(0).tolist()), std=tuple(std.tolist())
+        )
+        x = scale(self.x, recipe)
+        return replace(self, x=x, schema=replace(self.schema, recipe=recipe))
+
+    @classmethod
+    def from_pyg(cls, graphs: Iterable[Data], schema: Schema | None = None) -> Self:
+        """Pack PyG graphs; ``x``, ``edge_index``, ``edge_attr`` and ``y`` are kept, no more.
+
+        A vector of features becomes one column. Whole numbers come back as int64, floats as they
+        were.
+
+        Args:
+            graphs: Each with ``x`` and ``y``: a class number, or a row of numbers, one a task.
+            schema: What the tensors mean. Without it, one whole number is a class; what is 0, 1 or
+                NaN everywhere is a yes or no for each task; other numbers are regressed.
+        """
+        graphs = list(graphs)
+        if not graphs:
+            raise ValueError("there are no graphs to pack")
+        kept = {"x", "edge_index", "edge_attr", "y"}
+        for number, graph in enumerate(graphs):
+            extra = sorted(set(graph.keys()) - kept - {"num_nodes"})
+            missing = sorted({"x", "y"} - set(graph.keys()))
+            if extra or missing:
+                said = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(extra)} too"
+                raise ValueError(
+                    f"graph {number} {said}; a dataset keeps x, edge_index, edge_attr, y"
+                )
+        empty = torch.empty(2, 0, dtype=torch.long)
+        joins = [empty if graph.edge_index is None else graph.edge_index for graph in graphs]
+        x = _stacked("x", [graph["x"] for graph in graphs])
+        y = _stacked("y", [torch.as_tensor(graph["y"]).view(1, -1) for graph in graphs])
+        if not y.is_floating_point():
+            y = y.long().flatten() if y.size(1) == 1 else y.float()
+        edge_attr = None
+        if any("edge_attr" in graph for graph in graphs):
+            edge_attr = _stacked("edge_attr", [graph.edge_attr for graph in graphs])
+        return cls(
+            narrow(x),
+            torch.cat(joins, 1).int(),
+            None if edge_attr is None else narrow(edge_attr),
+            torch.tensor([graph["x"].size(0) for graph in graphs]),
+            torch.tensor([join.size(1) for join in joins]),
+            y,
+            schema or _guessed_schema(x, y),
+        )
+
+    def to_pyg(self) -> list[Data]:
+        """Unpack into PyG graphs, the way back of ``from_pyg``."""
+        sizes, edges = self.sizes.tolist(), self.edge_counts.tolist()
+        attrs = [None] * len(self) if self.edge_attr is None else self.edge_attr.split(edges)
+        parts = zip(
+            _widen(self.x).split(sizes),
+            self.edge_index.long().split(edges, 1),
+            attrs,
+            self.y.split(1),
+            strict=True,
+        )
+        return [
+            Data(x, edge_index, None if attr is None else _widen(attr), y)
+            for x, edge_index, attr, y in parts
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write ``graphs.safetensors`` and ``schema.json`` into a folder, whole or not at all.
+
+        A dataset that is there already is replaced; a folder with anything else in it is refused.
+        """
+        tensors = {name: getattr(self, name) for name in _SAVED}
+        kept = {name: part for name, part in tensors.items() if part is not None}
+        write_folder(folder, kept, self.schema.to_json())
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Map what ``save`` wrote into memory."""
+        tensors, saved = read_folder(folder)
+        try:
+            parts = {name: tensors[name] for name in _SAVED if name != "edge_attr"}
+            return cls(**parts, edge_attr=tensors.get("edge_attr"), schema=Schema.from_json(saved))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{folder} does not hold a sound dataset ({error}); delete it and make it anew"
+            ) from error
+
+    def _index(self, indices: Sequence[int] | Tensor) -> Tensor:
+        """Check numbers of graphs and bring them to the host, [B]."""
+        index = torch.as_tensor(indices, device="cpu")
+        if index.dim() != 1 or index.numel() == 0 or index.dtype not in _WHOLE:
+            raise ValueError("name at least one graph, by a list of whole numbers")
+        low, high = (int(end) for end in index.aminmax())
+        if low < 0 or high >= len(self):
+            wrong = low if low < 0 else high
+            raise ValueError(f"there is no graph {wrong}: the graphs are 0 to {len(self) - 1}")
+        return index.long()
+
+
+def scale(x: Tensor, recipe: Recipe) -> Tensor:
+    """Standardise the continuous columns with the statistics that a recipe keeps."""
+    if recipe.mean is None or recipe.std is None:
+        return x
+    mean, std = (torch.tensor(part, dtype=torch.double) for part in (recipe.mean, recipe.std))
+    columns = (x[:, : recipe.attributes].double() - mean.to(x.device)) / std.to(x.device)
+    return torch.cat([columns.to(x.dtype), x[:, recipe.attributes :]], 1)
+
+
+def narrow(codes: Tensor) -> Tensor:
+    """Store whole numbers in the smallest type that holds them; floats stay as they are."""
+    if codes.is_floating_point():
+        return codes
+    codes = codes.long()
+    low, high = (int(codes.min()), int(codes.max())) if codes.numel() else (0, 0)
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max:
+            return codes.to(dtype)
+    return codes
+
+
+def _widen(value: Tensor) -> Tensor:
+    return value if value.is_floating_point() else value.long()
+
+
+def _spans(first: Tensor, level: Level) -> Tensor:
+    """List the rows of graphs that begin at ``first`` and are laid out anew by ``level``, [N]."""
+    shift = (first - level.ptr[:-1]).to(level.batch.device, non_blocking=True)
+    rows = torch.arange(level.batch.numel(), device=level.batch.device)
+    return rows.add_(shift.index_select(0, level.batch))
+
+
+def _stacked(name: str, parts: list[Tensor | None]) -> Tensor:
+    """Join matrices of one width and dtype; the graph that differs from the first is named."""
+    rows = [None if part is None else part.unsqueeze(-1).flatten(1) for part in parts]
+    kinds = [None if row is None else (row.size(1), row.dtype) for row in rows]
+    if len(set(kinds)) > 1:
+        at = next(number for number, kind in enumerate(kinds) if kind != kinds[0])
+        first, other = (
+            "none" if kind is None else f"{kind[0]} columns of {kind[1]}"
+            for kind in (kinds[0], kinds[at])
+        )
+        raise ValueError(f"all graphs must have alike {name}: graph 0 has {first}, {at} {other}")
+    return torch.cat([row for row in rows if row is not None])
+
+
+def _guessed_schema(x: Tensor, y: Tensor) -> Schema:
+    """Take y for classes if it is whole numbers, else for yes or no, else for real numbers."""
+    recipe = Recipe("given", attributes=x.size(1) if x.is_floating_point() else 0)
+    if not y.is_floating_point():
+        return Schema("graphs", "classes", tuple(map(str, range(int(y.max()) + 1))), recipe)
+    task = "binary" if bool(((y == 0) | (y == 1) | y.isnan()).all()) else "regression"
+    return Schema("graphs", task, tuple(f"task {i + 1}" for i in range(y.size(1))), recipe)

@@ -1,0 +1,98 @@
+"""Rows of a CSV or TSV file, read line by line; errors say where a file is no table."""
+
+import csv
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from io import BufferedReader
+from itertools import chain
+from pathlib import Path
+
+MAX_LINE = 1_000_000
+"""Longest line that is read, in bytes: what is longer is no table, and could fill the memory."""
+
+
+def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the header and then each row: the line where it begins and its cells.
+
+    Blank lines are no rows; spaces around a cell are taken off. A cell in quotes may hold line
+    breaks.
+
+    Args:
+        path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
+            .tsv or .tab (tabs), or one of these and .gz.
+    """
+    ending = Path(unzipped_name(path)).suffix.lower()
+    if ending not in (".csv", ".tsv", ".tab"):
+        raise ValueError(f"{path}: a table ends in .csv, .tsv or .tab (or one of these and .gz)")
+    lines = _lines(path)
+    first = next(lines, "")
+    comma = ";" if ";" in first and "," not in first else ","
+    rows = _rows(path, chain([first], lines), comma if ending == ".csv" else "\t")
+    header = next(rows, None)
+    if header is None:
+        raise ValueError(f"{path} is empty; its first line should name the columns")
+    names = header[1]
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise ValueError(
+            f"{path}: {times} columns are called {name!r}; give each a name of its own"
+        )
+    yield header
+    for line, cells in rows:
+        if len(cells) != len(names):
+            raise ValueError(
+                f"{path}, line {line}: {len(cells)} cells, but the header has {len(names)} columns"
+            )
+        yield line, cells
+
+
+def unzipped_name(path: Path) -> str:
+    """Give the name of a file without .gz."""
+    return path.name.removesuffix(".gz")
+
+
+def _rows(path: Path, lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        begin = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"{path}: the row at line {begin} cannot be read: {error}") from error
+        if cells:
+            yield begin, [cell.strip() for cell in cells]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, none of them longer than MAX_LINE in memory."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        number = 0
+        while line := _next(path, file):
+            number += 1
+            if len(line) > MAX_LINE:
+                raise ValueError(
+                    f"{path}, line {number}: longer than {MAX_LINE:,} bytes; no table?"
+                )
+            yield _decoded(path, number, line)
+
+
+def _next(path: Path, file: gzip.GzipFile | BufferedReader) -> bytes:
+    try:
+        return file.readline(MAX_LINE + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+
+
+def _decoded(path: Path, number: int, line: bytes) -> str:
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start + 1} of line {number}"
+        raise ValueError(f"{path} is not text in UTF-8 ({place}); save it as such") from error
+    if "\0" in text:
+        raise ValueError(f"{path} is not text: line {number} holds a zero byte")
+    return text

@@ -1,0 +1,143 @@
+"""Graphs as JSON lines, one object a line: ``docs/data-format.md`` describes the format."""
+
+import gzip
+import json
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.features import Raw, featurize, learn_recipe
+from gtpool.data.records import pack
+from gtpool.data.schema import Task
+
+LONGEST_LINE = 64 << 20
+
+
+def read_jsonl(
+    path: Path, *, features: str = "gmt", task: Task | None = None, longest_line: int = LONGEST_LINE
+) -> GraphDataset:
+    """Read labelled graphs to learn from.
+
+    Args:
+        path: A file of JSON lines, packed by gzip if its name ends in ``.gz``.
+        features: How nodes become features, a key of ``FEATURES``.
+        task: What the labels are for; if not given, the labels tell.
+        longest_line: A line of more bytes is refused.
+    """
+    raw = read_jsonl_raw(path, task=task, longest_line=longest_line)
+    return featurize(raw, learn_recipe(raw, features))
+
+
+def read_jsonl_raw(
+    path: Path,
+    *,
+    task: Task | None = None,
+    need_targets: bool = True,
+    longest_line: int = LONGEST_LINE,
+) -> Raw:
+    """Read graphs as they are, for ``featurize`` with a recipe that was learned before.
+
+    Args:
+        path: A file of JSON lines, packed by gzip if its name ends in ``.gz``.
+        task: What the labels are for; if not given, the labels tell.
+        need_targets: Whether all graphs must have a label, and the labels must differ; to predict,
+            neither is needed.
+        longest_line: A line of more bytes is refused.
+    """
+    name = Path(path.name.removesuffix(".gz")).stem
+    records = _records(path, longest_line)
+    try:
+        return pack(records, name, task=task, need_targets=need_targets)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged, or not packed by gzip: {error}") from error
+
+
+def write_jsonl(data: GraphDataset, path: Path) -> None:
+    """Write graphs so that ``read_jsonl`` reads them back, whole or not at all.
+
+    Features are written as they are in the dataset, codes of categories as plain numbers.
+
+    Args:
+        data: The graphs.
+        path: The file, packed by gzip if its name ends in ``.gz``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
+        made = Path(scratch, path.name)
+        with _open(made, "wb") as file:
+            for record in _written(data):
+                file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        made.replace(path)
+
+
+def _records(path: Path, longest_line: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read one object after the other, with the place it stands at; blank lines are passed over."""
+    number = 0
+    with _open(path, "rb") as file:
+        while line := file.readline(longest_line + 1):
+            number += 1
+            place = f"{path}, line {number}"
+            if len(line) > longest_line:
+                raise ValueError(
+                    f"{place}: longer than {longest_line} bytes; one line is to hold one graph"
+                )
+            if line.strip():
+                record = _parse(line, place)
+                name = record.get("id")
+                yield place if name is None else f"{place} (id {name!r})", record
+    if number == 0:
+        raise ValueError(f"{path} is empty")
+
+
+def _open(path: Path, mode: str) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode))
+
+
+def _parse(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(
+            line.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_once
+        )
+    except UnicodeDecodeError:
+        raise ValueError(f"{place}: not text in UTF-8; is this a file of JSON lines?") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: not a line of JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: a line is to hold one object, {{...}}, for one graph")
+    return cast("dict[str, Any]", value)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number; a missing label is null")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return record
+
+
+def _written(data: GraphDataset) -> Iterator[dict[str, Any]]:
+    """Give one object a graph."""
+    classes = data.schema.task == "classes"
+    weighted = data.schema.recipe.edge_weighted
+    for graph in data.to_pyg():
+        record: dict[str, Any] = {"node_features": graph["x"].tolist()}
+        record["edges"] = graph["edge_index"].T.tolist()
+        if data.edge_attr is not None:
+            edge_attr = graph["edge_attr"]
+            if weighted:
+                record["edge_weights"] = edge_attr[:, 0].tolist()
+            if edge_attr.size(1) > weighted:
+                record["edge_features"] = edge_attr[:, int(weighted) :].tolist()
+        if classes:
+            record["label"] = data.schema.targets[int(graph["y"])]
+        elif data.schema.targets:
+            row = graph["y"].flatten().tolist()
+            record["label"] = [None if value != value else value for value in row]  # noqa: PLR0124
+        yield record

@@ -1,0 +1,136 @@
+"""Where the files of a known dataset lie on this machine, or how they get here."""
+
+import os
+import shutil
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from gtpool.data.fetch import fetch, settle, unpack
+from gtpool.data.registry import Source, look_up
+
+EMBEDDED = Path(__file__).parent / "embedded"
+FOLDS_URL = "https://raw.githubusercontent.com/JinheonBaek/GMT/HEAD/datasets"
+"""The public GMT repository, which holds the index files of the ten fixed folds."""
+
+
+class Place(NamedTuple):
+    """Where a dataset comes from, in a word, and the folder of its files if it is there."""
+
+    origin: str
+    """--data-dir, GTPOOL_DATA, embedded, cache or download."""
+    folder: Path | None
+
+
+def locate(name: str, data_dir: Path | None = None) -> Place:
+    """Say where a dataset would come from now; nothing is downloaded.
+
+    Args:
+        name: A name of ``DATASETS``.
+        data_dir: A folder laid out as ``GTPOOL_DATA`` is: ``TU/NAME/raw/NAME_A.txt``,
+            ``OGB/ogbg_molhiv/raw/edge.csv.gz``, ``splits/10fold_idx/NAME/test_idx-1.txt``.
+    """
+    inside, _ = _layout(name)
+    places = [Place(origin, root / inside) for origin, root in _roots(data_dir)]
+    places.insert(-1, Place("embedded", EMBEDDED / name))
+    for place in places:
+        if place.folder is not None and place.folder.is_dir():
+            return place
+    return Place("download", None)
+
+
+def find_raw(name: str, data_dir: Path | None = None) -> Path:
+    """Give the folder of a dataset's files, downloaded into the cache if they are nowhere.
+
+    It holds ``NAME_A.txt`` and its companions (TU), or ``raw`` and ``split`` (OGB).
+    """
+    return locate(name, data_dir).folder or download(name, look_up(name))
+
+
+def splits_folder(name: str, data_dir: Path | None = None) -> Path | None:
+    """Give the folder of the index files of the ten fixed folds, or None where there is none."""
+    for _, root in _roots(data_dir):
+        folder = root / "splits" / "10fold_idx" / name
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def cache_dir() -> Path:
+    """Give the folder for files that can be made anew: GTPOOL_CACHE, or the user's cache."""
+    if chosen := os.environ.get("GTPOOL_CACHE"):
+        return Path(chosen).expanduser()
+    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(root).expanduser() / "gtpool"
+
+
+def download(name: str, source: Source) -> Path:
+    """Fetch and unpack the archive of a dataset into the cache."""
+    inside, first = _layout(name)
+    folder = cache_dir() / "raw" / inside
+    archive = folder.parent / f"{name}.zip"
+    try:
+        fetch(source.url, archive, sha256=source.sha256)
+    except OSError as error:
+        raise OSError(
+            f"{name} is not on this machine, and {error}; "
+            f"get that archive and unpack it so that $GTPOOL_DATA/{inside / first} is there"
+        ) from error
+    try:
+        unpack(archive, folder)
+    except FileNotFoundError:  # another process has unpacked and removed it
+        if not folder.is_dir():
+            raise
+    finally:
+        archive.unlink(missing_ok=True)
+    return folder
+
+
+def download_folds(name: str, source: Source, url: str = FOLDS_URL) -> Path:
+    """Fetch the index files of the ten fixed folds into the cache.
+
+    Args:
+        name: A set of the TU family.
+        source: Its facts, with the digest that the files must have.
+        url: Where ``NAME/10fold_idx/train_idx-1.txt`` and its companions lie.
+    """
+    if source.folds_sha256 is None:
+        raise ValueError(f"{name} has no fixed folds")
+    folder = cache_dir() / "raw" / "splits" / "10fold_idx" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+    digest = sha256()
+    try:
+        for fold in range(1, 11):
+            for part in ("train", "test"):
+                file = temporary / f"{part}_idx-{fold}.txt"
+                fetch(f"{url}/{name}/10fold_idx/{file.name}", file, progress=False)
+                digest.update(file.read_bytes())
+        if digest.hexdigest() != source.folds_sha256:
+            raise ValueError(f"the folds of {name} at {url} are not those of the GMT protocol")
+        settle(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _layout(name: str) -> tuple[Path, str]:
+    """Give the folder of a set inside a data folder, and a file that must be in it."""
+    family = look_up(name).family
+    if family == "OGB":
+        return Path("OGB") / name.replace("-", "_"), "raw/edge.csv.gz"
+    return Path(family) / name / "raw", f"{name}_A.txt"
+
+
+def _roots(data_dir: Path | None) -> list[tuple[str, Path]]:
+    """List the data folders in the order of look-up; the last is the cache's."""
+    roots: list[tuple[str, Path]] = []
+    named = os.environ.get("GTPOOL_DATA")
+    for origin, folder in (("--data-dir", data_dir), ("GTPOOL_DATA", named)):
+        if folder:
+            root = Path(folder).expanduser()
+            if not root.is_dir():
+                raise FileNotFoundError(f"{origin} names {root}, which is not a folder")
+            roots.append((origin, root))
+    return [*roots, ("cache", cache_dir() / "raw")]

@@ -1,0 +1,245 @@
+"""Molecules from SMILES, as the codes of atoms and bonds that OGB's molecule sets hold.
+
+Hu et al.: "Open Graph Benchmark", 2020. Meng et al.: "A curated diverse molecular database of
+blood-brain barrier permeability with chemical descriptors", 2021 (B3DB).
+"""
+
+import gzip
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.schema import Recipe, Schema, Task
+
+# rdkit is imported by the functions that need it: data that are no molecules do without.
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+_Value = int | str | bool
+_Columns = list[tuple[Callable[[Any], _Value], dict[_Value, int], int]]
+_Row = TypeVar("_Row")
+
+FEATURIZER = "ogb-9-3/1"
+"""Name and version of the codes, for whatever is trained on them."""
+
+_OTHER = "other"
+ATOM_FIELDS: dict[str, tuple[_Value, ...]] = {
+    "atomic_number": (*range(1, 119), _OTHER),
+    "chirality": (
+        "CHI_UNSPECIFIED",
+        "CHI_TETRAHEDRAL_CW",
+        "CHI_TETRAHEDRAL_CCW",
+        "CHI_OTHER",
+        _OTHER,
+    ),
+    "degree": (*range(11), _OTHER),
+    "formal_charge": (*range(-5, 6), _OTHER),
+    "hydrogens": (*range(9), _OTHER),
+    "radical_electrons": (*range(5), _OTHER),
+    "hybridization": ("SP", "SP2", "SP3", "SP3D", "SP3D2", _OTHER),
+    "aromatic": (False, True),
+    "in_ring": (False, True),
+}
+"""What each column of ``x`` tells of an atom, and the values that its codes 0, 1, 2 … stand for."""
+
+BOND_FIELDS: dict[str, tuple[_Value, ...]] = {
+    "type": ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC", _OTHER),
+    "stereo": (
+        "STEREONONE",
+        "STEREOZ",
+        "STEREOE",
+        "STEREOCIS",
+        "STEREOTRANS",
+        "STEREOANY",
+    ),
+    "conjugated": (False, True),
+}
+"""The same for the columns of ``edge_attr``; a stereo that OGB has no code for is STEREOANY."""
+
+ATOM_SIZES = tuple(map(len, ATOM_FIELDS.values()))
+BOND_SIZES = tuple(map(len, BOND_FIELDS.values()))
+
+MAX_SMILES = 5_000
+"""Longest SMILES that is read, in characters: rdkit's time grows with the square and more."""
+
+_ATOM_GETTERS = (
+    "GetAtomicNum",
+    "GetChiralTag",
+    "GetTotalDegree",
+    "GetFormalCharge",
+    "GetTotalNumHs",
+    "GetNumRadicalElectrons",
+    "GetHybridization",
+    "GetIsAromatic",
+    "IsInRing",
+)
+_BOND_GETTERS = ("GetBondType", "GetStereo", "GetIsConjugated")
+
+_B3DB = Path(__file__).parent / "embedded" / "B3DB" / "B3DB.tsv.gz"
+
+
+class Failure(NamedTuple):
+    """A SMILES that gave no molecule."""
+
+    position: int
+    """Where it stands in the list that was given, from 0."""
+    reason: str
+
+
+class Molecules(NamedTuple):
+    """The molecules that could be read, packed as in ``GraphDataset``."""
+
+    x: Tensor
+    """Codes of the atoms by ``ATOM_FIELDS``, uint8 [N, 9]."""
+    edge_index: Tensor
+    """Bonds, each in both directions, numbered inside their molecule, int32 [2, E]."""
+    edge_attr: Tensor
+    """Codes of the bonds by ``BOND_FIELDS``, uint8 [E, 3]."""
+    sizes: Tensor
+    """Atoms of each molecule, [G]."""
+    edge_counts: Tensor
+    """Bonds of each molecule, both directions, [G]."""
+    failed: tuple[Failure, ...]
+    """Those that could not be read, in order."""
+
+    def matching(self, rows: Sequence[_Row]) -> list[_Row]:
+        """Pick the rows that belong to the molecules that could be read, from one a SMILES."""
+        failed = {failure.position for failure in self.failed}
+        return [row for position, row in enumerate(rows) if position not in failed]
+
+    def labelled(self, y: Tensor, name: str, task: Task, targets: tuple[str, ...]) -> GraphDataset:
+        """Make a dataset of the molecules that could be read and a row of ``y`` for each."""
+        schema = Schema(name, task, targets, Recipe("molecule"))
+        return GraphDataset(
+            self.x, self.edge_index, self.edge_attr, self.sizes, self.edge_counts, y, schema
+        )
+
+
+def read_molecules(smiles: Sequence[str]) -> Molecules:
+    """Turn SMILES into graphs with OGB's codes, equal to ``ogb.utils.mol.smiles2graph``.
+
+    Args:
+        smiles: One molecule each. Those that rdkit cannot read, that have no atoms or are longer
+            than ``MAX_SMILES`` are left out and named in ``failed``.
+
+    Example:
+        >>> molecules = read_molecules(["CO", "C1CC", "[Na+]"])
+        >>> molecules.sizes.tolist(), molecules.edge_index.tolist()
+        ([2, 1], [[0, 1], [1, 0]])
+        >>> molecules.failed
+        (Failure(position=1, reason='not a valid SMILES'),)
+    """
+    from rdkit.Chem import Atom, Bond  # noqa: PLC0415
+    from rdkit.rdBase import BlockLogs  # noqa: PLC0415
+
+    atom_columns = _columns(ATOM_FIELDS, [getattr(Atom, name) for name in _ATOM_GETTERS])
+    bond_columns = _columns(BOND_FIELDS, [getattr(Bond, name) for name in _BOND_GETTERS])
+    x, edges, edge_attr, sizes, edge_counts = ([] for _ in range(5))
+    failed: list[Failure] = []
+    with BlockLogs():
+        for position, text in enumerate(smiles):
+            molecule = _parse(text)
+            if isinstance(molecule, str):
+                failed.append(Failure(position, molecule))
+                continue
+            for atom in molecule.GetAtoms():
+                x += [codes.get(get(atom), other) for get, codes, other in atom_columns]
+            for bond in molecule.GetBonds():
+                ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+                edges += (*ends, *ends[::-1])
+                edge_attr += 2 * [codes.get(get(bond), other) for get, codes, other in bond_columns]
+            sizes.append(molecule.GetNumAtoms())
+            edge_counts.append(2 * molecule.GetNumBonds())
+    return Molecules(
+        torch.tensor(x, dtype=torch.uint8).view(-1, len(ATOM_FIELDS)),
+        torch.tensor(edges, dtype=torch.int32).view(-1, 2).T.contiguous(),
+        torch.tensor(edge_attr, dtype=torch.uint8).view(-1, len(BOND_FIELDS)),
+        torch.tensor(sizes, dtype=torch.long),
+        torch.tensor(edge_counts, dtype=torch.long),
+        tuple(failed),
+    )
+
+
+def scaffolds(smiles: Sequence[str]) -> list[str]:
+    """Give the Bemis–Murcko scaffold of each molecule, with chirality; "" where there is no ring.
+
+    Example:
+        >>> scaffolds(["Cc1ccccc1O", "CCO"])
+        ['c1ccccc1', '']
+    """
+    from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles  # noqa: PLC0415
+    from rdkit.rdBase import BlockLogs  # noqa: PLC0415
+
+    found: list[str] = []
+    with BlockLogs():
+        for position, text in enumerate(smiles):
+            molecule = _parse(text)
+            if isinstance(molecule, str):
+                raise ValueError(f"molecule {position} has no scaffold: {molecule} ({text[:80]!r})")
+            found.append(MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
+    return found
+
+
+def load_b3db() -> GraphDataset:
+    """Read B3DB from this package: which molecules pass the blood-brain barrier, in file order.
+
+    Of its 7,807 SMILES rdkit 2026.9.1 refuses two, both BBB- (positions 5043 and 7737: a carbon
+    cation with four bonds). They are left out, so 7,805 molecules remain.
+
+    Example:
+        >>> data = load_b3db()
+        >>> len(data), data.schema.targets, data.y.bincount().tolist()
+        (7805, ('BBB-', 'BBB+'), [2849, 4956])
+    """
+    with gzip.open(_B3DB, "rt", encoding="utf-8") as file:
+        rows = [line.split() for line in file][1:]
+    targets = ("BBB-", "BBB+")
+    molecules = read_molecules([smiles for smiles, _ in rows])
+    y = torch.tensor([targets.index(label) for _, label in molecules.matching(rows)])
+    return molecules.labelled(y, "B3DB", "classes", targets)
+
+
+def _parse(smiles: str) -> "Mol | str":
+    """Give rdkit's molecule, or the reason why there is none."""
+    from rdkit import Chem  # noqa: PLC0415
+
+    if not smiles.strip():
+        return "the SMILES is empty"
+    if len(smiles) > MAX_SMILES:
+        return f"longer than {MAX_SMILES} characters"
+    molecule = cast("Mol | None", Chem.MolFromSmiles(smiles))
+    if molecule is None:
+        return _refusal(Chem.MolFromSmiles(smiles, sanitize=False))
+    return molecule if molecule.GetNumAtoms() else "the molecule has no atoms"
+
+
+def _refusal(unchecked: "Mol | None") -> str:
+    """Say why rdkit refuses a molecule, of which it could perhaps read the bare graph."""
+    from rdkit import Chem  # noqa: PLC0415
+
+    if unchecked is None:
+        return "not a valid SMILES"
+    problems = Chem.DetectChemistryProblems(unchecked)
+    return " ".join(problems[0].Message().split()) if problems else "refused by rdkit"
+
+
+def _columns(
+    fields: Mapping[str, tuple[_Value, ...]], getters: Sequence[Callable[[Any], _Value]]
+) -> _Columns:
+    """Join each field to the method of rdkit that tells it; the last code is for all others."""
+    from rdkit import Chem  # noqa: PLC0415
+
+    kinds = (Chem.ChiralType, Chem.HybridizationType, Chem.BondType, Chem.BondStereo)
+    members = {name: member for kind in kinds for name, member in kind.names.items()}
+    return [
+        (
+            get,
+            {members.get(value, value): code for code, value in enumerate(values)},
+            len(values) - 1,
+        )
+        for get, values in zip(getters, fields.values(), strict=True)
+    ]

@@ -1,0 +1,81 @@
+"""Tables of numbers in text files: fast where they are sound, and the line where they are not."""
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LONGEST_LINE = 1 << 20
+_COMMA, _NEWLINE = b",\n"
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def read_numbers(
+    path: Path, columns: int | None = None, *, real: bool = False, blanks: bool = False
+) -> Tensor:
+    """Read a table of finite numbers, separated by commas, [lines, columns].
+
+    Args:
+        path: A text file, packed by gzip if its name ends in ``.gz``.
+        columns: How many numbers each line must have; as many as the first, if not given.
+        real: Whether the numbers are real (float64) or whole (int64).
+        blanks: Whether a field of real numbers may be empty, which gives NaN.
+    """
+    text = read_text(path)
+    octets = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero((octets == _COMMA) | (octets == _NEWLINE))  # where each field ends
+    last = np.flatnonzero(octets[ends] == _NEWLINE)  # which fields are the last of their line
+    columns = columns or int(last[0]) + 1
+    filled = np.diff(ends, prepend=-1) > 1
+    try:
+        values = np.fromstring(text.replace(b",", b" "), np.double if real else np.int64, sep=" ")
+    except ValueError:
+        raise ValueError(_fault(path, text, columns, real, blanks)) from None
+    even = bool((np.diff(last, prepend=-1) == columns).all())
+    complete = values.size == filled.sum() and (blanks or bool(filled.all()))
+    if not (even and complete and np.isfinite(values).all()):
+        raise ValueError(_fault(path, text, columns, real, blanks))
+    if blanks:
+        sparse = values
+        values = np.full(ends.size, np.nan)
+        values[filled] = sparse
+    return torch.from_numpy(values.reshape(-1, columns))
+
+
+def read_text(path: Path) -> bytes:
+    """Read a text file: lines that end in a newline each, with nothing empty after the last."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            text = file.readline(_LONGEST_LINE)
+            if len(text) == _LONGEST_LINE:
+                raise ValueError(f"{path}, line 1: longer than a MiB; is this a table of numbers?")
+            text += file.read()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged, or not packed by gzip: {error}") from error
+    if b"\0" in text:
+        raise ValueError(f"{path} is not a text file")
+    text = text.replace(b"\r\n", b"\n").rstrip()
+    if not text:
+        raise ValueError(f"{path} is empty")
+    return text + b"\n"
+
+
+def _fault(path: Path, text: bytes, columns: int, real: bool, blanks: bool) -> str:
+    """Find the first line that is not as it should be, and say so."""
+    pattern, wanted = (_REAL, "a finite number") if real else (_WHOLE, "a whole number")
+    for number, line in enumerate(text.decode(errors="replace").split("\n")[:-1], 1):
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != columns:
+            found = "is empty" if fields == [""] else f"has {len(fields)} fields"
+            return f"{path}, line {number}: {found}, expected {columns}"
+        for field in fields:
+            if not pattern.fullmatch(field) and not (blanks and not field):
+                return f"{path}, line {number}: {field[:40]!r} is not {wanted}"
+    return f"{path} is not a table of numbers separated by commas"

@@ -1,0 +1,65 @@
+"""Molecules in the folder layout of the Open Graph Benchmark.
+
+Hu et al.: "Open Graph Benchmark: datasets for machine learning on graphs", 2020.
+"""
+
+import csv
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset, narrow
+from gtpool.data.numbers import read_numbers, read_text
+from gtpool.data.schema import Recipe, Schema
+
+
+def read_ogb(folder: Path) -> GraphDataset:
+    """Read molecules with 0/1 tasks; a bond, listed once, becomes an edge each way.
+
+    Args:
+        folder: Where ``raw/edge.csv.gz`` and its companions lie, such as ``ogbg_molhiv``.
+    """
+    raw = folder / "raw"
+    sizes = read_numbers(raw / "num-node-list.csv.gz", 1).flatten()
+    bonds = read_numbers(raw / "num-edge-list.csv.gz", 1).flatten()
+    x = read_numbers(raw / "node-feat.csv.gz", 9)
+    edges = read_numbers(raw / "edge.csv.gz", 2)
+    edge_attr = read_numbers(raw / "edge-feat.csv.gz", 3)
+    labels = raw / "graph-label.csv.gz"
+    y = read_numbers(labels, real=True, blanks=True)
+    for name, found, expected, counted in (
+        ("num-edge-list", bonds.numel(), sizes.numel(), "molecules of num-node-list"),
+        ("graph-label", y.size(0), sizes.numel(), "molecules of num-node-list"),
+        ("node-feat", x.size(0), int(sizes.sum()), "atoms of num-node-list"),
+        ("edge", edges.size(0), int(bonds.sum()), "bonds of num-edge-list"),
+        ("edge-feat", edge_attr.size(0), int(bonds.sum()), "bonds of num-edge-list"),
+    ):
+        if found != expected:
+            path = raw / f"{name}.csv.gz"
+            raise ValueError(f"{path} has {found} lines for the {expected} {counted}.csv.gz")
+    strange = ((y != 0) & (y != 1) & ~y.isnan()).nonzero()
+    if strange.numel():
+        row, task = strange[0].tolist()
+        raise ValueError(f"{labels}, line {row + 1}: {y[row, task].item()} is neither 0 nor 1")
+    both_ways = torch.stack([edges, edges.flip(1)], 1).view(-1, 2)  # u → v, v → u, bond by bond
+    return GraphDataset(
+        narrow(x),
+        both_ways.T.int().contiguous(),
+        narrow(edge_attr).repeat_interleave(2, 0),
+        sizes,
+        2 * bonds,
+        y.float(),
+        Schema(folder.name.replace("_", "-"), "binary", _tasks(folder, y), Recipe("molecule")),
+    )
+
+
+def _tasks(folder: Path, y: Tensor) -> tuple[str, ...]:
+    """Name the tasks after the columns of ``mapping/mol.csv.gz``, where it is there."""
+    path = folder / "mapping" / "mol.csv.gz"
+    if path.exists():
+        header = next(csv.reader([read_text(path).split(b"\n", 1)[0].decode()]))
+        names = tuple(name for name in header if name not in {"smiles", "mol_id"})
+        if len(names) == y.size(1):
+            return names
+    return tuple(f"task {number}" for number in range(1, y.size(1) + 1))

@@ -1,0 +1,246 @@
+"""Graphs as plain values, one mapping a graph: checked one by one, then packed.
+
+The keys are those of the JSON lines that ``docs/data-format.md`` describes.
+"""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gtpool.data.features import Raw
+from gtpool.data.schema import Task
+from gtpool.data.targets import pack_targets
+
+Array = NDArray[Any]
+
+KEYS = (
+    "nodes",
+    "edges",
+    "undirected",
+    "node_features",
+    "node_labels",
+    "edge_features",
+    "edge_labels",
+    "edge_weights",
+    "label",
+    "id",
+)
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def pack(
+    records: Iterable[tuple[str, Mapping[str, Any]]],
+    name: str,
+    *,
+    task: Task | None = None,
+    need_targets: bool = True,
+) -> Raw:
+    """Check graphs and pack them.
+
+    Args:
+        records: Each with the place that an error message names, such as a file and a line.
+        name: What the whole is called.
+        task: What the labels are for; if not given, the labels tell.
+        need_targets: Whether every graph must have a label, and the labels must differ.
+
+    Example:
+        >>> path = {"nodes": 3, "edges": [[0, 1], [1, 2]], "undirected": True, "label": 0.5}
+        >>> raw = pack([("first", path)], "paths")
+        >>> raw.edge_index.tolist(), raw.task, raw.y.tolist()
+        ([[0, 1, 1, 2], [1, 2, 0, 1]], 'regression', [[0.5]])
+    """
+    graphs = [_graph(place, record) for place, record in records]
+    if not graphs:
+        raise ValueError(f"{name} has no graphs")
+    places = [graph.place for graph in graphs]
+    y, found, targets = pack_targets(
+        [graph.label for graph in graphs], places, task=task, need_targets=need_targets
+    )
+    weights = _joined(graphs, "edge_weights")
+    features = _joined(graphs, "edge_features")
+    edge_attributes = [
+        part.reshape(part.shape[0], -1) for part in (weights, features) if part is not None
+    ]
+    edges = _Edges(
+        np.concatenate([graph.edges for graph in graphs]),
+        np.repeat(np.arange(len(graphs)), [graph.edges.shape[0] for graph in graphs]),
+        _joined(graphs, "edge_labels"),
+        np.concatenate(edge_attributes, 1) if edge_attributes else None,
+    )
+    sizes = np.array([graph.nodes for graph in graphs])
+    edges = _distinct(edges, sizes, places)
+    return Raw(
+        torch.from_numpy(sizes),
+        torch.from_numpy(np.bincount(edges.graph, minlength=len(graphs))),
+        torch.from_numpy(edges.ends.T.copy()),
+        y,
+        name,
+        found,
+        targets,
+        _tensor(_joined(graphs, "node_labels")),
+        _tensor(_joined(graphs, "node_features")),
+        _tensor(edges.labels),
+        _tensor(edges.attributes),
+        weights is not None,
+    )
+
+
+class _Graph(NamedTuple):
+    place: str
+    nodes: int
+    edges: Array  # [E, 2]
+    label: object
+    node_features: Array | None
+    node_labels: Array | None
+    edge_features: Array | None
+    edge_labels: Array | None
+    edge_weights: Array | None
+
+
+class _Edges(NamedTuple):
+    ends: Array  # [E, 2]
+    graph: Array  # [E]
+    labels: Array | None
+    attributes: Array | None
+
+
+def _graph(place: str, record: Mapping[str, Any]) -> _Graph:
+    """Check one graph, and list the way back of each edge where it is undirected."""
+    for key in record:
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(KEYS)}"
+            raise ValueError(f"{place}: unknown key {key!r}; {hint}")
+    given = {
+        key: _array(place, key, record[key], columns="features" in key, whole="labels" in key)
+        for key in KEYS[3:8]
+        if record.get(key) is not None
+    }
+    nodes = _count_nodes(place, record.get("nodes"), given)
+    if record.get("edges") is None:
+        raise ValueError(f'{place}: edges are missing; a graph without any has "edges": []')
+    edges = _array(place, "edges", record["edges"], columns=True, whole=True)
+    edges = _check_ends(place, edges, nodes)
+    of_edges = {key: values for key, values in given.items() if key.startswith("edge")}
+    for key, values in of_edges.items():
+        _check_rows(place, key, values, edges.shape[0], "edges")
+    undirected = record.get("undirected", False)
+    if not isinstance(undirected, bool):
+        raise ValueError(f"{place}: undirected must be true or false, not {undirected!r}")
+    if undirected:
+        edges = np.concatenate([edges, edges[:, ::-1]])
+        given |= {key: np.concatenate([values, values]) for key, values in of_edges.items()}
+    parts = (given.get(key) for key in KEYS[3:8])
+    return _Graph(place, nodes, edges, record.get("label"), *parts)
+
+
+def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -> Array:
+    """Turn lists of finite numbers into an array of [rows], or with columns [rows, columns]."""
+    kind = "whole numbers" if whole else "numbers"
+    wanted = f"a list of lists of {kind}, all of one length" if columns else f"a list of {kind}"
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        raise ValueError(f"{place}: {key} must be {wanted}") from None
+    if isinstance(value, list) and not value:
+        return np.empty((0, 0) if columns else 0, np.int64 if whole else np.double)
+    if (
+        array.dtype.kind not in ("i" if whole else "if")
+        or array.ndim != 1 + columns
+        or not array.size
+    ):
+        raise ValueError(f"{place}: {key} must be {wanted}")
+    sound = np.abs(array) <= _LARGEST
+    if not sound.all():
+        raise ValueError(f"{place}: {key} has {array[~sound][0]}, which is not a finite float32")
+    return array
+
+
+def _count_nodes(place: str, nodes: object, given: Mapping[str, Array]) -> int:
+    """Say how many nodes a graph has, by ``nodes`` or by the rows of what describes them."""
+    rows = {key: values.shape[0] for key, values in given.items() if key.startswith("node")}
+    if nodes is None and not rows:
+        raise ValueError(f"{place}: say how many nodes there are, by nodes or by node_features")
+    count = next(iter(rows.values())) if nodes is None else nodes
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f"{place}: nodes must be a whole number, not {nodes!r}")
+    if count == 0:
+        raise ValueError(f"{place}: a graph without nodes")
+    for key, values in given.items():
+        if key in rows:
+            _check_rows(place, key, values, count, "nodes")
+    return count
+
+
+def _check_rows(place: str, key: str, values: Array, expected: int, what: str) -> None:
+    if values.shape[0] != expected:
+        raise ValueError(
+            f"{place}: {key} has {values.shape[0]} entries, but there are {expected} {what}"
+        )
+
+
+def _check_ends(place: str, edges: Array, nodes: int) -> Array:
+    if not edges.size:
+        return np.empty((0, 2), np.int64)
+    if edges.shape[1] != 2:
+        raise ValueError(f"{place}: an edge is [source, target], not {edges[0].tolist()}")
+    outside = ((edges < 0) | (edges >= nodes)).any(1)
+    if outside.any():
+        raise ValueError(
+            f"{place}: edge {edges[outside][0].tolist()} points outside, "
+            f"the nodes are 0 to {nodes - 1}"
+        )
+    return edges
+
+
+def _joined(graphs: list[_Graph], key: str) -> Array | None:
+    """Join a key of all graphs, which all must have, or none; those without edges are excused."""
+    asked = [graph for graph in graphs if not key.startswith("edge") or graph.edges.size]
+    parts: list[Array | None] = [getattr(graph, key) for graph in asked]
+    kinds = [None if part is None else part.shape[1:] for part in parts]
+    for graph, kind in zip(asked, kinds, strict=True):
+        if kind != kinds[0]:
+            first, other = (_width(key, one) for one in (kinds[0], kind))
+            raise ValueError(
+                f"{graph.place}: {other}, but {asked[0].place} {first}; all graphs must be alike"
+            )
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if found else None
+
+
+def _width(key: str, shape: tuple[int, ...] | None) -> str:
+    if shape is None:
+        return f"has no {key}"
+    return f"has {key}" + (f" of {shape[0]} columns" if shape else "")
+
+
+def _distinct(edges: _Edges, sizes: Array, places: list[str]) -> _Edges:
+    """Keep the first of edges that are listed again; other values the next time are refused."""
+    nodes = np.cumsum(sizes)
+    source = edges.ends[:, 0] + (nodes - sizes)[edges.graph]  # numbered over all graphs
+    keys = source * nodes[-1] + edges.ends[:, 1]
+    _, first, same = np.unique(keys, return_index=True, return_inverse=True)
+    for values in (edges.labels, edges.attributes):
+        if values is None:
+            continue
+        differs = (values != values[first][same]).reshape(len(values), -1).any(1)
+        if differs.any():
+            at = int(differs.argmax())
+            raise ValueError(
+                f"{places[edges.graph[at]]}: edge {edges.ends[at].tolist()} is listed again with "
+                "another label, weight or features; several edges between two nodes cannot be told"
+            )
+    kept = np.sort(first)
+    labels, attributes = (
+        None if part is None else part[kept] for part in (edges.labels, edges.attributes)
+    )
+    return _Edges(edges.ends[kept], edges.graph[kept], labels, attributes)
+
+
+def _tensor(values: Array | None) -> Tensor | None:
+    return None if values is None else torch.from_numpy(values)

@@ -1,0 +1,68 @@
+"""What the tensors of a dataset mean: the recipe of the features, the task, the names."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+Task = Literal["classes", "binary", "regression"]
+TASKS = ("classes", "binary", "regression")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How node features were made from what a source holds; predicting repeats it.
+
+    ``kind`` is a key of ``gtpool.data.features.FEATURES``, or "given" for features taken as they
+    are, or "molecule" for OGB's codes of atoms and bonds.
+    """
+
+    kind: str
+    labels: tuple[int, ...] = ()
+    """Node labels that have a one-hot column, in order."""
+    attributes: int = 0
+    """Leading continuous columns: those that may be standardised."""
+    degree: bool = False
+    """Whether the one continuous column is the degree, for want of attributes."""
+    max_degree: int | None = None
+    """Width of a one-hot degree less one; higher degrees share the last column."""
+    edge_labels: tuple[int, ...] = ()
+    """Edge labels that have a one-hot column, in order."""
+    edge_attributes: int = 0
+    """Continuous columns of the edges, before the one-hot labels."""
+    edge_weighted: bool = False
+    """Whether the first continuous column of the edges is their weight."""
+    mean: tuple[float, ...] | None = None
+    """Mean of each continuous column over the training nodes, once standardised."""
+    std: tuple[float, ...] | None = None
+    """Standard deviation of the same, 1 where a column is constant."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the tensors of a dataset mean."""
+
+    name: str
+    task: Task
+    targets: tuple[str, ...]
+    """Names of the classes, or of the tasks where each has its own column."""
+    recipe: Recipe
+
+    @property
+    def num_outputs(self) -> int:
+        """Logits that a model of this data has: one a class or one a task."""
+        return len(self.targets)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values that ``from_json`` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Read back what ``to_json`` gave."""
+        recipe = {key: _tuples(part) for key, part in value["recipe"].items()}
+        rest = {key: _tuples(part) for key, part in value.items() if key != "recipe"}
+        return cls(**rest, recipe=Recipe(**recipe))
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401
+    """Turn the lists that JSON knows back into the tuples that a frozen value holds."""
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,264 @@
+"""Which graphs train, which validate, which test: one function a rule."""
+
+import hashlib
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gtpool.data.numbers import read_numbers
+
+Fractions = tuple[float, float, float]
+
+_SPOKEN = {
+    "train": "train",
+    "valid": "valid",
+    "val": "valid",
+    "validation": "valid",
+    "test": "test",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three parts of a dataset that have no graph in common, each ascending and not empty.
+
+    Example:
+        >>> split = Split(torch.tensor([3, 0]), torch.tensor([1]), torch.tensor([4]), "mine", 5)
+        >>> split.train.tolist(), split.uncovered.tolist(), split.digest
+        ([0, 3], [2], '6c3119fdcd27')
+    """
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+    rule: str
+    """The rule that made the split, in words."""
+    num_graphs: int
+    """Graphs of the whole dataset."""
+
+    def __post_init__(self) -> None:
+        """Sort the parts and refuse an index that is in two of them, or outside the dataset."""
+        for name in ("train", "valid", "test"):
+            part = torch.as_tensor(getattr(self, name), dtype=torch.long).sort().values
+            object.__setattr__(self, name, part)
+            if part.numel() == 0:
+                raise ValueError(
+                    f"{self.rule}: the {name} part of {self.num_graphs} graphs is empty"
+                )
+            if int(part[0]) < 0 or int(part[-1]) >= self.num_graphs:
+                wrong = int(part[0]) if int(part[0]) < 0 else int(part[-1])
+                raise ValueError(
+                    f"{self.rule}: the {name} part names graph {wrong}, "
+                    f"but the graphs are 0 to {self.num_graphs - 1}"
+                )
+        taken = self._times_taken()
+        if int(taken.max()) > 1:
+            raise ValueError(f"{self.rule}: graph {int(taken.argmax())} is in the split twice")
+
+    @property
+    def uncovered(self) -> Tensor:
+        """The graphs that are in no part."""
+        return (self._times_taken() == 0).nonzero().flatten()
+
+    @property
+    def digest(self) -> str:
+        """A short name for exactly these three parts."""
+        parts = [part.tolist() for part in (self.train, self.valid, self.test)]
+        return hashlib.sha256(str(parts).encode()).hexdigest()[:12]
+
+    def _times_taken(self) -> Tensor:
+        return torch.cat([self.train, self.valid, self.test]).bincount(minlength=self.num_graphs)
+
+
+def fixed_folds(folder: Path, num_graphs: int, folds: int = 10) -> list[Split]:
+    """Read the fixed folds of the GMT protocol.
+
+    Fold k tests on the indices of ``test_idx-k.txt``, validates on those of fold k - 1 (fold 1 on
+    the last) and trains on what else ``train_idx-k.txt`` lists. Some sets leave a few graphs out of
+    every test fold (8 of MUTAG's): these are in every training part.
+
+    Args:
+        folder: Where ``train_idx-1.txt`` to ``test_idx-10.txt`` lie.
+        num_graphs: Graphs of the dataset that the files were made for.
+        folds: Number of folds.
+    """
+    tests = [read_numbers(folder / f"test_idx-{k}.txt", 1).flatten() for k in range(1, folds + 1)]
+    trains = [read_numbers(folder / f"train_idx-{k}.txt", 1).flatten() for k in range(1, folds + 1)]
+    return [
+        Split(
+            train[~torch.isin(train, tests[k - 1])],
+            tests[k - 1],
+            tests[k],
+            f"fixed folds of {folder.name}, fold {k + 1} of {folds}",
+            num_graphs,
+        )
+        for k, train in enumerate(trains)
+    ]
+
+
+def stratified_folds(y: Tensor, folds: int = 10, seed: int = 0) -> list[Split]:
+    """Deal the graphs of each class evenly to folds: the stand-in where there are no fixed ones.
+
+    The test folds are those of scikit-learn's ``StratifiedKFold(folds, shuffle=True,
+    random_state=seed)``; fold k validates on the test fold of k - 1, as ``fixed_folds`` does.
+    A class of fewer members than folds is missing from some of them, which warns.
+
+    Args:
+        y: Class of each graph, [G] or [G, 1].
+        folds: Number of folds, at least 3.
+        seed: Which of the many ways to deal.
+    """
+    if y.dim() == 2 and y.size(1) == 1:
+        y = y.flatten()
+    if y.dim() != 1 or y.isnan().any():
+        raise ValueError(
+            "stratified folds need one class for each graph; "
+            "for several tasks or missing labels use random_split"
+        )
+    fold = torch.from_numpy(_deal(y.cpu().numpy(), folds, seed))
+    return [
+        Split(
+            ((fold != k) & (fold != (k - 1) % folds)).nonzero().flatten(),
+            (fold == (k - 1) % folds).nonzero().flatten(),
+            (fold == k).nonzero().flatten(),
+            f"stratified folds, seed {seed}, fold {k + 1} of {folds}",
+            y.numel(),
+        )
+        for k in range(folds)
+    ]
+
+
+def ogb_split(folder: Path) -> Split:
+    """Read OGB's own scaffold split, ``split/scaffold/{train,valid,test}.csv.gz`` of a dataset."""
+    names = ("train", "valid", "test")
+    train, valid, test = (
+        read_numbers(folder / "split" / "scaffold" / f"{name}.csv.gz", 1).flatten()
+        for name in names
+    )
+    total = train.numel() + valid.numel() + test.numel()
+    return Split(train, valid, test, f"scaffold split of {folder.name}", total)
+
+
+def scaffold_split(scaffolds: Sequence[str], fractions: Fractions = (0.8, 0.1, 0.1)) -> Split:
+    """Keep molecules of one scaffold together: the largest groups train, the rare ones test.
+
+    Groups go, by size and then by first molecule, both descending, to the first part that has room
+    for the whole group, as OGB fills its parts.
+
+    Args:
+        scaffolds: Scaffold of each molecule, as ``gtpool.data.molecule.scaffolds`` gives them.
+        fractions: Shares of the three parts.
+
+    Example:
+        >>> split = scaffold_split(["a"] * 8 + ["b", "c"])
+        >>> split.train.tolist(), split.valid.tolist(), split.test.tolist()
+        ([0, 1, 2, 3, 4, 5, 6, 7], [9], [8])
+    """
+    groups: dict[str, list[int]] = {}
+    for index, scaffold in enumerate(scaffolds):
+        groups.setdefault(scaffold, []).append(index)
+    train_room, rest_room = _bounds(len(scaffolds), fractions)
+    train: list[int] = []
+    valid: list[int] = []
+    test: list[int] = []
+    for group in sorted(groups.values(), key=lambda group: (len(group), group[0]), reverse=True):
+        if len(train) + len(group) <= train_room:
+            train.extend(group)
+        elif len(train) + len(valid) + len(group) <= rest_room:
+            valid.extend(group)
+        else:
+            test.extend(group)
+    train_part, valid_part, test_part = map(_indices, (train, valid, test))
+    return Split(train_part, valid_part, test_part, "scaffold split", len(scaffolds))
+
+
+def random_split(num_graphs: int, fractions: Fractions = (0.8, 0.1, 0.1), seed: int = 0) -> Split:
+    """Cut a random order of the graphs into three parts.
+
+    Example:
+        >>> split = random_split(10, seed=1)
+        >>> split.train.numel(), split.valid.numel(), split.test.numel()
+        (8, 1, 1)
+    """
+    train_end, valid_end = map(math.floor, _bounds(num_graphs, fractions))
+    order = torch.randperm(num_graphs, generator=torch.Generator().manual_seed(seed))
+    train, valid, test = order.tensor_split((train_end, valid_end))
+    return Split(train, valid, test, f"random split, seed {seed}", num_graphs)
+
+
+def column_split(values: Sequence[str]) -> Split:
+    """Follow a column of the user's that says train, valid (val, validation) or test.
+
+    Where no row is for validation, a random tenth of the training rows (seed 0, at least one) is,
+    and the rule of the split says so.
+
+    Example:
+        >>> split = column_split(["train", "Test", "val", "train"])
+        >>> split.train.tolist(), split.valid.tolist(), split.test.tolist()
+        ([0, 3], [2], [1])
+    """
+    said = [_SPOKEN.get(str(value).strip().lower()) for value in values]
+    if None in said:
+        row = said.index(None)
+        raise ValueError(
+            f"row {row} of the split column (counted from 0) says {values[row]!r}; "
+            "it must say train, valid or test"
+        )
+    train, valid, test = (
+        _indices([row for row, word in enumerate(said) if word == part])
+        for part in ("train", "valid", "test")
+    )
+    rule = "split column"
+    if valid.numel() == 0 and train.numel() > 1:
+        order = torch.randperm(train.numel(), generator=torch.Generator().manual_seed(0))
+        train, valid = train[order].tensor_split((-max(1, train.numel() // 10),))
+        rule = "split column, a random tenth of train for validation"
+    return Split(train, valid, test, rule, len(said))
+
+
+def _indices(numbers: list[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.long)
+
+
+def _deal(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
+    """Give each graph a fold, class after class in order of appearance, [G]."""
+    _, first, code, counts = np.unique(
+        y, return_index=True, return_inverse=True, return_counts=True
+    )
+    if folds < 3 or counts.size == 0 or counts.max() < folds:
+        raise ValueError(
+            f"{folds} stratified folds need at least 3 folds and a class of as many graphs as "
+            f"folds; the largest of {counts.size} classes has {counts.max(initial=0)}"
+        )
+    if counts.min() < folds:
+        warnings.warn(
+            f"the smallest class has {counts.min()} graphs, fewer than {folds} folds: "
+            "some test folds have none of it",
+            stacklevel=3,
+        )
+    random = np.random.RandomState(seed)
+    fold = np.empty(y.size, np.int64)
+    start = 0
+    for kind in first.argsort():
+        end = start + int(counts[kind])
+        lots = np.sort(np.arange(start, end) % folds)
+        random.shuffle(lots)
+        fold[code == kind] = lots
+        start = end
+    return fold
+
+
+def _bounds(num_graphs: int, fractions: Fractions) -> tuple[Fraction, Fraction]:
+    """Say where the training part ends and where the validation part does, exactly."""
+    if not math.isclose(sum(fractions), 1) or min(fractions) <= 0:
+        raise ValueError(f"fractions must be three positive shares of 1, got {fractions}")
+    train, valid, _ = (Fraction(str(share)) for share in fractions)
+    return train * num_graphs, (train + valid) * num_graphs

@@ -1,0 +1,71 @@
+"""What is in a dataset, in words."""
+
+from pathlib import Path
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.locate import find_raw, splits_folder
+from gtpool.data.registry import look_up
+from gtpool.data.split import Split, fixed_folds, ogb_split, stratified_folds
+
+
+def describe(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]:
+    """Describe a dataset that has a name: its graphs, labels, features and splits.
+
+    Args:
+        data: What ``load`` gave.
+        data_dir: Where ``load`` looked first, for the files of the splits.
+    """
+    rule, splits = _splits(data, data_dir)
+    return {
+        "name": data.schema.name,
+        "graphs": str(len(data)),
+        **_labels(data),
+        "mean nodes": f"{data.sizes.double().mean():.2f}",
+        "mean edges": f"{data.edge_counts.double().mean() / 2:.2f}",
+        "features": _features(data),
+        "split": rule,
+        "split digests": " ".join(split.digest for split in splits),
+    }
+
+
+def _labels(data: GraphDataset) -> dict[str, str]:
+    """Count the graphs of each class, or the answers to each task."""
+    names = data.schema.targets
+    if data.schema.task == "classes":
+        counts = data.y.bincount(minlength=len(names)).tolist()
+        listed = (f"{name} ({count})" for name, count in zip(names, counts, strict=True))
+        return {"classes": f"{len(names)}: {', '.join(listed)}"}
+    yes, missing = int((data.y == 1).sum()), int(data.y.isnan().sum())
+    share = f"{100 * missing / data.y.numel():.1f} %"
+    named = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+    return {
+        "tasks": f"{len(names)}: {named}",
+        "labels": f"{yes} yes, {data.y.numel() - yes - missing} no, {missing} missing ({share})",
+    }
+
+
+def _features(data: GraphDataset) -> str:
+    """Say what the columns of the nodes and edges are."""
+    recipe = data.schema.recipe
+    if recipe.kind == "molecule":
+        return f"{data.num_features} codes an atom, 3 a bond, as OGB has them"
+    parts = {
+        "attributes": recipe.attributes,
+        "one-hot labels": len(recipe.labels),
+        "one-hot degrees": 0 if recipe.max_degree is None else recipe.max_degree + 1,
+        "labels of edges": len(recipe.edge_labels),
+    }
+    listed = ", ".join(f"{count} {what}" for what, count in parts.items() if count)
+    return f"{data.num_features} a node ({recipe.kind}: {listed})"
+
+
+def _splits(data: GraphDataset, data_dir: Path | None) -> tuple[str, list[Split]]:
+    """Give the splits of the protocol, or ours where its files are not here."""
+    name = data.schema.name
+    if look_up(name).family == "OGB":
+        return "scaffold, from OGB", [ogb_split(find_raw(name, data_dir))]
+    folder = splits_folder(name, data_dir)
+    if folder is not None:
+        return "ten fixed folds of the GMT protocol", fixed_folds(folder, len(data))
+    reason = "" if look_up(name).folds_sha256 is None else f" (`gtpool data get {name}` for fixed)"
+    return f"ten stratified folds, seed 0{reason}", stratified_folds(data.y)

@@ -1,0 +1,251 @@
+"""A table of SMILES in a CSV or TSV file: one molecule a row, its targets in columns."""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import read_records, unzipped_name
+from gtpool.data.molecule import read_molecules
+from gtpool.data.schema import TASKS, Task
+from gtpool.data.targets import pack_targets
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
+_LARGEST = torch.finfo(torch.float).max
+_Label = int | str | list[float | None]
+
+
+class Skipped(NamedTuple):
+    """A row that gave no graph."""
+
+    line: int
+    smiles: str
+    reason: str
+
+
+class Table(NamedTuple):
+    """What a file held, graph by graph, and what was left out."""
+
+    dataset: GraphDataset
+    smiles: tuple[str, ...]
+    """SMILES of each graph, as written."""
+    lines: tuple[int, ...]
+    """Line of the file where each graph stands; the header is line 1."""
+    split: tuple[str, ...] | None
+    """What the split column says of each graph."""
+    skipped: tuple[Skipped, ...]
+    """Rows that could not be used, by line."""
+
+
+def read_table(
+    path: Path | str,
+    *,
+    smiles_column: str | None = None,
+    target_columns: Sequence[str] | None = None,
+    split_column: str | None = None,
+    task: Task | None = None,
+    strict: bool = False,
+    need_targets: bool = True,
+) -> Table:
+    """Read molecules and their targets.
+
+    A row whose SMILES cannot be read, or that has no class where there is one column of classes, is
+    skipped and listed. Blank lines are no rows; spaces around a cell do not count.
+
+    Args:
+        path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
+            .tsv or .tab, or one of these and .gz.
+        smiles_column: By default the one called "smiles", in capitals or not.
+        target_columns: By default the only other column.
+        split_column: The one that names the part each row belongs to.
+        task: "classes": one column of words or of whole numbers. "binary": columns of 0, 1 or
+            nothing. "regression": columns of numbers or nothing. By default classes for one
+            column, binary for several.
+        strict: Refuse the file if a row cannot be used.
+        need_targets: Without, no column is read as a target: the dataset has a ``y`` of no
+            columns, [G, 0].
+    """
+    path = Path(path)
+    if not need_targets and (target_columns or task):
+        raise ValueError("without targets (need_targets=False) there is no target column or task")
+    records = read_records(path)
+    _, header = next(records)
+    columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
+    names = [header[column] for column in columns.targets]
+    kind = _task(task, names)
+    found = [columns.row(line, cells) for line, cells in records]
+    if not found:
+        raise ValueError(f"{path} has a header, but no row below it")
+
+    unlabelled = [row for row in found if kind == "classes" and not row.cells[0]]
+    rows = [row for row in found if kind != "classes" or row.cells[0]]
+    labels = [_read_label(path, row, names, kind) for row in rows]
+    if rows and kind == "classes":  # mixed labels are an error before the molecules take their time
+        _pack(path, rows, labels, names, kind)
+    molecules = read_molecules([row.smiles for row in rows])
+    skipped = [Skipped(row.line, row.smiles, f"no class in {names[0]!r}") for row in unlabelled]
+    for position, reason in molecules.failed:
+        skipped.append(Skipped(rows[position].line, rows[position].smiles, reason))
+    skipped.sort()
+    rows, labels = molecules.matching(rows), molecules.matching(labels)
+    if not rows or (strict and skipped):
+        raise ValueError(_refusal(path, skipped, len(found)))
+    y, targets = _pack(path, rows, labels, names, kind)
+    return Table(
+        molecules.labelled(y, Path(unzipped_name(path)).stem, kind, targets),
+        tuple(row.smiles for row in rows),
+        tuple(row.line for row in rows),
+        None if split_column is None else tuple(row.split for row in rows),
+        tuple(skipped),
+    )
+
+
+class _Row(NamedTuple):
+    line: int
+    smiles: str
+    cells: list[str]
+    """The targets, as written."""
+    split: str
+
+
+class _Columns(NamedTuple):
+    smiles: int
+    targets: list[int]
+    split: int | None
+
+    def row(self, line: int, cells: list[str]) -> _Row:
+        split = "" if self.split is None else cells[self.split]
+        return _Row(line, cells[self.smiles], [cells[column] for column in self.targets], split)
+
+
+def _choose(
+    path: Path,
+    header: list[str],
+    smiles_column: str | None,
+    target_columns: Sequence[str] | None,
+    split_column: str | None,
+    need_targets: bool,
+) -> _Columns:
+    """Find the columns that were asked for, or the ones that go without saying."""
+    if smiles_column is None:
+        named = [name for name in header if name.lower() == "smiles"] or ["smiles"]
+        if len(named) > 1:
+            raise ValueError(f"{path}: say which is the smiles_column, {' or '.join(named)}")
+        smiles_column = named[0]
+    smiles = _find(path, header, smiles_column, "smiles_column")
+    split = None if split_column is None else _find(path, header, split_column, "split_column")
+    others = [name for name in header if name not in (smiles_column, split_column)]
+    if isinstance(target_columns, str):
+        target_columns = [target_columns]
+    wanted = others if target_columns is None else target_columns
+    if not need_targets:
+        wanted = []
+    elif not wanted or (target_columns is None and len(others) > 1):
+        raise ValueError(
+            f"{path}: say which columns hold the targets (target_columns); "
+            f"beside the SMILES there are {_listed(others)}"
+        )
+    targets = [_find(path, header, name, "target_columns") for name in wanted]
+    chosen = [smiles, *targets, *([] if split is None else [split])]
+    twice = [header[column] for column in chosen if chosen.count(column) > 1]
+    if twice:
+        raise ValueError(
+            f"{path}: column {twice[0]!r} is chosen twice; "
+            "SMILES, targets and split need a column each"
+        )
+    return _Columns(smiles, targets, split)
+
+
+def _find(path: Path, header: list[str], name: str, option: str) -> int:
+    """Give the place of a column; a name that is not there gets the nearest one as answer."""
+    if name in header:
+        return header.index(name)
+    lower = {column.lower(): column for column in header}
+    near = get_close_matches(name.lower(), lower, 1)
+    guess = f"did you mean {lower[near[0]]!r}? " if near else ""
+    raise ValueError(
+        f"{path} has no column {name!r} for {option}; {guess}its columns are {_listed(header)}"
+    )
+
+
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    shown = ", ".join(map(repr, names[:most])) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _task(task: Task | None, names: list[str]) -> Task:
+    if task is None:
+        return "classes" if len(names) == 1 else "binary" if names else "regression"
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; choose one of {', '.join(TASKS)}")
+    if task == "classes" and len(names) > 1:
+        raise ValueError(f"classes come from one column, and these are several: {_listed(names)}")
+    return task
+
+
+def _read_label(path: Path, row: _Row, names: list[str], kind: Task) -> _Label:
+    """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
+    read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
+    values: list[Any] = []
+    for name, cell in zip(names, row.cells, strict=True):
+        try:
+            values.append(read(cell) if cell else None)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {row.line}, column {name!r}: {cell[:60]!r} {error}"
+            ) from None
+    return values[0] if kind == "classes" else values
+
+
+def _read_class(cell: str) -> int | str:
+    whole = _WHOLE.fullmatch(cell)
+    if whole:
+        return int(whole[1])
+    if _NUMBER.fullmatch(cell):
+        raise ValueError(
+            "is no class, neither a word nor a whole number; "
+            'to predict numbers, say task="regression"'
+        )
+    return cell
+
+
+def _read_bit(cell: str) -> float:
+    if not _WHOLE.fullmatch(cell) or float(cell) not in (0, 1):
+        raise ValueError("is neither 0 nor 1 nor blank")
+    return float(cell)
+
+
+def _read_number(cell: str) -> float:
+    if not _NUMBER.fullmatch(cell) or abs(float(cell)) > _LARGEST:
+        raise ValueError("is not a number; leave the cell blank if it is missing")
+    return float(cell)
+
+
+def _pack(
+    path: Path, rows: list[_Row], labels: list[_Label], names: list[str], kind: Task
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Give ``y`` and the names of its classes or columns."""
+    if not names:
+        return torch.empty(len(rows), 0), ()
+    places = [f"line {row.line}" for row in rows]
+    try:
+        y, _, classes = pack_targets(labels, places, task=kind)
+    except ValueError as error:
+        raise ValueError(f"{path}, column {_listed(names)}: {error}") from error
+    if kind == "classes":
+        return y, classes
+    if y.isnan().all():
+        raise ValueError(f"{path}, column {_listed(names)}: blank in all rows that can be used")
+    return y, tuple(names)
+
+
+def _refusal(path: Path, skipped: list[Skipped], total: int) -> str:
+    first = [f"line {row.line}: {row.reason} ({row.smiles[:60]!r})" for row in skipped[:5]]
+    more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    return f"{path}: {len(skipped)} of {total} rows cannot be used: {'; '.join(first)}{more}"

@@ -1,0 +1,120 @@
+"""What a model is to predict, from labels as a person writes them."""
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtpool.data.schema import TASKS, Task
+
+
+def pack_targets(
+    labels: Sequence[Any],
+    places: Sequence[str],
+    *,
+    task: Task | None = None,
+    need_targets: bool = True,
+) -> tuple[Tensor, Task, tuple[str, ...]]:
+    """Turn labels into ``y``, the task and the names of its classes or columns.
+
+    Texts and whole numbers are classes, other numbers are regressed; a list has one column a task:
+    yes or no where it is 0, 1 or None throughout, else regressed. None in a list is missing.
+
+    Args:
+        labels: One a graph: a text, a number, a list of numbers and None, or None for no label.
+        places: Where each label comes from, for error messages.
+        task: What the labels are for, if that is not to be told from them.
+        need_targets: Whether all graphs need a label, and the labels must differ. Without it, no
+            label at all gives a ``y`` of no columns.
+
+    Example:
+        >>> pack_targets(["toxic", "safe", "toxic"], ["a", "b", "c"])
+        (tensor([1, 0, 1]), 'classes', ('safe', 'toxic'))
+        >>> pack_targets([[1, None], [0, 1]], ["a", "b"])[1]
+        'binary'
+    """
+    if task not in (None, *TASKS):
+        raise ValueError(f"unknown task {task!r}; choose one of {', '.join(TASKS)}")
+    if not need_targets and all(label is None for label in labels):
+        return torch.empty(len(labels), 0), task or "regression", ()
+    kinds = [_kind(label, place) for label, place in zip(labels, places, strict=True)]
+    for kind, place in zip(kinds, places, strict=True):
+        if kind != kinds[0]:
+            raise ValueError(f"{place}: the label is {kind}, but that of {places[0]} is {kinds[0]}")
+    if kinds[0] == "a number" and task is None:
+        task = "classes" if all(isinstance(label, Integral) for label in labels) else "regression"
+    if kinds[0] == "a text" or task == "classes":
+        y, names = _classes(labels, places, kinds[0], task)
+        task = "classes"
+    else:
+        y, task = _columns(labels, places, task)
+        names = tuple(f"task {number}" for number in range(1, y.size(1) + 1))
+    if need_targets:
+        _refuse_one_class(y, task, names, places[0])
+    return y, task, names
+
+
+def _kind(label: Any, place: str) -> str:  # noqa: ANN401
+    if isinstance(label, str):
+        return "a text"
+    if isinstance(label, list):
+        return f"a list of {len(label)}"
+    if label is None:
+        raise ValueError(f"{place}: there is no label")
+    if not isinstance(label, bool) and isinstance(label, Real):
+        return "a number"
+    raise ValueError(f"{place}: a label is a text, a number or a list of numbers, not {label!r}")
+
+
+def _classes(
+    labels: Sequence[Any], places: Sequence[str], kind: str, task: Task | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Number the classes in the order of their names, whole numbers by value, [G]."""
+    if task not in (None, "classes") or kind not in ("a text", "a number"):
+        raise ValueError(f"{places[0]}: the label is {kind}, which does not fit task {task}")
+    for label, place in zip(labels, places, strict=True):
+        if not isinstance(label, str | Integral):
+            raise ValueError(f"{place}: class {label!r} is neither a text nor a whole number")
+    texts = [str(label) for label in labels]
+    distinct = set(texts)
+    by_value = all(text.removeprefix("-").isdecimal() for text in distinct)
+    names = sorted(distinct, key=(lambda text: (int(text), text)) if by_value else None)
+    number = {text: place for place, text in enumerate(names)}
+    return torch.tensor([number[text] for text in texts]), tuple(names)
+
+
+def _columns(
+    labels: Sequence[Any], places: Sequence[str], task: Task | None
+) -> tuple[Tensor, Task]:
+    """Give a row of numbers a graph, NaN where one is missing, float [G, T], and the task."""
+    rows: list[list[Any]] = [label if isinstance(label, list) else [label] for label in labels]
+    for row, place in zip(rows, places, strict=True):
+        for value in row:
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise ValueError(f"{place}: {value!r} in the label is not a number")
+        if not row:
+            raise ValueError(f"{place}: the label is an empty list")
+    values = [[float("nan") if value is None else float(value) for value in row] for row in rows]
+    y = torch.tensor(values)
+    told = torch.tensor([[value is not None for value in row] for row in rows])
+    yes_or_no = (y == 0) | (y == 1) | ~told
+    task = task or ("binary" if bool(yes_or_no.all()) else "regression")
+    wrong = ~(yes_or_no if task == "binary" else y.isfinite() | ~told).all(1)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        wanted = "0, 1 or missing" if task == "binary" else "finite in float32"
+        raise ValueError(f"{places[at]}: label {labels[at]!r} is not {wanted}")
+    return y, task
+
+
+def _refuse_one_class(y: Tensor, task: Task, names: tuple[str, ...], place: str) -> None:
+    if task == "classes" and len(names) == 1:
+        raise ValueError(
+            f"{place} and all other graphs are of class {names[0]!r}: there is nothing to learn"
+        )
+    if task == "binary" and not ((y == 0).any(0) & (y == 1).any(0)).any():
+        raise ValueError(
+            f"{place} and after: no task has both a 0 and a 1 as labels, so nothing to learn"
+        )

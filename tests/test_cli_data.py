@@ -1,0 +1,136 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gtpool.cli import main
+from gtpool.data.registry import DATASETS
+
+MAIN = "from gtpool.cli import main; main()"
+
+
+@pytest.fixture
+def gtpool(monkeypatch, capsys):
+    """Run the command line in this process: exit code, what it said, what it complained of."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["gtpool", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return end.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("GTPOOL_DATA", raising=False)
+    monkeypatch.setenv("GTPOOL_CACHE", str(tmp_path / "cache"))
+    for proxy in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [["--help"], ["data", "--help"], ["data", "list"]])
+def test_help_and_list_import_no_torch(words):
+    code = f"import sys; sys.argv = ['gtpool', *{words}]; sys.modules['torch'] = None; {MAIN}"
+    environment = {key: value for key, value in os.environ.items() if key != "GTPOOL_DATA"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("ogbg-moltoxcast" in done.stdout) == (words == ["data", "list"])
+
+
+def test_list_says_where_each_comes_from(gtpool, alone):
+    (alone / "TU" / "PTC_MR" / "raw").mkdir(parents=True)
+    (alone / "cache" / "raw" / "OGB" / "ogbg_molhiv").mkdir(parents=True)
+    code, said, _ = gtpool("data", "list", "--data-dir", str(alone))
+    assert code == 0
+    rows = {
+        cells[0]: cells
+        for cells in ([cell.strip() for cell in row.split("│")[1:-1]] for row in said.splitlines())
+        if cells
+    }
+    assert list(rows) == list(DATASETS)
+    assert rows["MUTAG"] == ["MUTAG", "TU", "188", "2 classes", "17.93", "19.79", "embedded"]
+    assert rows["ogbg-moltoxcast"][3:] == ["617 tasks", "18.78", "19.26", "download"]
+    assert (rows["PTC_MR"][-1], rows["ogbg-molhiv"][-1]) == ("--data-dir", "cache")
+
+
+@pytest.mark.usefixtures("alone")
+def test_info_of_an_embedded_set(gtpool):
+    code, said, _ = gtpool("data", "info", "MUTAG")
+    assert code == 0
+    facts = dict(line.split(":", 1) for line in said.splitlines())
+    facts = {what: value.strip() for what, value in facts.items()}
+    assert facts["graphs"] == "188"
+    assert facts["classes"] == "2: -1 (63), 1 (125)"
+    assert (facts["mean nodes"], facts["mean edges"]) == ("17.93", "19.79")
+    assert facts["features"].startswith("7 a node")
+    assert facts["taken from"] == "embedded"
+    assert facts["published at"] == DATASETS["MUTAG"].url
+    assert "Debnath" in facts["citation"]
+    assert facts["licence"]
+    assert facts["split"] == "ten stratified folds, seed 0 (`gtpool data get MUTAG` for fixed)"
+    assert len(set(facts["split digests"].split())) == 10
+
+
+def test_info_of_sets_with_splits_of_their_own(gtpool, data_dir):
+    _, said, _ = gtpool("data", "info", "PROTEINS", "--data-dir", str(data_dir))
+    assert "ten fixed folds of the GMT protocol" in said
+    assert "1 attributes, 3 one-hot labels" in said
+    code, said, _ = gtpool("data", "info", "ogbg-moltox21", "--data-dir", str(data_dir))
+    assert code == 0
+    assert "tasks:         12: NR-AR, " in said
+    assert "missing (17.1 %)" in said
+    assert "scaffold, from OGB" in said
+
+
+def test_get_says_where_everything_is(gtpool, data_dir):
+    code, said, _ = gtpool("data", "get", "all", "--data-dir", str(data_dir))
+    assert code == 0
+    assert said.count("fixed folds: ") == 7
+    assert f"PROTEINS: {data_dir / 'TU' / 'PROTEINS' / 'raw'}\n" in said
+
+
+@pytest.mark.usefixtures("alone")
+def test_get_of_an_embedded_set_needs_no_network_but_says_what_is_missing(gtpool):
+    code, said, complaint = gtpool("data", "get", "MUTAG")
+    assert code == 0
+    assert said.startswith("MUTAG: ")
+    assert "no fixed folds of MUTAG: " in complaint
+
+
+def test_a_warning_is_one_line_too(alone):
+    (alone / "file").write_text("not a folder")
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "data", "info", "MUTAG"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"GTPOOL_CACHE": str(alone / "file" / "cache")},
+    )
+    assert done.stderr.startswith("gtpool: MUTAG is made anew each time, as ")
+    assert done.stderr.count("\n") == 1
+    assert "graphs:        188" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["info", "PROTEIN"], "gtpool: no dataset 'PROTEIN'; did you mean PROTEINS? Known are "),
+        (["get", "nothing-like-it"], "gtpool: no dataset 'nothing-like-it'; Known are MUTAG, "),
+        (["get", "PROTEINS"], "gtpool: PROTEINS is not on this machine, and https://"),
+        (["list", "--data-dir", "/no/such"], "gtpool: --data-dir names /no/such, which is not a"),
+    ],
+)
+@pytest.mark.usefixtures("alone")
+def test_a_users_error_is_one_line(gtpool, words, complaint):
+    code, _, said = gtpool("data", *words)
+    lines = [line for line in said.splitlines() if not line.startswith("downloading ")]
+    assert code == 2
+    assert len(lines) == 1
+    assert lines[0].startswith(complaint)
