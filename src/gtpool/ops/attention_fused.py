@@ -46,7 +46,8 @@ def backward(
     """Fill the gradients of q, k and v, given those of out and lse.
 
     The kernel knows no gradient of lse. One more channel could bring it in (zero in q, k and v,
-    with output 1 and output gradient -d_lse), but plain products are as quick and hold less.
+    with output 1 and output gradient -d_lse), but an odd width slows the kernel to the speed of
+    plain products, which then do it here.
     """
     if d_lse is not None:
         parts = (mask, q, k, v, out, lse, d_q, d_k, d_v, d_out, d_lse)

@@ -1,0 +1,57 @@
+"""The padded layout of a batch: rows go to places of their own and come back."""
+
+from itertools import pairwise
+
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gtpool.ops.bucket import Buckets
+
+SIZES = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 3000)), min_size=1, max_size=8)
+
+
+def lay_out(sizes, heads):
+    ptr = torch.tensor([0, *sizes]).cumsum(0)
+    return Buckets.of(ptr, torch.empty(sum(sizes), heads)), ptr
+
+
+@given(sizes=SIZES, heads=st.sampled_from((1, 3)))
+@example(sizes=[5, 5, 5], heads=1)
+@example(sizes=[8, 9, 8, 9], heads=3)
+def test_each_sequence_is_one_head_of_one_graph_then_zeros(sizes, heads):
+    buckets, ptr = lay_out(sizes, heads)
+    number = torch.arange(1, sum(sizes) * heads + 1)
+    seen = []
+    for mask, rows in buckets.each(buckets.pad(number)):
+        real = rows > 0
+        assert mask is None or torch.equal(mask.squeeze(1) == 0, real)
+        assert mask is not None or real.all()
+        seen += [row[row > 0].tolist() for row in rows]
+    by_head = number.unflatten(0, (-1, heads))
+    wanted = [
+        by_head[start:end, head].tolist() for start, end in pairwise(ptr) for head in range(heads)
+    ]
+    assert sorted(seen) == sorted(wanted)
+    assert torch.equal(buckets.unpad(buckets.pad(number)), number)
+
+
+@given(sizes=SIZES, heads=st.sampled_from((1, 3)))
+@example(sizes=[2100, 9000], heads=1)
+def test_padding_adds_seven_rows_or_a_quarter_to_a_graph_at_most(sizes, heads):
+    buckets, _ = lay_out(sizes, heads)
+    slots = sum(count * length for count, length in buckets.shapes)
+    assert slots <= heads * sum(max(size + 7, 1.25 * size) for size in sizes)
+
+
+def test_graphs_of_one_size_and_one_head_stay_where_they_are():
+    buckets, _ = lay_out([20] * 7, 1)
+    rows = torch.randn(140, 4)
+    assert buckets.pad(rows).data_ptr() == rows.data_ptr()
+    assert buckets.unpad(rows).data_ptr() == rows.data_ptr()
+    assert buckets.masks == (None,)
+
+
+def test_similar_graphs_share_a_bucket():
+    buckets, _ = lay_out([17, 24, 20, 100, 22, 110], 1)
+    assert buckets.shapes == ((4, 24), (2, 110))
