@@ -58,7 +58,7 @@ def _measure(sizes: list[int], heads: int) -> dict[str, dict[str, float]]:
     large = max(sizes) >= LARGE
     names = [name for name in NAMES if not (large and name == "reference")]
     context = get_context("forkserver")
-    context.set_forkserver_preload([attend.__module__])
+    context.set_forkserver_preload(["__main__"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as processes:
         weighed = [processes.submit(_weigh, name, sizes, heads).result() for name in names]
     cells = {name: {"ms": ms, "mb": mb} for name, (ms, mb) in zip(names, weighed, strict=True)}

@@ -41,8 +41,8 @@ def rows_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
 
-def test_demo_shows_the_molecule_and_draws_it(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--output-dir", str(tmp_path / "new")])
+def test_compare_shows_the_molecule_and_draws_it(tmp_path):
+    result = CliRunner().invoke(app, ["compare", "--output-dir", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
     rows = rows_of(result.output)
     assert [row[0] for row in rows] == [str(node) for node in range(17)]
@@ -59,10 +59,12 @@ def test_demo_shows_the_molecule_and_draws_it(tmp_path):
     assert filled == marked
 
 
-def test_demo_as_a_program_with_options(tmp_path):
+def test_compare_as_a_program_with_options(tmp_path):
     program = Path(sys.executable).with_name("gtpool")
     options = ("--graph", "5", "--ratio", "0.25", "--seed", "3", "--output-dir", str(tmp_path))
-    done = subprocess.run([program, "demo", *options], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "compare", *options], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     rows = rows_of(done.stdout)
     assert len(rows) == 28
@@ -74,16 +76,16 @@ def test_demo_as_a_program_with_options(tmp_path):
 def test_same_seed_same_table_and_picture(tmp_path):
     runs = []
     for folder in ("one", "two"):
-        result = CliRunner().invoke(app, ["demo", "--output-dir", str(tmp_path / folder)])
+        result = CliRunner().invoke(app, ["compare", "--output-dir", str(tmp_path / folder)])
         rows = rows_of(result.output)
         runs.append((rows, (tmp_path / folder / "mutag-0-kept.svg").read_bytes()))
     assert runs[0] == runs[1]
-    other = CliRunner().invoke(app, ["demo", "--seed", "1", "--output-dir", str(tmp_path)])
+    other = CliRunner().invoke(app, ["compare", "--seed", "1", "--output-dir", str(tmp_path)])
     assert rows_of(other.output) != runs[0][0]
 
 
 def test_bad_ratio_is_one_line_and_exit_code_2(gtpool, tmp_path):
-    code, out, err = gtpool("demo", "--ratio", "1.5", "--output-dir", str(tmp_path))
+    code, out, err = gtpool("compare", "--ratio", "1.5", "--output-dir", str(tmp_path))
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith(
@@ -94,7 +96,7 @@ def test_bad_ratio_is_one_line_and_exit_code_2(gtpool, tmp_path):
 
 def test_output_that_cannot_be_written_is_one_line(gtpool, tmp_path):
     (tmp_path / "file").touch()
-    code, _, err = gtpool("demo", "--output-dir", str(tmp_path / "file/folder"))
+    code, _, err = gtpool("compare", "--output-dir", str(tmp_path / "file/folder"))
     assert code == 2
     (line,) = err.splitlines()
     assert line.startswith("gtpool: ")
@@ -102,7 +104,7 @@ def test_output_that_cannot_be_written_is_one_line(gtpool, tmp_path):
 
 
 def test_a_molecule_that_is_not_there_is_refused(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--graph", "188", "--output-dir", str(tmp_path)])
+    result = CliRunner().invoke(app, ["compare", "--graph", "188", "--output-dir", str(tmp_path)])
     assert result.exit_code == 2
     assert "187" in result.output
 
@@ -112,7 +114,23 @@ def test_version_and_help():
     assert (result.exit_code, result.output) == (0, f"gtpool {__version__}\n")
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    assert "demo" in result.output
+    for command in ("train", "predict", "evaluate", "demo", "compare", "list", "data"):
+        assert f" {command} " in result.output
+
+
+def test_list_names_what_the_options_take():
+    result = CliRunner().invoke(app, ["list"])
+    assert result.exit_code == 0
+    names = dict(line.split(":") for line in result.output.splitlines())
+    for option, some in {
+        "poolers (--pool)": {"none", "gtpool", "gtpool-v"},
+        "methods (--pool)": {"gcn", "gin", "gtpool-topk"},
+        "convolutions (--conv)": {"gcn", "gin", "gat", "ogb-gcn"},
+        "read-outs (--readout)": {"mean", "max", "sum", "mean-max"},
+        "features (--features)": {"gmt", "fair", "degree", "constant"},
+        "samplers": {"topk", "rws", "rwsv"},
+    }.items():
+        assert some <= {name.strip() for name in names[option].split(",")}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +140,7 @@ def test_version_and_help():
 )
 def test_every_circle_lies_inside_the_picture(tmp_path, nodes, edges):
     picture = tmp_path / "graph.svg"
-    draw_kept(picture, edges, ["C"] * nodes, {"first": [0], "none": []})
+    picture.write_text(draw_kept(edges, ["C"] * nodes, {"first": [0], "none": []}))
     circles = circles_of(picture)
     assert len(circles) == 2 * nodes
     _, _, width, height = map(float, ET.parse(picture).getroot().get("viewBox").split())  # noqa: S314

@@ -36,6 +36,6 @@ def test_wheel_imports_from_a_fresh_environment_and_brings_its_data(tmp_path):
     )
     assert " 188 7805 " in done.stdout
     assert str(fresh) in done.stdout
-    demo = [fresh / "bin/gtpool", "demo", "--output-dir", tmp_path / "out"]
-    subprocess.run(demo, check=True, capture_output=True, cwd=tmp_path)
+    compare = [fresh / "bin/gtpool", "compare", "--output-dir", tmp_path / "out"]
+    subprocess.run(compare, check=True, capture_output=True, cwd=tmp_path)
     assert (tmp_path / "out/mutag-0-kept.svg").exists()

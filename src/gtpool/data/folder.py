@@ -1,7 +1,6 @@
 """A folder of tensors and plain values, on disk whole or not at all."""
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from gtpool.atomic import new_folder
+
 _FORMAT = 1
 _TENSORS, _SCHEMA = "graphs.safetensors", "schema.json"
 
@@ -17,30 +18,14 @@ _TENSORS, _SCHEMA = "graphs.safetensors", "schema.json"
 def write_folder(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Write ``graphs.safetensors`` and ``schema.json``, in place of those that are there.
 
-    A folder with anything else in it is refused. Both files are written beside the folder and
-    moved there last, so a failure leaves what was there before.
+    A folder with anything else in it is refused.
     """
-    _refuse_others(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        made, old = Path(scratch, "made"), Path(scratch, "old")
-        made.mkdir()
-        try:
-            save_file(
-                {name: part.cpu().contiguous() for name, part in tensors.items()}, made / _TENSORS
-            )
-        except SafetensorError as error:
-            raise OSError(f"{folder} cannot be written: {error}") from error
-        text = json.dumps({"format": _FORMAT, **values}, indent=1)
+    text = json.dumps({"format": _FORMAT, **values}, indent=1)
+    with new_folder(folder, (_TENSORS, _SCHEMA), "a dataset") as made:
+        save_file(
+            {name: part.cpu().contiguous() for name, part in tensors.items()}, made / _TENSORS
+        )
         (made / _SCHEMA).write_text(text, encoding="utf-8")
-        if folder.exists():
-            folder.rename(old)
-        try:
-            made.rename(folder)
-        except OSError:
-            if old.exists():
-                old.rename(folder)
-            raise
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -53,14 +38,3 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
         raise ValueError(f"another version wrote {folder}; delete it and make it anew")
     return tensors, values
-
-
-def _refuse_others(folder: Path) -> None:
-    """Raise a FileExistsError where writing would delete what is not ours."""
-    if not folder.exists():
-        return
-    others = sorted({path.name for path in folder.iterdir()} - {_TENSORS, _SCHEMA})
-    if others:
-        raise FileExistsError(
-            f"{folder} holds {others[0]}, which is no part of a dataset; save to a new folder"
-        )

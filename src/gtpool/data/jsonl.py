@@ -6,7 +6,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import Raw, featurize, learn_recipe
@@ -47,12 +47,31 @@ def read_jsonl_raw(
             neither is needed.
         longest_line: A line of more bytes is refused.
     """
-    name = Path(path.name.removesuffix(".gz")).stem
-    records = _records(path, longest_line)
+    records = ((line.place, line.record) for line in read_lines(path, longest_line))
+    return pack(records, jsonl_name(path), task=task, need_targets=need_targets)
+
+
+class Line(NamedTuple):
+    """A graph as it is written."""
+
+    number: int
+    """From 1."""
+    place: str
+    """File, line and id, for messages."""
+    record: dict[str, Any]
+
+
+def read_lines(path: Path, longest_line: int = LONGEST_LINE) -> Iterator[Line]:
+    """Read one graph after the other, unchecked; blank lines are passed over."""
     try:
-        return pack(records, name, task=task, need_targets=need_targets)
+        yield from _lines(path, longest_line)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged, or not packed by gzip: {error}") from error
+
+
+def jsonl_name(path: Path) -> str:
+    """Name a dataset after its file."""
+    return Path(path.name.removesuffix(".gz")).stem
 
 
 def write_jsonl(data: GraphDataset, path: Path) -> None:
@@ -73,8 +92,7 @@ def write_jsonl(data: GraphDataset, path: Path) -> None:
         made.replace(path)
 
 
-def _records(path: Path, longest_line: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read one object after the other, with the place it stands at; blank lines are passed over."""
+def _lines(path: Path, longest_line: int) -> Iterator[Line]:
     number = 0
     with _open(path, "rb") as file:
         while line := file.readline(longest_line + 1):
@@ -87,7 +105,7 @@ def _records(path: Path, longest_line: int) -> Iterator[tuple[str, dict[str, Any
             if line.strip():
                 record = _parse(line, place)
                 name = record.get("id")
-                yield place if name is None else f"{place} (id {name!r})", record
+                yield Line(number, place if name is None else f"{place} (id {name!r})", record)
     if number == 0:
         raise ValueError(f"{path} is empty")
 

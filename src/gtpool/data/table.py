@@ -18,7 +18,7 @@ from gtpool.data.targets import pack_targets
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
 _LARGEST = torch.finfo(torch.float).max
-_Label = int | str | list[float | None]
+Label = int | str | list[float | None]
 
 
 class Skipped(NamedTuple):
@@ -27,6 +27,17 @@ class Skipped(NamedTuple):
     line: int
     smiles: str
     reason: str
+
+
+class Row(NamedTuple):
+    """A row of a table as it is written."""
+
+    line: int
+    """Where it begins; the header is line 1."""
+    smiles: str
+    cells: list[str]
+    """The targets."""
+    split: str
 
 
 class Table(NamedTuple):
@@ -74,18 +85,17 @@ def read_table(
     path = Path(path)
     if not need_targets and (target_columns or task):
         raise ValueError("without targets (need_targets=False) there is no target column or task")
-    records = read_records(path)
-    _, header = next(records)
-    columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
-    names = [header[column] for column in columns.targets]
+    names, found = read_rows(
+        path,
+        smiles_column=smiles_column,
+        target_columns=target_columns,
+        split_column=split_column,
+        need_targets=need_targets,
+    )
     kind = _task(task, names)
-    found = [columns.row(line, cells) for line, cells in records]
-    if not found:
-        raise ValueError(f"{path} has a header, but no row below it")
-
     unlabelled = [row for row in found if kind == "classes" and not row.cells[0]]
     rows = [row for row in found if kind != "classes" or row.cells[0]]
-    labels = [_read_label(path, row, names, kind) for row in rows]
+    labels = [read_label(path, row, names, kind) for row in rows]
     if rows and kind == "classes":  # mixed labels are an error before the molecules take their time
         _pack(path, rows, labels, names, kind)
     molecules = read_molecules([row.smiles for row in rows])
@@ -106,12 +116,36 @@ def read_table(
     )
 
 
-class _Row(NamedTuple):
-    line: int
-    smiles: str
-    cells: list[str]
-    """The targets, as written."""
-    split: str
+def read_rows(
+    path: Path,
+    *,
+    smiles_column: str | None = None,
+    target_columns: Sequence[str] | None = None,
+    split_column: str | None = None,
+    need_targets: bool = True,
+) -> tuple[list[str], list[Row]]:
+    """Give the names of the target columns and the rows; the arguments are ``read_table``'s."""
+    records = read_records(path)
+    _, header = next(records)
+    columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
+    rows = [columns.row(line, cells) for line, cells in records]
+    if not rows:
+        raise ValueError(f"{path} has a header, but no row below it")
+    return [header[column] for column in columns.targets], rows
+
+
+def read_label(path: Path, row: Row, names: list[str], kind: Task) -> Label:
+    """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
+    read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
+    values: list[Any] = []
+    for name, cell in zip(names, row.cells, strict=True):
+        try:
+            values.append(read(cell) if cell else None)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {row.line}, column {name!r}: {cell[:60]!r} {error}"
+            ) from None
+    return values[0] if kind == "classes" else values
 
 
 class _Columns(NamedTuple):
@@ -119,9 +153,9 @@ class _Columns(NamedTuple):
     targets: list[int]
     split: int | None
 
-    def row(self, line: int, cells: list[str]) -> _Row:
+    def row(self, line: int, cells: list[str]) -> Row:
         split = "" if self.split is None else cells[self.split]
-        return _Row(line, cells[self.smiles], [cells[column] for column in self.targets], split)
+        return Row(line, cells[self.smiles], [cells[column] for column in self.targets], split)
 
 
 def _choose(
@@ -189,20 +223,6 @@ def _task(task: Task | None, names: list[str]) -> Task:
     return task
 
 
-def _read_label(path: Path, row: _Row, names: list[str], kind: Task) -> _Label:
-    """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
-    read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
-    values: list[Any] = []
-    for name, cell in zip(names, row.cells, strict=True):
-        try:
-            values.append(read(cell) if cell else None)
-        except ValueError as error:
-            raise ValueError(
-                f"{path}, line {row.line}, column {name!r}: {cell[:60]!r} {error}"
-            ) from None
-    return values[0] if kind == "classes" else values
-
-
 def _read_class(cell: str) -> int | str:
     whole = _WHOLE.fullmatch(cell)
     if whole:
@@ -228,7 +248,7 @@ def _read_number(cell: str) -> float:
 
 
 def _pack(
-    path: Path, rows: list[_Row], labels: list[_Label], names: list[str], kind: Task
+    path: Path, rows: list[Row], labels: list[Label], names: list[str], kind: Task
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Give ``y`` and the names of its classes or columns."""
     if not names:

@@ -1,27 +1,37 @@
-"""Drawings of graphs, as SVG."""
+"""Drawings as SVG text: the same input gives the same bytes."""
 
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from math import isnan, nan
+from typing import Any
 
 import matplotlib as mpl
 import networkx as nx
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-_KEPT, _DROPPED, _INK = "#2a6f97", "#ffffff", "#22333b"
+from gtpool.report.cells import titled
+
+INK = "#22333b"
+"""The colour of text and lines, which a page replaces by that of its own text."""
+_KEPT, _OTHER, _DROPPED, _GRID, _DARK = "#2a6f97", "#c8553d", "#ffffff", "#9aa5ab", "#22333c"
+_SHADES = LinearSegmentedColormap.from_list("kept", ["#e8eef2", _KEPT])
+_STYLE = {"svg.hashsalt": "gtpool", "svg.fonttype": "none", "text.parse_math": False}
 
 
 def draw_kept(
-    path: Path,
     edges: Collection[tuple[int, int]],
     labels: Sequence[str],
     panels: Mapping[str, Collection[int]],
-) -> None:
+) -> str:
     """Draw one graph once for each panel, with the nodes that the panel keeps filled.
 
     Args:
-        path: The SVG file to write.
         edges: Pairs of nodes, in either or both directions.
         labels: What to write on each node.
         panels: Title of each panel and the nodes that it keeps.
@@ -30,31 +40,181 @@ def draw_kept(
     graph.add_nodes_from(range(len(labels)))
     graph.add_edges_from(edges)
     place: dict[int, list[float]] = dict(enumerate(_layout(graph).tolist()))
-    # One salt for the ids inside the file: the same picture gives the same bytes.
-    with mpl.rc_context({"svg.hashsalt": "gtpool", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
-        FigureCanvasSVG(figure)
+    with _drawing((3.6 * len(panels), 3.6)) as figure:
         for axes, (title, kept) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
         ):
-            nx.draw_networkx_edges(graph, place, ax=axes, edge_color=_INK, width=1.4)
+            nx.draw_networkx_edges(graph, place, ax=axes, edge_color=INK, width=1.4)
             circles = nx.draw_networkx_nodes(
                 graph,
                 place,
                 ax=axes,
                 node_color=[_KEPT if node in kept else _DROPPED for node in graph],
-                edgecolors=_INK,
+                edgecolors=INK,
                 node_size=260,
             )
             circles.set_clip_on(False)  # a circle has a size on paper, which the axes do not know
             for node, (x, y) in place.items():
-                colour = _DROPPED if node in kept else _INK
+                colour = _DROPPED if node in kept else INK
                 axes.text(x, y, labels[node], color=colour, ha="center", va="center", fontsize=9)
-            axes.set_title(title, color=_INK)
+            axes.set_title(title, color=INK)
             axes.set_aspect("equal")
             axes.margins(0.1)
             axes.axis("off")
-        figure.savefig(path, metadata={"Date": None})
+        return _text(figure)
+
+
+def draw_curves(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Draw loss and metric by epoch: the mean over runs, and the range from worst to best.
+
+    Runs stop at different epochs: the lines end where fewer than half of the runs go on.
+
+    Args:
+        rows: Finished runs of one method, as the store keeps them.
+    """
+    metric = rows[0]["metric"]
+    panels = {
+        "loss": {"training": "train_loss", "validation": "valid_loss"},
+        titled(metric): {"validation": "valid_metric", "test": "test_metric"},
+    }
+    with _drawing((8, 3.2)) as figure:
+        for axes, (title, lines) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+            factor = 100 if title.endswith("%") else 1
+            for (label, name), colour in zip(lines.items(), (_KEPT, _OTHER), strict=True):
+                curves = [row["curves"][name] for row in rows]
+                low, mean, high = (factor * part for part in _range(curves))
+                epochs = np.arange(1, len(mean) + 1)
+                axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
+                axes.plot(epochs, mean, color=colour, label=label)
+            axes.set_xlabel("epoch")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set_title(title, color=INK, fontsize=10)
+            _plain(axes)
+            axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+        return _text(figure)
+
+
+def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
+    """Draw a matrix of true classes (rows) against predicted ones (columns).
+
+    Args:
+        counts: How many graphs, [classes, classes].
+        classes: Their names.
+    """
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    side = 1.6 + 0.55 * len(classes)
+    with _drawing((side + 1, side)) as figure:
+        axes = figure.subplots()
+        # Rectangles, not an image: a picture inside a picture would not scale.
+        axes.pcolormesh(share, cmap=_SHADES, vmin=0, vmax=1, edgecolors=_GRID, linewidth=0.5)
+        axes.invert_yaxis()
+        for row, line in enumerate(counts.tolist()):
+            for column, count in enumerate(line):
+                colour = _DROPPED if share[row, column] > 0.6 else _DARK
+                place = column + 0.5, row + 0.5
+                axes.text(*place, str(count), ha="center", va="center", color=colour, fontsize=9)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(np.arange(len(classes)) + 0.5, [_short(name) for name in classes])
+        axes.set_aspect("equal")
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true")
+        _plain(axes, grid=False)
+        axes.tick_params(length=0)
+        return _text(figure)
+
+
+def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
+    """Draw ROC curves: each thin, and the mean of their heights.
+
+    Args:
+        curves: Shares of false and of true alarms, from 0 to 1.
+    """
+    place = np.linspace(0, 1, 201)
+    with _drawing((4, 4)) as figure:
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=_GRID, linewidth=1)
+        for false, true in curves:
+            axes.plot(false, true, color=_KEPT, alpha=0.3, linewidth=0.7)
+        if curves:
+            mean = np.mean([np.interp(place, false, true) for false, true in curves], 0)
+            axes.plot([0, *place], [0, *mean], color=_KEPT, linewidth=2)
+        axes.set_aspect("equal")
+        axes.set_xlabel("share of negatives called positive")
+        axes.set_ylabel("share of positives found")
+        _plain(axes)
+        return _text(figure)
+
+
+def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
+    """Draw predicted values against true ones.
+
+    Args:
+        true: Known values, [n].
+        predicted: What was said of the same, [n].
+    """
+    with _drawing((4, 4)) as figure:
+        axes = figure.subplots()
+        ends = [float(min(true.min(), predicted.min())), float(max(true.max(), predicted.max()))]
+        axes.plot(ends, ends, color=_GRID, linewidth=1)
+        axes.plot(true, predicted, "o", color=_KEPT, alpha=0.5, markersize=3, markeredgewidth=0)
+        axes.set_xlabel("true")
+        axes.set_ylabel("predicted")
+        _plain(axes)
+        return _text(figure)
+
+
+def standalone(svg: str) -> str:
+    """Make a file of a drawing: it brings its own paper, as a viewer's may be dark."""
+    return svg.replace("<svg ", '<svg style="background: #ffffff" ', 1)
+
+
+@contextmanager
+def _drawing(size: tuple[float, float]) -> Generator[Figure]:
+    """Give a figure whose text is text, and whose ids are the same each time it is drawn."""
+    with mpl.rc_context(_STYLE):  # pyright: ignore[reportArgumentType]
+        figure = Figure(figsize=size, layout="constrained", facecolor="none")
+        FigureCanvasSVG(figure)
+        yield figure
+
+
+def _text(figure: Figure) -> str:
+    """Give the SVG element alone, without date, addresses or prolog."""
+    file = StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(file, format="svg", metadata=nothing)
+    svg = file.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _range(
+    curves: Sequence[Sequence[float | None]],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Give lowest, mean and highest value of each epoch that half of the runs have seen."""
+    lengths = sorted(map(len, curves), reverse=True)
+    values: list[tuple[float, float, float]] = []
+    for epoch in range(lengths[(len(lengths) - 1) // 2]):
+        seen = [line[epoch] for line in curves if epoch < len(line)]
+        known = [value for value in seen if value is not None and not isnan(value)]
+        mean = sum(known) / len(known) if known else nan
+        values.append((min(known, default=nan), mean, max(known, default=nan)))
+    low, middle, high = np.array(values).T
+    return low, middle, high
+
+
+def _plain(axes: Axes, *, grid: bool = True) -> None:
+    """Take away what carries no meaning, and colour the rest alike."""
+    axes.set_facecolor("none")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=8, length=3 * grid)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(INK)
+        label.set_fontsize(9)
+    if grid:
+        axes.grid(color=_GRID, linewidth=0.5, alpha=0.5)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else f"{name[:13]}…"
 
 
 def _layout(graph: "nx.Graph[int]") -> np.ndarray:

@@ -1,0 +1,116 @@
+"""The main job: do the runs of a plan, and write what they gave."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+from gtpool.commands.plan import Plan
+from gtpool.commands.results import (
+    check_one_split,
+    method_section,
+    write_results,
+    write_settings,
+)
+from gtpool.data.table import Skipped
+from gtpool.model import METHODS
+from gtpool.model.classifier import Classifier
+from gtpool.pool import POOLS
+from gtpool.report.progress import Progress
+from gtpool.report.site import write_report
+from gtpool.spec import RunSpec
+from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of
+from gtpool.study.run import run_many
+from gtpool.study.store import Row, Store
+
+
+class Running(NamedTuple):
+    """Where and how to run; nothing of it changes what runs give on one kind of device."""
+
+    folder: Path
+    data_dir: Path | None = None
+    jobs: int = 1
+    device: str = "auto"
+    deterministic: bool = False
+
+
+class Finished(NamedTuple):
+    """What a cross-validation gave."""
+
+    rows: list[Row]
+    files: dict[str, Path]
+    """What was written, by what it is."""
+    skipped: tuple[Skipped, ...]
+    """Rows of a table that could not be used."""
+
+
+def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Finished:
+    """Do the runs of a plan that are not done yet, and write all that they gave.
+
+    Args:
+        plan: Which runs.
+        how: Where and how.
+        folds_given: Whether the user asked for a number of folds, which not all splits have.
+    """
+    specs = plan_runs(plan, how)
+    if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
+        raise ValueError("--folds is for split types that have folds, fixed and stratified")
+    loaded = load_data(plan.run.data, how.data_dir)
+    write_settings(how.folder, plan)
+    rows = run_all(specs, how)
+    check_one_split(rows, how.folder)
+    title = f"{plan.method} on {plan.data}"
+    files = write_results(how.folder, title, rows, loaded, how.data_dir)
+    return Finished(rows, files, loaded.skipped)
+
+
+def plan_runs(plan: Plan, how: Running) -> list[RunSpec]:
+    """List the runs of a plan; what is wrong with data, split or network is said here, at once."""
+    model, known = plan.run.model, dict.fromkeys(["none", *METHODS, *POOLS])
+    if model.pool not in known:
+        near = get_close_matches(model.pool, known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"no pooler or method {model.pool!r}; {hint}Known are {', '.join(known)}")
+    loaded = load_data(plan.run.data, how.data_dir)
+    Classifier(model, shape_of(loaded.dataset))
+    specs = lay_out(plan.run, seeds=plan.seeds, data_dir=how.data_dir)
+    choose_split(specs[0].split, loaded, how.data_dir)
+    return specs
+
+
+def run_all(specs: Sequence[RunSpec], how: Running) -> list[Row]:
+    """Do the runs that are not done, showing how far they are, and give the rows of all."""
+    with Progress() as watch:
+        return run_many(
+            specs,
+            Store(how.folder),
+            jobs=how.jobs,
+            keep=True,
+            data_dir=how.data_dir,
+            device=how.device,
+            deterministic=how.deterministic,
+            watch=watch,
+        )
+
+
+def compare_methods(
+    plans: Mapping[str, Plan], how: Running, page: Path, notes: Sequence[str]
+) -> dict[str, list[Row]]:
+    """Do the runs of several methods on one dataset and set them side by side on a page.
+
+    Args:
+        plans: The runs of each method, by the name it is to have.
+        how: Where and how.
+        page: The HTML file to write.
+        notes: What a reader must know of how the figures came about.
+    """
+    specs = {name: plan_runs(plan, how) for name, plan in plans.items()}
+    found = run_all([spec for several in specs.values() for spec in several], how)
+    check_one_split(found, how.folder)
+    by_key = {row["key"]: row for row in found}
+    rows = {name: [by_key[spec.key] for spec in several] for name, several in specs.items()}
+    first = next(iter(plans.values())).run.data
+    schema, store = load_data(first, how.data_dir).dataset.schema, Store(how.folder)
+    sections = [method_section(name, several, store, schema) for name, several in rows.items()]
+    write_report(page, f"{' · '.join(plans)} on {schema.name}", sections, notes)
+    return rows

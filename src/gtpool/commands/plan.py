@@ -1,0 +1,119 @@
+"""From options and a file of settings to the runs that are asked for; needs no torch."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from gtpool.data.registry import DATASETS
+from gtpool.model import METHODS, method_name
+from gtpool.spec import OGB, TU, RunSpec
+
+_Options = dict[str, Any]
+
+
+class Plan(NamedTuple):
+    """Runs of one method on one dataset."""
+
+    run: RunSpec
+    """The first of them: fold and seed go on from here."""
+    seeds: int
+    """How many, from ``run.seed``."""
+
+    @property
+    def data(self) -> str:
+        """The dataset's name, or that of its file without endings."""
+        source = self.run.data.source
+        return source if source in DATASETS else Path(source).resolve().name.partition(".")[0]
+
+    @property
+    def method(self) -> str:
+        """The network's name."""
+        return method_name(self.run.model.to_json())
+
+    def to_json(self) -> _Options:
+        """Give plain values that ``make_plan`` reads back."""
+        return {"seeds": self.seeds, **self.run.to_json()}
+
+
+def read_settings(path: Path) -> _Options:
+    """Read a file of settings, TOML or JSON by the ending of its name."""
+    readers = {".toml": tomllib.loads, ".json": json.loads}
+    if path.suffix not in readers:
+        raise ValueError(f"{path}: settings are read from a file named .toml or .json")
+    try:
+        value = readers[path.suffix](path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of both readers, and of text that is not UTF-8
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a table of options, not {type(value).__name__}")
+    return cast("_Options", value)
+
+
+def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> Plan:
+    """Lay options over settings over the recipe of the dataset, and check the whole.
+
+    Args:
+        settings: What a file says; ``seeds`` beside the parts of a ``RunSpec``.
+        options: What the command line says, by part; None is what it does not say.
+    """
+    given = {part: _said(values) for part, values in options.items()}
+    top = {**settings, **given.pop("", {})}
+    seeds = top.pop("seeds", 1)
+    parts = ("data", "split", "model", "train")
+    for part in parts:
+        held = top.get(part, {})
+        if not isinstance(held, dict):
+            raise ValueError(f"{part} must be a table of options, got {held!r}")
+        top[part] = dict(cast("_Options", held))
+    top["data"] |= given.get("data", {})
+    if "source" not in top["data"]:
+        raise ValueError("say what to train on: a name (see `gtpool data list`) or a path")
+    top["split"] |= given.get("split", {})
+    top["model"], model = _method(top["model"]), _method(given.get("model", {}))
+    if "pool" in model:  # the options were another pooler's
+        top["model"].pop("pool_options", None)
+    top["model"] |= model
+    top["train"] = _recipe(str(top["data"]["source"]), top["train"] | given.get("train", {}))
+    plan = Plan(RunSpec.from_json(top), seeds)
+    _check(plan)
+    return plan
+
+
+def _said(values: Mapping[str, Any]) -> _Options:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _method(model: Mapping[str, Any]) -> _Options:
+    """Write a method, whose name may stand where a pooler's does, as the options that it is."""
+    method = METHODS.get(str(model.get("pool")))
+    if method is None:
+        return dict(model)
+    return {**method, **{key: value for key, value in model.items() if key != "pool"}}
+
+
+def _recipe(source: str, train: _Options) -> _Options:
+    """Complete the options of the training by the protocol of the dataset."""
+    known = DATASETS.get(source)
+    protocol = (OGB if known is not None and known.family == "OGB" else TU).to_json()
+    epochs = train.get("epochs")
+    if isinstance(epochs, int):  # a short training warms up for a tenth of its epochs, too
+        protocol["warmup"] = epochs // 10
+    return protocol | train
+
+
+def _check(plan: Plan) -> None:
+    """Refuse numbers that no run could start with."""
+    train = plan.run.train
+    counts = {
+        "seeds": plan.seeds,
+        "split.folds": plan.run.split.folds,
+        "train.epochs": train.epochs,
+        "train.batch_size": train.batch_size,
+    }
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if not train.lr > 0:
+        raise ValueError(f"train.lr must be more than 0, got {train.lr}")

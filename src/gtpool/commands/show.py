@@ -1,0 +1,73 @@
+"""`gtpool compare` and `gtpool list`: a look at what there is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def list_names() -> None:
+    """Show the poolers, methods, convolutions, read-outs and samplers that can be named."""
+    from gtpool.data.features import FEATURES
+    from gtpool.model import METHODS
+    from gtpool.model.parts import CONVS
+    from gtpool.model.readout import READOUTS
+    from gtpool.ops.sample import SAMPLERS
+    from gtpool.pool import POOLS
+
+    names = {
+        "poolers (--pool)": ["none", *POOLS],
+        "methods (--pool)": METHODS,
+        "convolutions (--conv)": CONVS,
+        "read-outs (--readout)": READOUTS,
+        "features (--features)": FEATURES,
+        "samplers": SAMPLERS,
+    }
+    for what, known in names.items():
+        typer.echo(f"{what + ':':<23}{', '.join(known)}")
+
+
+def compare(
+    output_dir: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out"),
+    graph: Annotated[int, typer.Option(min=0, max=187, help="A molecule of MUTAG.")] = 0,
+    ratio: Annotated[float, typer.Option(help="Share of atoms to keep.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of the layer's random start.")] = 0,
+) -> None:
+    """Pool one molecule of MUTAG and show which atoms RWS, RWSV and top-k keep."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+    from torch_geometric.nn import GCNConv
+
+    from gtpool.data.sources import load
+    from gtpool.data.tu import MUTAG_ATOMS
+    from gtpool.explain import compare_samplers
+    from gtpool.pool.gtpool import GTPool
+    from gtpool.report.plot import draw_kept, standalone
+    from gtpool.study.store import write_whole
+
+    torch.manual_seed(seed)
+    molecule = load("MUTAG").to_pyg()[graph]
+    features, edge_index = molecule["x"], molecule["edge_index"]
+    conv, pool = GCNConv(molecule.num_features, 32), GTPool(32, ratio)
+    compared = compare_samplers(pool, conv(features, edge_index), edge_index)
+    atoms = [MUTAG_ATOMS[kind] for kind in features.argmax(1).tolist()]
+
+    table = Table(
+        title=f"MUTAG molecule {graph}: {len(atoms)} atoms, ratio {ratio}, untrained layer"
+    )
+    for heading in ("node", "atom", "global", "local", "share", *compared.kept):
+        table.add_column(heading, justify="right" if heading == "share" else "center")
+    columns = (*compared.scores[1:], compared.share)
+    for node, atom in enumerate(atoms):
+        numbers = (f"{column[node]:.4f}" for column in columns)
+        marks = ("●" if node in kept else "·" for kept in compared.kept.values())
+        table.add_row(str(node), atom, *numbers, *marks)
+    Console().print(table)
+
+    picture = output_dir / f"mutag-{graph}-kept.svg"
+    titles = {"topk": "top-k", "rws": "RWS", "rwsv": "RWSV"}
+    panels = {titles[name]: kept for name, kept in compared.kept.items()}
+    svg = draw_kept(edge_index.T.tolist(), atoms, panels)
+    write_whole(picture, standalone(svg).encode())
+    typer.echo(f"picture: {picture}")

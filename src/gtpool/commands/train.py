@@ -1,0 +1,131 @@
+"""`gtpool train`: from a name or a file to a tested, saved model."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from gtpool.commands.plan import make_plan, read_settings
+from gtpool.spec import Conv, Readout, SplitRule
+
+Device = Literal["auto", "cpu", "cuda"]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where to look first; laid out as GTPOOL_DATA is.")
+]
+
+
+def _data(text: str) -> Any:  # noqa: ANN401 - typer's own return type
+    return typer.Option(help=text, rich_help_panel="Data")
+
+
+def _model(text: str) -> Any:  # noqa: ANN401
+    return typer.Option(help=text, rich_help_panel="Model")
+
+
+def _training(text: str) -> Any:  # noqa: ANN401
+    return typer.Option(help=text, rich_help_panel="Training")
+
+
+def train(  # noqa: PLR0917 - an option each
+    data: Annotated[
+        str | None,
+        typer.Argument(help="A name (`gtpool data list`), a CSV, a folder or a .jsonl file."),
+    ] = None,
+    pool: Annotated[str | None, _model("A pooler or method, see `gtpool list`. (gtpool-v)")] = None,
+    conv: Annotated[Conv | None, _model("The convolution. (gcn)")] = None,
+    readout: Annotated[Readout | None, _model("From nodes to one vector. (mean-max)")] = None,
+    width: Annotated[int | None, _model("Channels. (128)")] = None,
+    levels: Annotated[int | None, _model("Pooling steps. (3)")] = None,
+    ratio: Annotated[str | None, _model("Share of nodes kept a step, or number. (0.5)")] = None,
+    folds: Annotated[int | None, _training("Parts of the cross-validation. (10)")] = None,
+    seeds: Annotated[int | None, _training("How many, from 42 on. (1)")] = None,
+    split_type: Annotated[
+        SplitRule | None, _training("How graphs are divided. (auto: the set's own rule)")
+    ] = None,
+    epochs: Annotated[int | None, _training("At most; a tenth warms up. (500)")] = None,
+    batch_size: Annotated[int | None, _training("Graphs a step. (128)")] = None,
+    lr: Annotated[float | None, _training("Learning rate. (5e-4; OGB sets 1e-3)")] = None,
+    features: Annotated[
+        str | None, _data("What nodes are given: gmt, fair, degree or constant. (gmt)")
+    ] = None,
+    smiles_column: Annotated[str | None, _data("Of a CSV. (the one named so)")] = None,
+    target_columns: Annotated[
+        str | None, _data("Of a CSV: what to predict, with commas between. (the only other)")
+    ] = None,
+    split_column: Annotated[str | None, _data("Of a CSV: says train, valid or test.")] = None,
+    task: Annotated[
+        Literal["classes", "binary", "regression"] | None,
+        _data("Of a CSV or .jsonl. (told by the values)"),
+    ] = None,
+    data_dir: Annotated[Path | None, _data("Where to look first; laid out as GTPOOL_DATA.")] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-POOL)")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings, TOML or JSON; options here go before them.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
+    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Bit for bit on a GPU too, if slower.")
+    ] = False,
+) -> None:
+    """Train and test by cross-validation; stopped, the same command goes on where it was.
+
+    Without options this is the protocol of the paper. The output folder gets the model, the
+    predictions on the test parts, pictures, the settings, and a page that shows it all.
+    """
+    options: dict[str, dict[str, Any]] = {
+        "": {"seeds": seeds},
+        "data": {
+            "source": data,
+            "features": features,
+            "smiles_column": smiles_column,
+            "target_columns": None if target_columns is None else target_columns.split(","),
+            "split_column": split_column,
+            "task": task,
+        },
+        "split": {"rule": split_type, "folds": folds},
+        "model": {
+            "pool": pool,
+            "conv": conv,
+            "readout": readout,
+            "width": width,
+            "levels": levels,
+            "ratio": None if ratio is None else _number(ratio),
+        },
+        "train": {"epochs": epochs, "batch_size": batch_size, "lr": lr},
+    }
+    plan = make_plan({} if config is None else read_settings(config), options)
+
+    from gtpool.commands.crossval import Running, cross_validate
+    from gtpool.report.cells import summary, titled
+    from gtpool.report.table import runs_table
+
+    folder = output_dir or Path("gtpool-runs", f"{plan.data}-{plan.method}")
+    how = Running(folder, data_dir, jobs, device, deterministic)
+    done = cross_validate(plan, how, folds_given=folds is not None)
+    cell = summary(done.rows)
+    typer.echo(runs_table(done.rows).terminal())
+    typer.echo(f"\n{titled(cell.metric)} on the test parts: {cell.text} ({cell.evidence})")
+    for what, path in done.files.items():
+        typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
+    for row in done.skipped[:5]:
+        typer.secho(f"gtpool: line {row.line} is left out: {row.reason}", err=True, fg="yellow")
+    if len(done.skipped) > 5:
+        typer.secho(f"gtpool: and {len(done.skipped) - 5} more lines", err=True, fg="yellow")
+    failed = [row["error"] for row in done.rows if row["status"] == "failed"]
+    if failed:
+        typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]}", err=True, fg="red")
+        raise typer.Exit(1)
+
+
+_NOTES = {"model": " (the run of the lowest validation loss)"}
+
+
+def _number(text: str) -> float | int:
+    """Read a ratio: 0.5 is a share, 5 a number of nodes."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise ValueError(f"--ratio must be a number, got {text!r}") from None

@@ -1,0 +1,162 @@
+"""A recipe of features that was learned before, followed on other graphs."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset, scale
+from gtpool.data.features import Raw
+from gtpool.data.schema import TASKS, Recipe, Schema
+from gtpool.spec import ShapeSpec
+
+
+def read_schema(value: Any, where: str) -> Schema:  # noqa: ANN401
+    """Read the schema that a model was saved with; one that cannot be is a ValueError.
+
+    Args:
+        value: What JSON gave, by a stranger perhaps.
+        where: Where it comes from, for the message.
+    """
+    try:
+        schema = Schema.from_json(value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{where} does not say what the model was trained on: {error}") from error
+    recipe = schema.recipe
+    columns = (recipe.attributes,) * 2 if recipe.mean is not None else (0, 0)
+    sound = (
+        _all(str, (schema.name, recipe.kind))
+        and schema.task in TASKS
+        and _all(str, schema.targets)
+        and all(_all(int, part) and sorted(part) == [*part] for part in _labels(recipe))
+        and _all(int, (recipe.attributes, recipe.edge_attributes, recipe.max_degree or 0))
+        and all(_all(float, part or ()) for part in (recipe.mean, recipe.std))
+        and (len(recipe.mean or ()), len(recipe.std or ())) == columns
+    )
+    if not sound:
+        raise ValueError(f"{where} says nonsense about what the model was trained on")
+    return schema
+
+
+def strange(raw: Raw, recipe: Recipe) -> dict[int, str]:
+    """Say of which graphs a recipe can make no features, and why: labels that it does not know."""
+    reasons: dict[int, str] = {}
+    for what, found, known, counts in (
+        ("edge", raw.edge_labels, recipe.edge_labels, raw.edge_counts),
+        ("node", raw.node_labels, recipe.labels, raw.sizes),
+    ):
+        if found is None or not known:
+            continue
+        wrong = (~torch.isin(found, torch.tensor(known))).nonzero().flatten().flip(0)
+        owner = torch.arange(counts.numel()).repeat_interleave(counts)[wrong]
+        reasons |= {
+            graph: f"{what} label {label} was not in the training data"
+            for graph, label in zip(owner.tolist(), found[wrong].tolist(), strict=True)
+        }
+    return reasons
+
+
+def pick(raw: Raw, wanted: Tensor) -> Raw:
+    """Keep some graphs, by a bool for each."""
+    nodes, edges = wanted.repeat_interleave(raw.sizes), wanted.repeat_interleave(raw.edge_counts)
+    of_nodes = {name: getattr(raw, name) for name in ("node_labels", "node_attributes")}
+    of_edges = {name: getattr(raw, name) for name in ("edge_labels", "edge_attributes")}
+    return raw._replace(
+        sizes=raw.sizes[wanted],
+        edge_counts=raw.edge_counts[wanted],
+        edge_index=raw.edge_index[:, edges],
+        y=raw.y[wanted],
+        **{name: part if part is None else part[nodes] for name, part in of_nodes.items()},
+        **{name: part if part is None else part[edges] for name, part in of_edges.items()},
+    )
+
+
+def follow(data: GraphDataset, recipe: Recipe) -> GraphDataset:
+    """Scale graphs that have their features already as a recipe scales them.
+
+    Args:
+        data: Made by the same recipe, or by the same before it learned mean and deviation.
+        recipe: The model's.
+    """
+    found = data.schema.recipe
+    if replace(found, mean=recipe.mean, std=recipe.std) != recipe:
+        raise ValueError(
+            f"{data.schema.name} has other features ({_said(found)}) than the model was trained "
+            f"on ({_said(recipe)})"
+        )
+    if found == recipe:
+        return data
+    if found.mean is not None:
+        raise ValueError(
+            f"{data.schema.name} was standardised by other statistics than the model's; "
+            "save it before it is standardised"
+        )
+    return replace(data, x=scale(data.x, recipe), schema=replace(data.schema, recipe=recipe))
+
+
+def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:
+    """Raise a ValueError unless a model of this shape can be fed these graphs.
+
+    Args:
+        data: The graphs.
+        shape: What the model was made for.
+        edges: Whether it looks at features of edges at all.
+    """
+    name, edge_attr = data.schema.name, data.edge_attr
+    sizes = shape.node_categories
+    if data.num_features != (len(sizes) or shape.node_width):
+        raise ValueError(
+            f"{name} has {data.num_features} node features, but the model was made for "
+            f"{len(sizes) or shape.node_width}"
+        )
+    if data.x.is_floating_point() == bool(sizes):
+        found, made = ("floats", "codes") if sizes else ("codes", "floats")
+        raise ValueError(f"the node features of {name} are {found}, the model was made for {made}")
+    _check_codes(f"{name}, node feature", data.x, sizes)
+    if not edges:
+        return
+    columns = len(shape.edge_categories) or shape.edge_width
+    if (0 if edge_attr is None else edge_attr.size(1)) != columns:
+        raise ValueError(
+            f"{name} has {0 if edge_attr is None else edge_attr.size(1)} edge features, but the "
+            f"model was made for {columns}"
+        )
+    _check_codes(f"{name}, edge feature", edge_attr, shape.edge_categories)
+
+
+def _check_codes(what: str, codes: Tensor | None, sizes: tuple[int, ...]) -> None:
+    if codes is None or not sizes:
+        return
+    codes = codes.long()
+    wrong = (codes < 0) | (codes >= torch.tensor(sizes, device=codes.device))
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{what} {column}: code {int(codes[row, column])}, "
+            f"but the model knows 0 to {sizes[column] - 1}"
+        )
+
+
+def _labels(recipe: Recipe) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return recipe.labels, recipe.edge_labels
+
+
+def _all(kind: type, values: Any) -> bool:  # noqa: ANN401
+    """Say whether values are a tuple of one kind, True being no number."""
+    return isinstance(values, tuple) and all(
+        isinstance(value, kind) and not isinstance(value, bool) for value in values
+    )
+
+
+def _said(recipe: Recipe) -> str:
+    """Say what a recipe makes, in short."""
+    parts = (
+        recipe.kind,
+        f"{recipe.attributes} attributes" if recipe.attributes else "",
+        f"{len(recipe.labels)} labels" if recipe.labels else "",
+        f"degrees to {recipe.max_degree}" if recipe.max_degree is not None else "",
+        f"{len(recipe.edge_labels)} edge labels" if recipe.edge_labels else "",
+        f"{recipe.edge_attributes} edge attributes" if recipe.edge_attributes else "",
+    )
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,417 @@
+"""A classifier and a regressor of graphs with scikit-learn's face; scikit-learn is not needed."""
+
+import inspect
+import math
+import sys
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import fields, replace
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gtpool import __version__
+from gtpool.data.apply import check_fit, read_schema
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.gather import Array, GraphsOf, classes_of, numbers_of, read_graphs
+from gtpool.data.schema import Recipe, Schema, Task
+from gtpool.data.split import Split
+from gtpool.model.bundle import load_bundle, save_bundle
+from gtpool.model.classifier import Classifier
+from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
+from gtpool.study.inputs import shape_of
+from gtpool.study.run import choose_device
+from gtpool.train.fit import Epoch, Outcome, fit, predict, seeded
+
+_TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "patience", "class_weights")
+
+
+class NotFittedError(ValueError, AttributeError):
+    """The estimator has learned nothing yet."""
+
+
+class _GraphEstimator:
+    """What classifier and regressor share."""
+
+    _estimator_type: ClassVar[str]
+    _task: ClassVar[Task]
+
+    def __init__(
+        self,
+        pool: str = "gtpool-v",
+        *,
+        conv: Conv = "gcn",
+        readout: Readout = "mean-max",
+        combine: Combine = "sum",
+        width: int = 128,
+        levels: int = 3,
+        convs_per_level: int = 1,
+        ratio: float = 0.5,
+        dropout: float = 0.5,
+        norm: Norm = "none",
+        residual: bool = False,
+        read_input: bool = False,
+        pool_options: Mapping[str, Any] | None = None,
+        epochs: int = 500,
+        batch_size: int = 128,
+        lr: float = 5e-4,
+        weight_decay: float = 1e-4,
+        patience: int | None = 50,
+        class_weights: bool = False,
+        valid_fraction: float = 0.1,
+        features: str = "gmt",
+        standardize: bool = True,
+        node_features: tuple[str, ...] = (),
+        node_label: str | None = None,
+        edge_features: tuple[str, ...] = (),
+        edge_weight: str | None = None,
+        seed: int = 42,
+        device: str = "auto",
+        verbose: bool = False,
+    ) -> None:
+        """Choose how to learn.
+
+        Args:
+            pool: A key of ``POOLS``, or "none" for a flat model.
+            conv: The convolution, a key of ``CONVS``.
+            readout: From the nodes to one vector a graph, a key of ``READOUTS``.
+            combine: "sum" or "cat": how the levels' vectors become one.
+            width: Channels of the network.
+            levels: Pooling steps.
+            convs_per_level: Convolutions before each.
+            ratio: Share of nodes that each keeps; an int keeps that many.
+            dropout: Share of units dropped in the head.
+            norm: "none", "batch" or "layer", after each convolution.
+            residual: Add a convolution's input to its output.
+            read_input: Read out level 0 before it is pooled, too.
+            pool_options: Further arguments of the pooler.
+            epochs: At most so many; the learning rate rises over the first tenth.
+            batch_size: Graphs a step.
+            lr: Learning rate.
+            weight_decay: Of Adam.
+            patience: Stop when the validation loss has not improved for more epochs; None: never.
+            class_weights: Weigh classes inversely to their share.
+            valid_fraction: Share of the graphs, of each class, that chooses the epoch.
+            features: Of networkx graphs: how nodes become features, a key of ``FEATURES``.
+            standardize: Scale continuous features by mean and deviation of the training part.
+            node_features: Of networkx graphs: attributes of nodes that hold numbers.
+            node_label: Of networkx graphs: the attribute that holds the kind of a node.
+            edge_features: Of networkx graphs: attributes of edges that hold numbers.
+            edge_weight: Of networkx graphs: the attribute that holds an edge's weight.
+            seed: Of the weights, the order of the graphs, dropout and the validation part.
+            device: "auto", "cpu" or "cuda".
+            verbose: Say on the error stream how far the training is.
+        """
+        self.pool, self.conv, self.readout, self.combine = pool, conv, readout, combine
+        self.width, self.levels, self.convs_per_level = width, levels, convs_per_level
+        self.ratio, self.dropout, self.norm = ratio, dropout, norm
+        self.residual, self.read_input, self.pool_options = residual, read_input, pool_options
+        self.epochs, self.batch_size, self.lr = epochs, batch_size, lr
+        self.weight_decay, self.patience = weight_decay, patience
+        self.class_weights, self.valid_fraction = class_weights, valid_fraction
+        self.features, self.standardize = features, standardize
+        self.node_features, self.node_label = node_features, node_label
+        self.edge_features, self.edge_weight = edge_features, edge_weight
+        self.seed, self.device, self.verbose = seed, device, verbose
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Give the arguments that the estimator was made with; none is an estimator itself."""
+        del deep
+        return {name: getattr(self, name) for name in _parameters(type(self))}
+
+    def set_params(self, **params: Any) -> Self:  # noqa: ANN401
+        """Change arguments; the next ``fit`` follows them."""
+        known = _parameters(type(self))
+        for name, value in params.items():
+            if name not in known:
+                raise ValueError(f"unknown parameter {name!r}; there are {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        defaults = _parameters(type(self))
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value is not defaults[name] and value != defaults[name]
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def save(self, folder: Path | str) -> None:
+        """Write the trained model as a bundle, which ``load`` and ``gtpool predict`` read."""
+        schema = self._fitted()
+        classes = getattr(self, "classes_", None)
+        about = {
+            "schema": schema.to_json(),
+            "metrics": {"valid_loss": self.best_epoch_.valid_loss} if self.history_ else {},
+            "versions": _versions(),
+            "estimator": {
+                "name": type(self).__name__,
+                "params": {name: _plain(part) for name, part in self.get_params().items()},
+                "classes": None if classes is None else classes.tolist(),
+            },
+        }
+        save_bundle(folder, self.model_, about)
+
+    @classmethod
+    def _load(cls, folder: Path | str) -> tuple[Self, dict[str, Any]]:
+        """Give the estimator of a bundle, and what the bundle says of it."""
+        bundle = load_bundle(folder)
+        schema = read_schema(bundle.about.get("schema"), str(folder))
+        if schema.task != cls._task or schema.num_outputs != bundle.model.shape.outputs:
+            raise ValueError(
+                f"{folder} is a model of {bundle.model.shape.outputs} outputs for {schema.task}, "
+                f"{schema.num_outputs} targets: no {cls.__name__}"
+            )
+        told = bundle.part("estimator")
+        params = bundle.part("estimator", "params") or bundle.model.spec.to_json()
+        listed = {name: tuple(part) for name, part in params.items() if isinstance(part, list)}
+        found = cls().set_params(**{**params, **listed})
+        found.model_, found.schema_, found.history_ = bundle.model, schema, []
+        shape = bundle.model.shape
+        found.n_features_in_ = shape.node_width or len(shape.node_categories)
+        return found, told
+
+    def _fit(self, data: GraphDataset, strata: Tensor | None) -> Self:
+        """Train a network on labelled graphs, of which a part chooses the epoch."""
+        model_spec, train_spec = self._specs()
+        place = choose_device(self.device)
+        train, valid = _hold_out(len(data), strata, self.valid_fraction, self.seed)
+        if self.standardize:
+            data = data.standardized(train)
+        with seeded(self.seed, torch.device("cpu")):
+            model = Classifier(model_spec, shape_of(data)).to(place)
+        check_fit(data, model.shape, edges=model.uses_edge_features)
+        # There is no test part here: whoever scores the estimator holds one back.
+        parts = cast("Split", _Parts(train, valid, train[:0]))
+        epochs = fit(model, data.to(place), parts, train_spec, seed=self.seed)
+        outcome = _run(epochs, train_spec.epochs, self.verbose)
+        self.model_, self.schema_ = model.eval(), data.schema
+        self.n_features_in_ = data.num_features
+        self.history_, self.best_epoch_ = outcome.epochs, outcome.best
+        return self
+
+    def _specs(self) -> tuple[ModelSpec, TrainSpec]:
+        given = {name: _plain(value) for name, value in self.get_params().items()}
+        given["pool_options"] = dict(self.pool_options or {})
+        model = {field.name: given[field.name] for field in fields(ModelSpec)}
+        train = {name: given[name] for name in _TRAINED}
+        spec = TrainSpec.from_json(train)
+        return ModelSpec.from_json(model), replace(spec, warmup=spec.epochs // 10)
+
+    def _fitted(self) -> Schema:
+        if not hasattr(self, "model_"):
+            name = type(self).__name__
+            raise NotFittedError(f"this {name} is not fitted yet: call fit(graphs, y) first")
+        return self.schema_
+
+    def _read(self, graphs: GraphsOf, recipe: Recipe | None = None) -> GraphDataset:
+        return read_graphs(
+            graphs,
+            recipe,
+            features=self.features,
+            node_features=self.node_features,
+            node_label=self.node_label,
+            edge_features=self.edge_features,
+            edge_weight=self.edge_weight,
+        )
+
+    def _outputs(self, graphs: GraphsOf) -> Tensor:
+        """Run the network, [graphs, outputs], on the host."""
+        schema = self._fitted()
+        data = self._read(graphs, schema.recipe)
+        check_fit(data, self.model_.shape, edges=self.model_.uses_edge_features)
+        data = data.to(self.model_.shift.device)
+        return predict(self.model_, data, torch.arange(len(data))).cpu()
+
+
+class GraphClassifier(_GraphEstimator):
+    """Classify graphs.
+
+    Attributes after ``fit``: ``classes_``, ``n_features_in_``, ``model_`` (the network),
+    ``history_`` (all epochs) and ``best_epoch_`` (the one that was kept).
+
+    Example:
+        >>> from gtpool.data.sources import load
+        >>> molecules = load("MUTAG")
+        >>> estimator = GraphClassifier(width=16, epochs=2).fit(molecules)
+        >>> estimator.predict_proba(molecules).shape
+        (188, 2)
+    """
+
+    _estimator_type = "classifier"
+    _task = "classes"
+
+    def fit(self, graphs: GraphsOf, y: Any = None) -> Self:  # noqa: ANN401
+        """Learn from graphs and the class of each.
+
+        Args:
+            graphs: A ``GraphDataset``, or a list of PyG graphs (``x``, ``edge_index`` and
+                ``edge_attr`` are used), of networkx graphs or of SMILES.
+            y: Texts or numbers, one a graph; if not given, the graphs must carry them.
+        """
+        classes, codes = np.unique(classes_of(graphs, y), return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"y holds one class only, {classes.tolist()}: nothing to learn")
+        data = self._read(graphs)
+        names, numbers = tuple(map(str, classes.tolist())), torch.from_numpy(codes)
+        schema = replace(data.schema, task="classes", targets=names)
+        self._fit(replace(data, y=numbers, schema=schema), numbers)
+        self.classes_: Array = classes
+        return self
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read a trained model, saved by an estimator or by ``gtpool train``."""
+        found, told = cls._load(folder)
+        classes = told.get("classes") or list(found.schema_.targets)
+        if not isinstance(classes, list) or len(classes) != found.schema_.num_outputs:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{folder} does not name a class for each output of its network")
+        found.classes_ = np.array(classes)
+        return found
+
+    def predict(self, graphs: GraphsOf) -> Array:
+        """Give the class of each graph."""
+        shares = self.predict_proba(graphs)
+        return self.classes_[shares.argmax(1)]
+
+    def predict_proba(self, graphs: GraphsOf) -> Array:
+        """Give the probability of each class, by the order of ``classes_``, [graphs, classes]."""
+        return self._outputs(graphs).double().softmax(1).numpy()
+
+    def score(self, graphs: GraphsOf, y: Any = None) -> float:  # noqa: ANN401
+        """Give the share of graphs whose class is found."""
+        found = self.predict(graphs)
+        return float((found == classes_of(graphs, y)).mean())
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        """Tell scikit-learn what this is; only it asks."""
+        return _tags("classifier", classifier_tags=_sklearn("ClassifierTags"))
+
+
+class GraphRegressor(_GraphEstimator):
+    """Predict numbers of graphs.
+
+    Attributes after ``fit``: ``n_features_in_``, ``model_`` (the network), ``history_`` (all
+    epochs) and ``best_epoch_`` (the one that was kept).
+
+    Example:
+        >>> estimator = GraphRegressor("none", conv="gin", width=16, epochs=2)
+        >>> estimator.fit(["C", "CC", "CCC", "CCO"], [1.0, 2.0, 3.0, 3.0]).predict(["CO"]).shape
+        (1,)
+    """
+
+    _estimator_type = "regressor"
+    _task = "regression"
+
+    def fit(self, graphs: GraphsOf, y: Any = None) -> Self:  # noqa: ANN401
+        """Learn from graphs and a number, or a row of numbers, for each.
+
+        Args:
+            graphs: As for ``GraphClassifier``.
+            y: One number a graph, or [graphs, tasks] with NaN where one is missing; if not given,
+                the graphs must carry them.
+        """
+        rows = torch.from_numpy(numbers_of(graphs, y))
+        data = self._read(graphs)
+        tasks = tuple(f"task {number + 1}" for number in range(rows.size(1)))
+        schema = replace(data.schema, task="regression", targets=tasks)
+        return self._fit(replace(data, y=rows, schema=schema), None)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read a trained model, saved by an estimator or by ``gtpool train``."""
+        return cls._load(folder)[0]
+
+    def predict(self, graphs: GraphsOf) -> Array:
+        """Give the number of each graph, [graphs], or a row of them, [graphs, tasks]."""
+        found = self._outputs(graphs).numpy()
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def score(self, graphs: GraphsOf, y: Any = None) -> float:  # noqa: ANN401
+        """Give R², averaged over the tasks: 1 is perfect, 0 as good as the mean."""
+        found, wanted = self._outputs(graphs).double().numpy(), numbers_of(graphs, y)
+        if found.shape != wanted.shape:
+            raise ValueError(
+                f"y is {wanted.shape[1]} numbers a graph, fitted were {found.shape[1]}"
+            )
+        residual = np.nansum((wanted - found) ** 2, 0)
+        spread = np.nansum((wanted - np.nanmean(wanted, 0)) ** 2, 0)
+        return float(np.mean(1 - residual / np.where(spread > 0, spread, np.nan)))
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        """Tell scikit-learn what this is; only it asks."""
+        return _tags("regressor", regressor_tags=_sklearn("RegressorTags"))
+
+
+class _Parts(NamedTuple):
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+
+
+def _parameters(kind: type) -> dict[str, Any]:
+    """Give the arguments of a class and their defaults."""
+    parameters = list(inspect.signature(kind).parameters.values())
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "torch_geometric")
+    return {"gtpool": __version__, **{name: version(name) for name in names}}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Turn a number of numpy's, as a search over parameters may give, into Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _hold_out(
+    count: int, strata: Tensor | None, fraction: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Draw the validation part: the fraction of each stratum, but never a whole one."""
+    if not 0 < fraction < 1:
+        raise ValueError(f"valid_fraction must lie between 0 and 1, got {fraction}")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.zeros(count) if strata is None else strata[order]
+    held: list[Tensor] = []
+    for stratum in drawn.unique():
+        members = order[drawn == stratum]
+        held.append(members[: min(max(1, round(fraction * len(members))), len(members) - 1)])
+    valid = torch.cat(held).sort().values
+    if valid.numel() == 0:
+        raise ValueError(f"{count} graphs are too few: two of a class are needed to choose epochs")
+    train = torch.ones(count, dtype=torch.bool).index_fill(0, valid, value=False)
+    return train.nonzero().flatten(), valid
+
+
+def _run(epochs: Generator[Epoch, None, Outcome], most: int, verbose: bool) -> Outcome:
+    """Train to the end; said aloud, in about ten lines."""
+    start = time.monotonic()
+    while True:
+        try:
+            epoch = next(epochs)
+        except StopIteration as end:
+            return end.value
+        if verbose and epoch.number % max(1, most // 10) == 0:
+            left = (time.monotonic() - start) / epoch.number * (most - epoch.number)
+            sys.stderr.write(
+                f"epoch {epoch.number} of {most}: loss {epoch.train_loss:.4f}, validation "
+                f"{epoch.valid_loss:.4f}, at most {math.ceil(left)} s left\n"
+            )
+
+
+def _sklearn(name: str) -> Any:  # noqa: ANN401
+    return getattr(import_module("sklearn.utils"), name)()
+
+
+def _tags(kind: str, **tags: Any) -> Any:  # noqa: ANN401
+    utils = import_module("sklearn.utils")
+    target, inputs = utils.TargetTags(required=False), utils.InputTags(two_d_array=False)
+    return utils.Tags(estimator_type=kind, target_tags=target, input_tags=inputs, **tags)

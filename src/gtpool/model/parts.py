@@ -1,0 +1,176 @@
+"""What a classifier is made of: encoders of nodes and edges, convolution blocks, the head."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, GCNConv, GINConv, MessagePassing
+from torch_geometric.utils import degree
+
+from gtpool.spec import ShapeSpec
+
+
+class CategoryEncoder(nn.Module):
+    """Sum of one embedding a column of codes, [N, F] -> [N, D], as OGB encodes atoms and bonds."""
+
+    def __init__(self, sizes: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.sizes = tuple(sizes)
+        self.table = nn.Embedding(sum(sizes), width)
+        first = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+        self.first: Tensor
+        self.register_buffer("first", first, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the embeddings anew, each column's table as a matrix of its own."""
+        with torch.no_grad():
+            for part in self.table.weight.split(self.sizes):
+                nn.init.xavier_uniform_(part)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Encode each row of codes."""
+        return self.table(codes + self.first).sum(1)
+
+
+class GCN(nn.Module):
+    """Kipf and Welling's convolution; a weight of edges enters, other edge features do not."""
+
+    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+        super().__init__()
+        self.weighted = shape.edge_weighted
+        self.conv = GCNConv(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """Convolve, [N, in] -> [N, out]."""
+        if not self.weighted:
+            return self.conv(x, edge_index)
+        if edge_attr is None:
+            raise ValueError("the model was made for weighted edges, and there are no edge_attr")
+        return self.conv(x, edge_index, edge_attr[:, 0])
+
+
+class GIN(nn.Module):
+    """Xu et al.'s convolution: a two-layer network of a node plus the sum of its neighbours."""
+
+    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+        super().__init__()
+        del shape  # edges enter by their presence alone
+        network = nn.Sequential(
+            nn.Linear(in_channels, out_channels),
+            nn.ReLU(),
+            nn.Linear(out_channels, out_channels),
+            nn.ReLU(),
+            nn.BatchNorm1d(out_channels),
+        )
+        self.conv = GINConv(network)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """Convolve, [N, in] -> [N, out]."""
+        del edge_attr
+        return self.conv(x, edge_index)
+
+
+class GAT(nn.Module):
+    """Velickovic et al.'s convolution, four heads side by side."""
+
+    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+        super().__init__()
+        del shape
+        self.conv = GATConv(in_channels, out_channels // 4, heads=4)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """Convolve, [N, in] -> [N, out]."""
+        del edge_attr
+        return self.conv(x, edge_index)
+
+
+class OgbGCN(MessagePassing):
+    """OGB's graph convolution with bond features.
+
+    .. math:: x_i' = relu(Wx_i + r) / d_i + sum_j relu(Wx_j + e_ij) / sqrt(d_i d_j)
+
+    with d the degree plus one, r a learned vector and e the encoded bond.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+        super().__init__(aggr="add")
+        if not shape.edge_categories:
+            raise ValueError("conv 'ogb-gcn' needs molecules with coded bonds; choose conv 'gcn'")
+        self.linear = nn.Linear(in_channels, out_channels)
+        self.root = nn.Parameter(torch.zeros(out_channels))
+        self.bonds = CategoryEncoder(shape.edge_categories, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        """Convolve, [N, in] -> [N, out]."""
+        x = self.linear(x)
+        deg = degree(edge_index[0], x.size(0), x.dtype) + 1
+        inverse = deg.rsqrt()
+        norm = inverse.index_select(0, edge_index[0]) * inverse.index_select(0, edge_index[1])
+        bonds = self.bonds(edge_attr)
+        own = (x + self.root).relu() / deg[:, None]
+        return self.propagate(edge_index, x=x, bonds=bonds, norm=norm) + own
+
+    def message(self, x_j: Tensor, bonds: Tensor, norm: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Send a neighbour through its bond."""
+        return norm[:, None] * (x_j + bonds).relu()
+
+
+CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
+    "gcn": GCN,
+    "gin": GIN,
+    "gat": GAT,
+    "ogb-gcn": OgbGCN,
+}
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "none": lambda _: nn.Identity(),
+    "batch": nn.BatchNorm1d,
+    "layer": nn.LayerNorm,
+}
+
+
+class Block(nn.Module):
+    """A convolution, its norm and ReLU, with the input added where asked and widths agree."""
+
+    def __init__(
+        self, conv: str, norm: str, residual: bool, in_channels: int, width: int, shape: ShapeSpec
+    ) -> None:
+        super().__init__()
+        self.conv = CONVS[conv](in_channels, width, shape)
+        self.norm = NORMS[norm](width)
+        self.residual = residual and in_channels == width
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """Convolve, [N, in] -> [N, width]."""
+        out = self.norm(self.conv(x, edge_index, edge_attr)).relu()
+        return out + x if self.residual else out
+
+
+def check_codes(name: str, codes: object, sizes: Sequence[int]) -> None:
+    """Raise a ValueError unless ``codes`` is an int64 matrix of codes below ``sizes``, by column.
+
+    A code too high would be looked up in the table of the next column.
+    """
+    columns = len(sizes)
+    if not isinstance(codes, Tensor) or codes.dtype != torch.long or codes.shape[1:] != (columns,):
+        raise ValueError(f"{name} must be int64 codes of categories in {columns} columns")
+    wrong = (codes < 0) | (codes >= torch.tensor(sizes, device=codes.device))
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{name}[{row}, {column}] is {int(codes[row, column])}, "
+            f"but the codes of that column are 0 to {sizes[column] - 1}"
+        )
+
+
+def head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Sequential:
+    """Three linear maps, in -> D -> D/2 -> outputs, with ReLU and dropout between them."""
+    return nn.Sequential(
+        nn.Linear(in_channels, width),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(width, width // 2),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(width // 2, outputs),
+    )

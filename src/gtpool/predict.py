@@ -1,0 +1,195 @@
+"""A saved model and graphs of anyone's in, one answer a graph out."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gtpool.data.apply import check_fit, read_schema
+from gtpool.data.schema import Schema, Task
+from gtpool.data.unseen import Unit, Unseen, read_unseen, truth
+from gtpool.model.bundle import Bundle
+from gtpool.study.run import choose_device
+from gtpool.study.store import write_whole
+from gtpool.train.fit import predict
+from gtpool.train.metric import METRICS
+
+
+class Prediction(NamedTuple):
+    """The answer to one row of the input."""
+
+    number: int
+    """Line of the file, or number of the graph from 0."""
+    id: str
+    """The SMILES of a table, the id of JSON lines, else nothing."""
+    value: str | tuple[float, ...] | None
+    """The class by its name, or a number a task: 0 or 1, or what is regressed."""
+    probabilities: tuple[float, ...]
+    """Of each class, or that each task is 1; none for regression."""
+    reason: str | None = None
+    """Why there is no answer, where there is none."""
+
+
+class Predictions(NamedTuple):
+    """The answers to all rows, in the order of the input."""
+
+    unit: Unit
+    """What a row's number counts."""
+    task: Task
+    targets: tuple[str, ...]
+    """Names of the classes or tasks."""
+    rows: tuple[Prediction, ...]
+
+
+def predict_source(
+    bundle: Bundle,
+    source: str | Path,
+    *,
+    data_dir: Path | None = None,
+    smiles_column: str | None = None,
+    device: str = "auto",
+) -> Predictions:
+    """Answer every row of a source; what cannot be predicted gets a reason.
+
+    Features are made by the recipe that the model was trained with. A file that does not fit the
+    model as a whole is an error.
+
+    Args:
+        bundle: What ``load_bundle`` gave.
+        source: A name of ``DATASETS``, or a path: a table of SMILES, JSON lines, a folder in TU or
+            OGB format, or a saved dataset. It needs no labels, and labels are not looked at.
+        data_dir: Where to look first for a dataset known by name.
+        smiles_column: Of a table; None takes the one that the model was trained on.
+        device: "auto", "cpu" or "cuda".
+    """
+    schema = _schema(bundle)
+    column = smiles_column or bundle.part("run", "data").get("smiles_column")
+    read = read_unseen(source, schema, data_dir=data_dir, smiles_column=column)
+    answers = _answers(schema, _logits(bundle, read, device))
+    rows = tuple(
+        Prediction(row.number, row.id, *next(answers))
+        if row.reason is None
+        else Prediction(row.number, row.id, None, (), row.reason)
+        for row in read.rows
+    )
+    return Predictions(read.unit, schema.task, schema.targets, rows)
+
+
+def evaluate_source(
+    bundle: Bundle,
+    source: str | Path,
+    *,
+    data_dir: Path | None = None,
+    smiles_column: str | None = None,
+    target_columns: Sequence[str] = (),
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Compare the answers with the labels of a source, whose classes must be the model's.
+
+    Args:
+        bundle: What ``load_bundle`` gave.
+        source: As for ``predict_source``, with labels.
+        data_dir: Where to look first for a dataset known by name.
+        smiles_column: Of a table; None takes the one that the model was trained on.
+        target_columns: Of a table; by default those that the model was trained on.
+        device: "auto", "cpu" or "cuda".
+
+    Returns:
+        ``metric``, its ``value``, ``higher_is_better``, the number of ``graphs`` that were
+        compared, and what was ``left_out`` with a reason each; of classes also ``targets`` and the
+        ``confusion`` matrix, a row for each true class.
+    """
+    schema = _schema(bundle)
+    trained = bundle.part("run", "data")
+    columns = target_columns or trained.get("target_columns") or ()
+    if not columns and schema.task != "classes":
+        columns = schema.targets
+    read = read_unseen(
+        source,
+        schema,
+        data_dir=data_dir,
+        smiles_column=smiles_column or trained.get("smiles_column"),
+        target_columns=columns,
+    )
+    told = [row for row in read.rows if row.reason is None]
+    labelled = [place for place, row in enumerate(told) if row.label is not None]
+    if not labelled:
+        raise ValueError(f"{source} has no graph that has a label and can be predicted")
+    y = truth([told[place] for place in labelled], schema)
+    logits = _logits(bundle, read, device)[labelled]
+    metric = METRICS[schema.task]
+    left_out = [(row.number, row.reason) for row in read.rows if row.reason is not None]
+    left_out += [(row.number, "no label") for row in told if row.label is None]
+    found: dict[str, Any] = {
+        "metric": metric.name,
+        "value": metric.measure(logits, y),
+        "higher_is_better": metric.higher_is_better,
+        "graphs": len(labelled),
+        "left_out": [{read.unit: number, "reason": why} for number, why in sorted(left_out)],
+    }
+    if schema.task == "classes":
+        cells = y * schema.num_outputs + logits.argmax(1)
+        counts = cells.bincount(minlength=schema.num_outputs**2)
+        found["targets"] = list(schema.targets)
+        found["confusion"] = counts.view(schema.num_outputs, -1).tolist()
+    return found
+
+
+def write_predictions(path: Path, predictions: Predictions) -> None:
+    """Write one line a row of the input as CSV, whole or not at all.
+
+    The columns are the row's line or graph, its id, the prediction (one column a task, where there
+    are several), ``p_NAME`` for the probability of each class or task, and the reason.
+    """
+    targets = predictions.targets
+    single = predictions.task == "classes" or len(targets) == 1
+    answers = ["prediction"] if single else [f"prediction_{name}" for name in targets]
+    shares = [] if predictions.task == "regression" else [f"p_{name}" for name in targets]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([predictions.unit, "id", *answers, *shares, "reason"])
+    for row in predictions.rows:
+        value = (row.value,) if isinstance(row.value, str) else row.value
+        told = value or [""] * len(answers)
+        chances = [f"{share:.6f}" for share in row.probabilities] or [""] * len(shares)
+        writer.writerow([row.number, row.id, *told, *chances, row.reason or ""])
+    write_whole(path, text.getvalue().encode())
+
+
+def _schema(bundle: Bundle) -> Schema:
+    where = str(bundle.folder or "the model")
+    schema = read_schema(bundle.about.get("schema"), where)
+    if schema.num_outputs != bundle.model.shape.outputs:
+        raise ValueError(
+            f"{where} names {schema.num_outputs} targets, but its network has "
+            f"{bundle.model.shape.outputs} outputs"
+        )
+    return schema
+
+
+def _logits(bundle: Bundle, read: Unseen, device: str) -> Tensor:
+    """Run the model over the graphs that can be predicted, [graphs, outputs]."""
+    if read.data is None:
+        return torch.empty(0, bundle.model.shape.outputs)
+    check_fit(read.data, bundle.model.shape, edges=bundle.model.uses_edge_features)
+    chosen = choose_device(device)
+    model, data = bundle.model.to(chosen), read.data.to(chosen)
+    return predict(model, data, torch.arange(len(data))).cpu()
+
+
+def _answers(
+    schema: Schema, logits: Tensor
+) -> Iterator[tuple[str | tuple[float, ...], tuple[float, ...]]]:
+    """Give the value and the probabilities of each graph."""
+    if schema.task == "regression":
+        yield from ((tuple(row), ()) for row in logits.tolist())
+    elif schema.task == "binary":
+        for row in logits.double().sigmoid().tolist():
+            yield tuple(int(share >= 0.5) for share in row), tuple(row)
+    else:
+        for row in logits.double().softmax(1).tolist():
+            yield schema.targets[row.index(max(row))], tuple(row)

@@ -1,0 +1,188 @@
+"""From the rows of runs to the numbers that people read: each is computed here, once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
+from re import sub
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+
+FOLDED = ("fixed", "stratified")
+"""The split rules that have folds."""
+_PERCENT = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
+
+
+class Cell(NamedTuple):
+    """One figure of a table: a mean with its spread and what it rests on."""
+
+    metric: str
+    mean: float | None
+    """Mean over seeds of the mean over folds; None where no run is done."""
+    std: float | None
+    """Standard deviation (n - 1) of what ``spread`` names; None for a single value."""
+    spread: str
+    """What the deviation is over: "seeds", or "folds" where there is one seed."""
+    n: int
+    """Runs that count."""
+    missing: int
+    """Runs that failed or are not there; they are in no mean."""
+
+    @property
+    def text(self) -> str:
+        """The figure in words, such as ``85.61 ± 6.20``."""
+        if self.mean is None:
+            return "missing"
+        spread = "" if self.std is None else f" ± {shown(self.std, self.metric)}"
+        return shown(self.mean, self.metric) + spread
+
+    @property
+    def evidence(self) -> str:
+        """What the figure rests on, in words."""
+        over = "" if self.std is None else f", ± standard deviation over {self.spread}"
+        gone = f", {self.missing} missing" if self.missing else ""
+        return f"{self.n} {'run' if self.n == 1 else 'runs'}{over}{gone}"
+
+
+class Grid(NamedTuple):
+    """The test metric of each run, by seed and fold."""
+
+    metric: str
+    seeds: tuple[int, ...]
+    folds: tuple[int, ...]
+    """Numbered from 0; a single 0 where the split has no folds."""
+    values: tuple[tuple[float | None, ...], ...]
+    """One line a seed, one column a fold; None where the run failed or is not there."""
+
+    @property
+    def means(self) -> tuple[float | None, ...]:
+        """Mean over the folds that are there, a seed."""
+        there = [[value for value in line if value is not None] for line in self.values]
+        return tuple(fmean(line) if line else None for line in there)
+
+
+def grid(rows: Iterable[Row]) -> Grid:
+    """Lay out the runs of one method on one dataset by seed and fold.
+
+    Where the split rule has folds, all of them are expected, for each seed that was begun.
+
+    Args:
+        rows: Rows as the store keeps them; two for one seed and fold are an error.
+    """
+    rows = list(rows)
+    if not rows:
+        raise ValueError("there are no runs to sum up")
+    (metric,) = _only("metric", {row["metric"] for row in rows if _done(row)} or {"accuracy"})
+    _only("method or dataset", {_without_place(row["spec"]) for row in rows})
+    found: dict[tuple[int, int], float | None] = {}
+    for row in rows:
+        place = row["spec"]["seed"], _fold(row)
+        if place in found:
+            raise ValueError(f"two runs have seed {place[0]} and fold {place[1] + 1}")
+        found[place] = _test(row)
+    split = rows[0]["spec"]["split"]
+    seeds = sorted({seed for seed, _ in found})
+    folds = sorted({fold for _, fold in found})
+    if split["rule"] in FOLDED or folds[-1] > 0:
+        folds = list(range(split["folds"]))
+    values = tuple(tuple(found.get((seed, fold)) for fold in folds) for seed in seeds)
+    return Grid(metric, tuple(seeds), tuple(folds), values)
+
+
+def summary(rows: Iterable[Row]) -> Cell:
+    """Sum up the runs of one method on one dataset.
+
+    The mean is that over seeds of the mean over folds, the deviation that over seeds. One seed has
+    its deviation over folds, and the cell says so.
+
+    Example:
+        >>> split = {"rule": "stratified", "folds": 3}
+        >>> rows = [
+        ...     {"status": "done", "metric": "accuracy", "test": test,
+        ...      "spec": {"seed": 42, "split": {**split, "fold": fold}}}
+        ...     for fold, test in enumerate([0.8, 0.9])
+        ... ]
+        >>> cell = summary(rows)
+        >>> cell.text, cell.evidence
+        ('85.00 ± 7.07', '2 runs, ± standard deviation over folds, 1 missing')
+    """
+    laid = grid(rows)
+    values = [value for line in laid.values for value in line if value is not None]
+    means = [mean for mean in laid.means if mean is not None]
+    total = len(laid.seeds) * len(laid.folds)
+    spread = "seeds" if len(laid.seeds) > 1 else "folds"
+    spreading = means if spread == "seeds" else values
+    return Cell(
+        laid.metric,
+        fmean(means) if means else None,
+        stdev(spreading) if len(spreading) > 1 else None,
+        spread,
+        len(values),
+        total - len(values),
+    )
+
+
+def best(rows: Iterable[Row]) -> Row | None:
+    """Give the finished run of the lowest validation loss, the first of equals; None if none is."""
+    return min((row for row in rows if _done(row)), key=lambda row: row["valid_loss"], default=None)
+
+
+def rule_of(row: Row) -> str:
+    """Name the rule that divided the graphs, without the number of the fold.
+
+    Example:
+        >>> rule_of({"split": {"rule": "stratified folds, seed 0, fold 3 of 10"}})
+        'stratified folds, seed 0, 10 folds'
+    """
+    return sub(r"fold \d+ of (\d+)", r"\1 folds", row["split"]["rule"])
+
+
+def shown(value: float | None, metric: str) -> str:
+    """Write a value of a metric: a share in percent, another as it is.
+
+    Example:
+        >>> shown(0.8561, "accuracy"), shown(1.5, "rmse"), shown(None, "rmse")
+        ('85.61', '1.500', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{100 * value:.2f}" if metric in _PERCENT else f"{value:.4g}".ljust(5, "0")
+
+
+def titled(metric: str) -> str:
+    """Name a metric with its unit.
+
+    Example:
+        >>> titled("accuracy"), titled("rmse")
+        ('accuracy, %', 'RMSE')
+    """
+    return f"{_PERCENT[metric]}, %" if metric in _PERCENT else metric.upper()
+
+
+def _done(row: Row) -> bool:
+    return row["status"] == "done"
+
+
+def _test(row: Row) -> float | None:
+    """Give what a run reports; one that failed, or whose test part has one class, has nothing."""
+    value = row["test"] if _done(row) else None
+    return None if value is None or isnan(value) else value
+
+
+def _fold(row: Row) -> int:
+    split = row["spec"]["split"]
+    return 0 if split["rule"] not in (*FOLDED, "auto") else split["fold"]
+
+
+def _only(what: str, values: set[str]) -> Sequence[str]:
+    if len(values) > 1:
+        raise ValueError(
+            f"these runs differ in their {what}, so that no mean of them means anything"
+        )
+    return list(values)
+
+
+def _without_place(spec: Mapping[str, Any]) -> str:
+    """Write what a run is but for its seed and fold."""
+    split = {key: value for key, value in spec["split"].items() if key != "fold"}
+    return repr([spec.get("data"), spec.get("model"), spec.get("train"), split])

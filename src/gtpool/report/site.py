@@ -1,0 +1,132 @@
+"""One HTML page about some runs, which needs nothing beside itself."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gtpool.report.cells import Row, rule_of, summary, titled
+from gtpool.report.plot import INK
+from gtpool.report.table import methods_table, rules_table, runs_table
+from gtpool.study.store import write_whole
+
+
+class Section(NamedTuple):
+    """A method: its runs and what was drawn of them."""
+
+    name: str
+    rows: Sequence[Row]
+    pictures: Mapping[str, str]
+    """SVG elements, by their captions."""
+
+
+def write_report(
+    path: Path, title: str, sections: Sequence[Section], notes: Sequence[str] = ()
+) -> None:
+    """Write the page, whole or not at all; the same runs give the same bytes.
+
+    Args:
+        path: The HTML file.
+        title: What the runs were about.
+        sections: One for each method; with more than one, a table sets them side by side.
+        notes: What a reader must know of how the figures came about.
+    """
+    page = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("page.html.j2")
+    several = {section.name: section.rows for section in sections}
+    text = page.render(
+        title=title,
+        notes=notes,
+        methods=methods_table(several) if len(sections) > 1 else None,
+        sections=[_part(section, number) for number, section in enumerate(sections)],
+    )
+    write_whole(path, text.encode())
+
+
+def _part(section: Section, number: int) -> dict[str, Any]:
+    """Give the values of a section that the page shows."""
+    cell, done = summary(section.rows), [row for row in section.rows if row["status"] == "done"]
+    return {
+        "name": section.name,
+        "cell": cell,
+        "metric": titled(cell.metric),
+        "facts": _facts(section.rows, done),
+        "runs": runs_table(section.rows),
+        "rules": rules_table(section.rows) if done else None,
+        "failed": [_failure(row) for row in section.rows if row["status"] == "failed"],
+        "pictures": [
+            (caption, _inline(svg, caption, f"s{number}p{place}-"))
+            for place, (caption, svg) in enumerate(section.pictures.items())
+        ],
+        "splits": [_split(row) for row in done],
+        "settings": json.dumps(section.rows[0]["spec"], indent=2, ensure_ascii=False),
+    }
+
+
+def _facts(rows: Sequence[Row], done: Sequence[Row]) -> dict[str, str]:
+    """Say in words what was run, and on what."""
+    spec = rows[0]["spec"]
+    data, model, train = spec["data"], spec["model"], spec["train"]
+    facts = {"data": data["source"], "network": _network(model)}
+    patience = train["patience"]
+    stop = "" if patience is None else f" (fewer once {patience} have not lowered the loss)"
+    facts["training"] = (
+        f"{train['epochs']} epochs{stop}, batches of {train['batch_size']}, "
+        f"learning rate {train['lr']:g}, epoch chosen by validation {train['select']}"
+    )
+    if not done:
+        return facts
+    facts["split"] = _listed(rule_of(row) for row in done)
+    facts["parameters"] = f"{done[0]['parameters']:,}"
+    facts["time"] = f"{sum(row['seconds'] for row in done):.1f} s, all runs together"
+    facts["device"] = _listed(row["device"] for row in done)
+    facts["versions"] = _listed(
+        ", ".join(f"{name} {number}" for name, number in row["versions"].items()) for row in done
+    )
+    facts["commit"] = _listed(row["commit"] or "not known" for row in done)
+    facts["finished"] = max(row["finished"] for row in done)
+    return facts
+
+
+def _network(model: Mapping[str, Any]) -> str:
+    layers = f"{model['levels'] * model['convs_per_level']} × {model['conv']}"
+    options = ", ".join(f"{name} {value}" for name, value in model["pool_options"].items())
+    pool = model["pool"] + (f" ({options})" if options else "")
+    pooled = "no pooling" if pool == "none" else f"{pool} at ratio {model['ratio']:g}"
+    return f"{layers}, {pooled}, read-out {model['readout']}, width {model['width']}"
+
+
+def _listed(values: Any) -> str:  # noqa: ANN401
+    """Join what differs; runs that were made in one go have one value."""
+    return "; ".join(dict.fromkeys(map(str, values)))
+
+
+def _failure(row: Row) -> tuple[str, str]:
+    spec = row["spec"]
+    return f"seed {spec['seed']}, fold {spec['split']['fold'] + 1}", row["error"] or "no reason"
+
+
+def _split(row: Row) -> tuple[str, ...]:
+    spec, split = row["spec"], row["split"]
+    sizes = (str(split[part]) for part in ("train", "valid", "test"))
+    place = f"{spec['split']['fold'] + 1}", str(spec["seed"])
+    epochs = f"{row['epoch']} of {row['epochs_run']}"
+    return *place, *sizes, split["digest"], epochs
+
+
+def _inline(svg: str, caption: str, prefix: str) -> Markup:
+    """Fit a drawing into a page: ink of the page's colour, ids that no other drawing has."""
+    svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}", svg.replace(INK, "currentColor"))
+    svg = re.sub(r'^<svg ([^>]*?)width="[^"]*"', r"<svg \1", svg, count=1)
+    svg = re.sub(r'^<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
+    label = Markup("<svg role='img' aria-label='{}' ").format(caption)
+    return label + Markup(svg.removeprefix("<svg "))  # noqa: S704 - drawn by us, text escaped

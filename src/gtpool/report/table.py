@@ -1,0 +1,86 @@
+"""Tables as plain values, and how they are written for a terminal or in Markdown."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gtpool.report.cells import Row, grid, shown, summary, titled
+
+
+class Table(NamedTuple):
+    """Headings, and lines of as many cells."""
+
+    heads: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        """Write a Markdown table; the first column is text, the others are numbers."""
+        rule = ("---", *("---:" for _ in self.heads[1:]))
+        cells = (self.heads, rule, *self.lines)
+        return "\n".join(f"| {' | '.join(_escape(cell) for cell in line)} |" for line in cells)
+
+    def terminal(self) -> str:
+        """Write columns of even width."""
+        lines = (self.heads, *self.lines)
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.heads))]
+        return "\n".join(_aligned(line, widths) for line in lines)
+
+
+def methods_table(methods: Mapping[str, Sequence[Row]]) -> Table:
+    """Set methods side by side.
+
+    Args:
+        methods: The rows of each, by its name; all on the same metric.
+    """
+    cells = {name: summary(rows) for name, rows in methods.items()}
+    metric = next(iter(cells.values())).metric
+    lines: list[tuple[str, ...]] = []
+    for name, cell in cells.items():
+        done = [row for row in methods[name] if row["status"] == "done"]
+        weights = f"{done[0]['parameters']:,}" if done else "–"
+        seconds = f"{sum(row['seconds'] for row in done) / len(done):.1f}" if done else "–"
+        lines.append((name, cell.text, str(cell.n), str(cell.missing), weights, seconds))
+    heads = ("method", titled(metric), "runs", "missing", "parameters", "seconds a run")
+    return Table(heads, tuple(lines))
+
+
+def runs_table(rows: Sequence[Row]) -> Table:
+    """Lay out the test metric of every run: one line a fold, one column a seed, the mean below.
+
+    A run that failed or is not there is a dash.
+    """
+    laid = grid(rows)
+    lines = [
+        (f"{fold + 1}", *(shown(line[place], laid.metric) for line in laid.values))
+        for place, fold in enumerate(laid.folds)
+    ]
+    if len(laid.folds) > 1:
+        lines.append(("mean", *(shown(mean, laid.metric) for mean in laid.means)))
+    return Table(("fold", *(f"seed {seed}" for seed in laid.seeds)), tuple(lines))
+
+
+def rules_table(rows: Sequence[Row]) -> Table:
+    """Say what other rules of choosing the epoch would have reported of the same runs."""
+    done = [row for row in rows if row["status"] == "done"]
+    lines: list[tuple[str, ...]] = []
+    for rule, words in _RULES.items():
+        cell = summary([{**row, "test": row["other_rules"][rule]} for row in done])
+        lines.append((words, cell.text))
+    return Table(("epoch of", titled(done[0]["metric"])), tuple(lines))
+
+
+_RULES = {
+    "valid_loss": "the lowest validation loss",
+    "valid_metric": "the best validation metric",
+    "last": "the end",
+    "best_test": "the best test metric (optimistic: it looks at the answers)",
+}
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = line
+    right = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
+    return "  ".join([first.ljust(widths[0]), *right]).rstrip()

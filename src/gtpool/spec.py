@@ -1,0 +1,206 @@
+"""What a run is, as a value: frozen, hashable, written as JSON and read back. Stdlib only."""
+
+import dataclasses
+import json
+from dataclasses import MISSING, dataclass, field, is_dataclass
+from difflib import get_close_matches
+from hashlib import sha256
+from math import isfinite
+from types import UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+Conv = Literal["gcn", "gin", "gat", "ogb-gcn"]
+Readout = Literal["mean", "max", "sum", "mean-max"]
+Norm = Literal["none", "batch", "layer"]
+Combine = Literal["sum", "cat"]
+Select = Literal["loss", "metric"]
+SplitRule = Literal["auto", "fixed", "stratified", "scaffold", "random", "column"]
+
+
+class _Spec:
+    """What all specs share: a strict door from JSON, and the way back."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values that ``from_json`` reads back."""
+        value = dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
+        return json.loads(json.dumps(value))  # tuples become the lists that come back from a file
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], where: str = "") -> Self:
+        """Read a spec; an unknown key or a value that does not fit is an error that names it.
+
+        Args:
+            value: Plain values, as JSON or TOML gives them; what is left out keeps its default.
+            where: Name of the enclosing key, for the message.
+        """
+        types = get_type_hints(cls)
+        for key in value:
+            if key not in types:
+                near = get_close_matches(key, types, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                known = ", ".join(types)
+                raise ValueError(f"unknown option {where}{key!r}{hint} (known: {known})")
+        for part in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
+            needed = part.default is MISSING and part.default_factory is MISSING
+            if needed and part.name not in value:
+                raise ValueError(f"option {where}{part.name} is missing")
+        given = {key: _read(types[key], part, f"{where}{key}") for key, part in value.items()}
+        return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec(_Spec):
+    """Which graphs, and how their nodes become features."""
+
+    source: str
+    """A name of ``DATASETS`` or a path."""
+    features: str = "gmt"
+    """A key of ``FEATURES``."""
+    standardize: bool = True
+    """Scale continuous attributes by the training part's mean and deviation."""
+    smiles_column: str | None = None
+    """Of a table: the column of SMILES; None takes the one named so."""
+    target_columns: tuple[str, ...] = ()
+    """Of a table: what to predict; none takes the only other column."""
+    split_column: str | None = None
+    """Of a table: train, valid or test, for the split rule "column"."""
+    task: Literal["classes", "binary", "regression"] | None = None
+    """Of a table or JSON lines: the kind of target; None tells by the values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSpec(_Spec):
+    """Which graphs train, choose the epoch, and test."""
+
+    rule: SplitRule = "auto"
+    """How graphs are divided; "auto" takes the set's own rule: fixed folds, OGB's split, strata."""
+    folds: int = 10
+    """Parts of a cross-validation."""
+    fold: int = 0
+    """Which part tests, from 0; ignored by rules without folds."""
+    seed: int = 0
+    """Seed of the rules that draw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeSpec(_Spec):
+    """What a model is fed and asked, as the data fixes it."""
+
+    outputs: int
+    """Logits: one a class, or one a task."""
+    node_width: int = 0
+    """Columns of float node features; 0 where nodes are codes of categories."""
+    node_categories: tuple[int, ...] = ()
+    """Number of categories of each column of codes."""
+    edge_width: int = 0
+    """Columns of float edge features."""
+    edge_categories: tuple[int, ...] = ()
+    """Number of categories of each column of edge codes."""
+    edge_weighted: bool = False
+    """Whether the first edge feature is a weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(_Spec):
+    """The network: encoder, then (conv, pool, read-out) x levels, then head."""
+
+    pool: str = "gtpool-v"
+    """A key of ``POOLS``, or "none" for a flat model."""
+    conv: Conv = "gcn"
+    readout: Readout = "mean-max"
+    combine: Combine = "sum"
+    """How the read-outs of the levels become one vector."""
+    width: int = 128
+    levels: int = 3
+    convs_per_level: int = 1
+    ratio: float | int = 0.5  # 1.0 keeps all nodes, 1 keeps one
+    """Share of nodes that each level keeps; an int keeps that many."""
+    dropout: float = 0.5
+    """Share of units dropped in the head."""
+    norm: Norm = "none"
+    residual: bool = False
+    """Add a convolution's input to its output where the widths agree."""
+    read_input: bool = False
+    """Read out level 0 before it is pooled, too."""
+    pool_options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the pooler, such as ``heads`` or ``gate``."""
+
+    def __hash__(self) -> int:
+        """Hash the JSON, since options are a dict."""
+        return hash(json.dumps(self.to_json(), sort_keys=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec(_Spec):
+    """How the network is trained, and which epoch is kept."""
+
+    epochs: int = 500
+    batch_size: int = 128
+    lr: float = 5e-4
+    weight_decay: float = 1e-4
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    warmup: int = 50
+    """Epochs over which the learning rate rises, before its cosine fall."""
+    patience: int | None = 50
+    """Stop when the validation loss has not improved for more epochs than this."""
+    select: Select = "loss"
+    """The kept epoch has the lowest validation loss, or the best validation metric."""
+    class_weights: bool = False
+    """Weigh classes inversely to their share of the training part."""
+
+
+TU = TrainSpec()
+"""The protocol of the TU sets: validation loss stops the run and picks the epoch."""
+OGB = TrainSpec(lr=1e-3, patience=None, select="metric")
+"""The protocol of the OGB sets: all epochs, the best validation ROC-AUC picks the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(_Spec):
+    """One run: train once, test once."""
+
+    data: DataSpec
+    split: SplitSpec = SplitSpec()
+    model: ModelSpec = ModelSpec()
+    train: TrainSpec = TU
+    seed: int = 42
+
+    @property
+    def key(self) -> str:
+        """A short digest: equal specs have equal keys, on any machine."""
+        plain = type(self).from_json(self.to_json()).to_json()  # where 1 is 1.0 if a float is due
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return sha256(text.encode()).hexdigest()[:16]
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
+    """Check one value against the type of its field."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} must be a table of options, got {value!r}")
+        return kind.from_json(value, f"{where}.")  # pyright: ignore[reportAttributeAccessIssue]
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        inner = get_args(kind)[0]
+        return tuple(_read(inner, part, f"{where}[{at}]") for at, part in enumerate(value))
+    choices = [part for part in _members(kind) if not isinstance(part, type)]
+    types = tuple(part for part in _members(kind) if isinstance(part, type))
+    if float in types and int not in types and type(value) is int:
+        value = float(value)
+    fits = isinstance(value, types) and (bool in types or not isinstance(value, bool))
+    if value in choices or (fits and not (isinstance(value, float) and not isfinite(value))):
+        return value
+    if choices:
+        listed = ", ".join(str(choice) for choice in choices)
+        raise ValueError(f"{where} must be one of {listed}, got {value!r}")
+    names = " or ".join("nothing" if part is type(None) else part.__name__ for part in types)
+    raise ValueError(f"{where} must be {names}, got {value!r}")
+
+
+def _members(kind: Any) -> list[Any]:  # noqa: ANN401
+    """List what a field may hold: types, and the values of a Literal."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return [member for part in get_args(kind) for member in _members(part)]
+    return [get_origin(kind) or kind]

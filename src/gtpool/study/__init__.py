@@ -1,0 +1,1 @@
+"""One run and many: from specs to stored rows."""

@@ -1,0 +1,260 @@
+"""What a run starts from: the graphs that a spec names, their split, the shape of the model."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.jsonl import read_jsonl
+from gtpool.data.locate import find_raw, locate, splits_folder
+from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, scaffolds
+from gtpool.data.registry import DATASETS
+from gtpool.data.sources import load
+from gtpool.data.split import (
+    Split,
+    column_split,
+    fixed_folds,
+    ogb_split,
+    random_split,
+    scaffold_split,
+    stratified_folds,
+)
+from gtpool.data.table import Skipped, read_table
+from gtpool.spec import DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
+
+FIXED_FOLDS = 10
+_TABLES = (".csv", ".tsv", ".tab")
+_State = tuple[tuple[Path, int, int], ...]
+
+
+class Loaded(NamedTuple):
+    """Graphs, and what else their source says of them."""
+
+    dataset: GraphDataset
+    name: str | None
+    """The key of ``DATASETS``; None for graphs of the user's own."""
+    smiles: tuple[str, ...] | None = None
+    """Of a table: the SMILES of each graph."""
+    lines: tuple[int, ...] | None = None
+    """Of a table: the line of each graph."""
+    split_values: tuple[str, ...] | None = None
+    """Of a table with a split column: what it says of each graph."""
+    skipped: tuple[Skipped, ...] = ()
+    """Of a table: the rows that could not be used."""
+
+
+def load_data(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
+    """Load what a spec names; the same again costs nothing while its files stay as they are.
+
+    Args:
+        spec: The source, and the options of its kind; one that does not apply is an error.
+        data_dir: Where to look first for a dataset known by name.
+    """
+    return _load_data(spec, data_dir, _state(spec.source, data_dir))
+
+
+def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) -> Split:
+    """Divide the graphs; the split says by which rule.
+
+    "auto" takes OGB's own split for its sets, the fixed folds of the GMT protocol for a TU set
+    whose index files are there, the split column of a table that has one, else stratified folds
+    for classes and a random split for other targets.
+
+    Args:
+        spec: The rule, the fold and the seed.
+        loaded: What ``load_data`` gave.
+        data_dir: Where to look first for index files.
+    """
+    rule = _rule(spec, loaded, data_dir)
+    if rule in ("fixed", "stratified") and not 0 <= spec.fold < spec.folds:
+        raise ValueError(f"fold must be 0 to {spec.folds - 1}, got {spec.fold}")
+    split = _SPLITS[rule](spec, loaded, data_dir)
+    if rule != "stratified" or not _has_fixed_folds(loaded):
+        return split
+    missing = _fixed_folder(loaded, data_dir) is None
+    hint = f": `gtpool data get {loaded.name}` gets them" if missing else ""
+    return replace(split, rule=f"{split.rule} (not the fixed folds of the protocol{hint})")
+
+
+def lay_out(spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None) -> list[RunSpec]:
+    """Give the runs of a cross-validation: all folds, or the one split of a rule without, by seeds.
+
+    "auto" is settled here, so that runs on other splits have other keys.
+
+    Args:
+        spec: One run; its fold does not matter, and its seed is the first.
+        seeds: How many seeds, one after the other.
+        data_dir: Where to look first for a dataset known by name.
+    """
+    rule = _rule(spec.split, load_data(spec.data, data_dir), data_dir)
+    folds = spec.split.folds if rule in ("fixed", "stratified") else 1
+    return [
+        replace(spec, split=replace(spec.split, rule=rule, fold=fold), seed=spec.seed + seed)
+        for seed in range(seeds)
+        for fold in range(folds)
+    ]
+
+
+def shape_of(dataset: GraphDataset) -> ShapeSpec:
+    """Say what a model of this data is fed and asked."""
+    kind = dataset.schema.recipe.kind
+    atoms, bonds = (ATOM_SIZES, BOND_SIZES) if kind == "molecule" else (None, None)
+    coded = kind in {"molecule", "given"}  # other recipes hold one-hot columns as small integers
+    node_width, node_categories = _columns(dataset.x, atoms, coded)
+    edge_width, edge_categories = _columns(dataset.edge_attr, bonds, coded)
+    return ShapeSpec(
+        outputs=dataset.schema.num_outputs,
+        node_width=node_width,
+        node_categories=node_categories,
+        edge_width=edge_width,
+        edge_categories=edge_categories,
+        edge_weighted=dataset.schema.recipe.edge_weighted,
+    )
+
+
+def source_digest(source: str) -> str | None:
+    """Sum up the files of the user's that a run starts from; None for a set known by name."""
+    return None if source in DATASETS else _digest(_state(source, None))
+
+
+def _columns(
+    features: Tensor | None, sizes: tuple[int, ...] | None, coded: bool
+) -> tuple[int, tuple[int, ...]]:
+    """Give the number of columns of numbers, or the categories of each column of codes."""
+    if features is None:
+        return 0, ()
+    if features.is_floating_point() or not coded:
+        return features.size(1), ()
+    return 0, sizes or tuple(int(top) + 1 for top in features.long().amax(0))
+
+
+@lru_cache(maxsize=64)
+def _digest(state: _State) -> str:
+    digest = sha256()
+    for path, _, _ in state:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=4)
+def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
+    del state  # there to tell a changed file from the one that was read before
+    path = Path(spec.source)
+    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    named = spec.source in DATASETS
+    table, jsonl = not named and ending in _TABLES, not named and ending == ".jsonl"
+    for option, applies, kind in (
+        ("smiles_column", table, "a table"),
+        ("target_columns", table, "a table"),
+        ("split_column", table, "a table"),
+        ("task", table or jsonl, "a table or JSON lines"),
+    ):
+        if getattr(spec, option) and not applies:
+            raise ValueError(f"{option} is an option of {kind}, and {spec.source} is none")
+    if table and spec.features == "gmt" and path.is_file():
+        found = read_table(
+            path,
+            smiles_column=spec.smiles_column,
+            target_columns=spec.target_columns or None,
+            split_column=spec.split_column,
+            task=spec.task,
+        )
+        return Loaded(found.dataset, None, found.smiles, found.lines, found.split, found.skipped)
+    if jsonl and path.is_file():
+        return Loaded(read_jsonl(path, features=spec.features, task=spec.task), None)
+    data = load(spec.source, data_dir=data_dir, features=spec.features)
+    return Loaded(data, spec.source if named else None)
+
+
+def _state(source: str, data_dir: Path | None) -> _State:
+    """Tell where a set known by name lies, or the age and size of each file of the user's."""
+    if source in DATASETS:
+        folder = locate(source, data_dir).folder
+        return () if folder is None else ((folder, 0, 0),)
+    top = Path(source).absolute()
+    files = sorted(top.rglob("*")) if top.is_dir() else [top] if top.exists() else []
+    stats = ((path, path.stat()) for path in files if path.is_file())
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
+
+
+def _rule(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> SplitRule:
+    """Settle what "auto" means for these graphs."""
+    if spec.rule != "auto":
+        return spec.rule
+    if _is_ogb(loaded):
+        return "scaffold"
+    if _has_fixed_folds(loaded) and spec.folds == FIXED_FOLDS:
+        return "stratified" if _fixed_folder(loaded, data_dir) is None else "fixed"
+    if loaded.split_values is not None:
+        return "column"
+    return "stratified" if loaded.dataset.schema.task == "classes" else "random"
+
+
+def _fixed(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
+    if not _has_fixed_folds(loaded):
+        raise ValueError(f"{_called(loaded)} has no fixed folds; choose another split rule")
+    if spec.folds != FIXED_FOLDS:
+        raise ValueError(f"the fixed folds are {FIXED_FOLDS}, not {spec.folds}")
+    folder = _fixed_folder(loaded, data_dir)
+    if folder is None:
+        raise FileNotFoundError(
+            f"the fixed folds of {loaded.name} are not here; `gtpool data get {loaded.name}` gets "
+            "them, or set GTPOOL_DATA"
+        )
+    return fixed_folds(folder, len(loaded.dataset))[spec.fold]
+
+
+def _stratified(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
+    del data_dir
+    return stratified_folds(loaded.dataset.y, spec.folds, spec.seed)[spec.fold]
+
+
+def _scaffold(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
+    del spec
+    if _is_ogb(loaded) and loaded.name is not None:
+        return ogb_split(find_raw(loaded.name, data_dir))
+    if loaded.smiles is None:
+        raise ValueError(f"a scaffold split needs a table of SMILES, and {_called(loaded)} is none")
+    return scaffold_split(scaffolds(loaded.smiles))
+
+
+def _random(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
+    del data_dir
+    return random_split(len(loaded.dataset), seed=spec.seed)
+
+
+def _column(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
+    del spec, data_dir
+    if loaded.split_values is None:
+        raise ValueError("split rule 'column' needs a split_column, the name of a table's column")
+    return column_split(loaded.split_values)
+
+
+_SPLITS: dict[str, Callable[[SplitSpec, Loaded, Path | None], Split]] = {
+    "fixed": _fixed,
+    "stratified": _stratified,
+    "scaffold": _scaffold,
+    "random": _random,
+    "column": _column,
+}
+
+
+def _is_ogb(loaded: Loaded) -> bool:
+    return loaded.name is not None and DATASETS[loaded.name].family == "OGB"
+
+
+def _has_fixed_folds(loaded: Loaded) -> bool:
+    return loaded.name is not None and DATASETS[loaded.name].folds_sha256 is not None
+
+
+def _fixed_folder(loaded: Loaded, data_dir: Path | None) -> Path | None:
+    return None if loaded.name is None else splits_folder(loaded.name, data_dir)
+
+
+def _called(loaded: Loaded) -> str:
+    return loaded.name or loaded.dataset.schema.name

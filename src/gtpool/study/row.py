@@ -1,0 +1,133 @@
+"""What a run leaves behind: plain values for the store."""
+
+import math
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch_geometric
+
+import gtpool
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.split import Split
+from gtpool.model.classifier import Classifier
+from gtpool.spec import RunSpec
+from gtpool.study.inputs import source_digest
+from gtpool.study.pool import ATTEMPTS
+from gtpool.study.store import Row
+from gtpool.train.fit import Outcome
+from gtpool.train.metric import METRICS
+
+_CURVES = ("train_loss", "valid_loss", "valid_metric", "test_metric")
+
+
+def blank(spec: RunSpec) -> Row:
+    """Give a row of a run of which nothing is known yet."""
+    unknown = ("metric", "higher_is_better", "test", "valid_loss", "valid_metric", "epoch")
+    return {
+        "key": spec.key,
+        "spec": spec.to_json(),
+        "status": "done",
+        "error": None,
+        **dict.fromkeys(unknown),
+        "epochs_run": None,
+        "other_rules": {},
+        "curves": {},
+        "split": {},
+        "source_digest": source_digest(spec.data.source),
+        "parameters": None,
+    }
+
+
+def opening(data: GraphDataset, split: Split, model: Classifier) -> Row:
+    """Give what is known before the first epoch."""
+    metric = METRICS[data.schema.task]
+    sizes = {name: getattr(split, name).numel() for name in ("train", "valid", "test")}
+    return {
+        "metric": metric.name,
+        "higher_is_better": metric.higher_is_better,
+        "split": {"rule": split.rule, "digest": split.digest, **sizes},
+        "parameters": sum(part.numel() for part in model.parameters()),
+    }
+
+
+def numbers(outcome: Outcome) -> Row:
+    """Give what a run gave; a number that is not finite is null, as JSON has none."""
+    best, epochs = outcome.best, outcome.epochs
+    return {
+        "test": _finite(best.test_metric),
+        "valid_loss": _finite(best.valid_loss),
+        "valid_metric": _finite(best.valid_metric),
+        "epoch": best.number,
+        "epochs_run": len(epochs),
+        "other_rules": {rule: _finite(value) for rule, value in outcome.other_rules.items()},
+        "curves": {
+            name: [_finite(round(getattr(epoch, name), 6)) for epoch in epochs] for name in _CURVES
+        },
+    }
+
+
+def circumstances(place: torch.device, seconds: float) -> Row:
+    """Give the circumstances, which may differ between two runs of one spec."""
+    gpu = place.type == "cuda"
+    return {
+        "seconds": round(seconds, 3),
+        "peak_rss_mb": _peak_rss_mb(),
+        "peak_gpu_mb": round(torch.cuda.max_memory_allocated(place) / 1e6, 1) if gpu else None,
+        "device": torch.cuda.get_device_name(place) if gpu else "cpu",
+        "versions": {
+            "gtpool": gtpool.__version__,
+            "torch": torch.__version__,
+            "torch_geometric": torch_geometric.__version__,
+            "python": platform.python_version(),
+        },
+        "commit": _commit(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def lost(spec: RunSpec, exit_code: int) -> Row:
+    """Give the failed row of a run that no worker process survived."""
+    error = (
+        f"its process died {ATTEMPTS} times, last with exit code {exit_code}; "
+        "perhaps the memory was full"
+    )
+    place = torch.device("cpu")
+    return blank(spec) | {"status": "failed", "error": error} | circumstances(place, 0.0)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _peak_rss_mb() -> float | None:
+    """Give the most memory that this process has had so far; None where the system is silent."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return round(sizes[0] * 1024 / 1e6, 1) if sizes else None
+
+
+@cache
+def _commit() -> str | None:
+    """Name the commit of a checkout, "-dirty" if it was changed; None for an installed one."""
+    root = Path(gtpool.__file__).parents[2]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(  # noqa: S603 - git, by its full path
+            [git, *words], cwd=root, check=True, capture_output=True, text=True, encoding="utf-8"
+        )
+        return done.stdout.strip()
+
+    try:
+        changed = ask("status", "--porcelain", "--", ".", ":!results")
+        return ask("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
+    except subprocess.CalledProcessError:  # a checkout of another user's, or without a commit
+        return None

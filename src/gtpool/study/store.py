@@ -1,0 +1,165 @@
+"""Finished runs on disk: one small JSON file each, there whole or not at all. Needs no torch."""
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+Row = dict[str, Any]
+"""What is known of a finished run, as plain JSON: its spec, its numbers and their circumstances."""
+
+_STALE = 60.0  # seconds after which nobody is still writing a small file
+_CIRCUMSTANCES = frozenset(
+    {"seconds", "peak_rss_mb", "peak_gpu_mb", "device", "versions", "commit", "finished"}
+)
+
+
+class Store:
+    """A folder of finished runs, which any number of processes may read and write at once.
+
+    Args:
+        folder: Rows lie in ``runs/KEY.json`` below it; it is made when the first is put.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    def get(self, key: str) -> Row | None:
+        """Give the row of a run; None where there is none, or (which warns) a damaged one."""
+        return _read_row(self._runs / f"{key}.json")
+
+    def put(self, row: Row) -> None:
+        """Keep a row under its key, in place of the one that is there."""
+        text = json.dumps(row, indent=1, allow_nan=False) + "\n"
+        write_whole(self._runs / f"{row['key']}.json", text.encode())
+
+    def rows(self) -> list[Row]:
+        """Give all rows by key; a damaged one warns and is left out."""
+        found = (_read_row(path) for path in sorted(self._runs.glob("*.json")))
+        return [row for row in found if row is not None]
+
+    def artifact(self, key: str) -> Path:
+        """Say where the weights and test predictions of a run lie, if they were kept."""
+        return self._runs / f"{key}.safetensors"
+
+    def sweep(self) -> None:
+        """Remove what processes that were killed while writing have left."""
+        for left in self._runs.glob(".*.tmp"):
+            with suppress(FileNotFoundError):  # finished or removed by another process
+                if time.time() - left.stat().st_mtime > _STALE:
+                    left.unlink()
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder / "runs"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, now or after a crash, sees all of it or what was there."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise OSError(
+            f"{path.parent} cannot be written: {error.strerror or error}; free some space or "
+            "choose another folder, and start again: what is finished is kept"
+        ) from error
+
+
+def read_rows(source: Path | str) -> list[Row]:
+    """Read rows from a store's folder, or from a file that ``collect`` wrote."""
+    path = Path(source)
+    if path.is_dir():
+        return Store(path).rows()
+    if not path.exists():
+        raise FileNotFoundError(f"there is no store or file of rows at {path}")
+    rows: list[Row] = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            row = _parse(line)
+            if row is None:
+                raise ValueError(f"{path}, line {number}: not the row of a run")
+            rows.append(row)
+    return rows
+
+
+def collect(sources: Iterable[Path | str], out: Path) -> list[Row]:
+    """Pack rows into one file of JSON lines, sorted by key, and give them.
+
+    A run that is in several sources must have the same numbers in all; time, memory and machine may
+    differ. Where it failed in one and was done in another, the done row counts.
+
+    Args:
+        sources: Folders of stores, and files that were collected before.
+        out: The file to write.
+    """
+    kept: dict[str, tuple[Row, Path | str]] = {}
+    for source in sources:
+        for row in read_rows(source):
+            other = kept.get(row["key"])
+            if other is None or (other[0]["status"] == "failed" and row["status"] == "done"):
+                kept[row["key"]] = row, source
+            elif row["status"] == other[0]["status"] == "done":
+                _refuse_difference(row, source, *other)
+    rows = [kept[key][0] for key in sorted(kept)]
+    lines = (json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
+    write_whole(out, "".join(lines).encode())
+    return rows
+
+
+def _read_row(path: Path) -> Row | None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    row = _parse(content)
+    if row is None or row["key"] != path.stem:
+        warnings.warn(
+            f"{path} is damaged and does not count: its run is to be done again", stacklevel=3
+        )
+        return None
+    return row
+
+
+def _parse(content: bytes | str) -> Row | None:
+    """Read a row; None for what is no JSON object with a key and a status."""
+    try:
+        row = json.loads(content)
+    except ValueError:
+        return None
+    sound = isinstance(row, dict) and "key" in row and row.get("status") in {"done", "failed"}
+    return cast("Row", row) if sound else None
+
+
+def _refuse_difference(row: Row, source: Path | str, other: Row, home: Path | str) -> None:
+    names = sorted((row.keys() | other.keys()) - _CIRCUMSTANCES)
+    differ = [name for name in names if row.get(name) != other.get(name)]
+    if differ:
+        raise ValueError(
+            f"run {row['key']} has two rows, in {home} and in {source}, that differ in "
+            f"{', '.join(differ)}; keep one of the two"
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a rename to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

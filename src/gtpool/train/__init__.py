@@ -1,0 +1,1 @@
+"""One run: a module and graphs in, epochs out."""

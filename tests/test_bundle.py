@@ -1,0 +1,230 @@
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gtpool.data.sources import load
+from gtpool.model.bundle import load_bundle, save_bundle
+from gtpool.model.classifier import Classifier
+from gtpool.spec import ModelSpec, ShapeSpec
+
+SPEC = ModelSpec(width=8, conv="gin", norm="batch", ratio=0.7, pool_options={"gate": "tanh"})
+SHAPE = ShapeSpec(outputs=2, node_width=7)
+ABOUT = {
+    "schema": {"name": "MUTAG", "task": "classes", "targets": ["-1", "1"]},
+    "metrics": {"accuracy": 0.875, "roc_auc": float("nan")},
+    "versions": {"gtpool": "0.1.0"},
+}
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Classifier(SPEC, SHAPE).eval()
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    save_bundle(tmp_path / "model", model, ABOUT)
+    return tmp_path / "model"
+
+
+def _edit(folder: Path, change) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def test_a_model_comes_back_as_it_was(model, folder):
+    bundle = load_bundle(folder)
+    assert bundle.model.spec == SPEC
+    assert bundle.model.shape == SHAPE
+    assert bundle.folder == folder
+    assert not bundle.model.training
+    graphs = load("MUTAG").take(range(20), model.ratios)
+    torch.testing.assert_close(
+        bundle.model.classify(graphs), model.classify(graphs), rtol=0, atol=0
+    )
+    assert bundle.about["metrics"] == {"accuracy": 0.875, "roc_auc": None}
+    assert bundle.part("schema")["targets"] == ["-1", "1"]
+    assert bundle.part("schema", "task") == bundle.part("no", "such") == {}
+
+
+def test_the_folder_holds_three_files_and_a_card_for_people(folder):
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors"]
+    card = (folder / "README.md").read_text()
+    for said in ("MUTAG", "-1, 1", "accuracy: 0.875", "conv gin", "gtpool predict"):
+        assert said in card
+
+
+@pytest.mark.parametrize("dtype", [torch.double, torch.bfloat16])
+def test_the_type_of_the_weights_stays(model, tmp_path, dtype):
+    save_bundle(tmp_path / "model", model.to(dtype), {})
+    assert load_bundle(tmp_path / "model").model.shift.dtype == dtype
+
+
+def test_loading_leaves_the_random_state_alone(folder):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    load_bundle(folder)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_saving_again_replaces_and_leaves_nothing_else(model, folder):
+    save_bundle(folder, model, {"metrics": {"accuracy": 1.0}})
+    assert load_bundle(folder).about == {"metrics": {"accuracy": 1.0}}
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_folder_of_the_users_is_not_deleted(model, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match=r"thesis.txt, which is no part of a model"):
+        save_bundle(tmp_path, model, ABOUT)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_what_json_cannot_hold_is_refused_before_anything_is_written(model, tmp_path):
+    with pytest.raises(ValueError, match="cannot be saved"):
+        save_bundle(tmp_path / "model", model, {"act": torch.relu})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_while_writing_leaves_the_old_model(model, folder, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gtpool.model.bundle.save_file", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_bundle(folder, model, {})
+    monkeypatch.undo()
+    assert load_bundle(folder).about["metrics"]["accuracy"] == 0.875
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _tensors(change):
+    def edit(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        tensors = {name: part.clone() for name, part in load_file(path).items()}
+        change(tensors)
+        save_file(tensors, path)
+
+    return edit
+
+
+def _config(change):
+    return lambda folder: _edit(folder, change)
+
+
+DAMAGE = {
+    "cut": (_cut, "model.safetensors is damaged"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        "holds no model.safetensors",
+    ),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
+    "not json": (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
+    "binary": (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe"), "is not JSON"),
+    "deep": (lambda folder: (folder / "config.json").write_text("[" * 100_000), "is not JSON"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
+    "nan": (
+        lambda folder: (folder / "config.json").write_text('{"format": NaN}'),
+        "NaN is no JSON number",
+    ),
+    "newer": (_config(lambda c: c.update(format=2)), "format 2.*reads format 1"),
+    "extra key": (_config(lambda c: c.update(hook="os.system")), "key 'hook' is unknown"),
+    "no about": (_config(lambda c: c.pop("about")), "key 'about' is missing"),
+    "about": (_config(lambda c: c.update(about=[])), "'about' must be an object"),
+    "option": (
+        _config(lambda c: c["model"].update(widht=8)),
+        "unknown option 'widht'; did you mean 'width'",
+    ),
+    "pooler": (_config(lambda c: c["model"].update(pool="os.system")), "unknown pool 'os.system'"),
+    "kind": (_config(lambda c: c["model"].update(width="8")), "width must be int"),
+    "wide": (_config(lambda c: c["model"].update(width=2**20)), "is of shape"),
+    "wider": (_config(lambda c: c["model"].update(width=2**200)), "sound model"),
+    "levels": (_config(lambda c: c["model"].update(levels=10**9)), "too few for 1000000000 levels"),
+    "codes": (
+        _config(lambda c: c["shape"].update(node_width=0, node_categories=["x"])),
+        r"node_categories.* must be int",
+    ),
+    "act": (
+        _config(lambda c: c["model"]["pool_options"].update(act="MultiheadAttention")),
+        "sound model",
+    ),
+    "sampler": (
+        _config(lambda c: c["model"]["pool_options"].update(sampler=["rws"])),
+        "sound model",
+    ),
+    "lam": (_config(lambda c: c["model"]["pool_options"].update(lam="much")), "sound model"),
+    "hook": (
+        _config(lambda c: c["model"]["pool_options"].update(__class__="x")),
+        "has no option '__class__'",
+    ),
+    "outputs": (
+        _config(lambda c: c["shape"].update(outputs=5)),
+        "is of shape .*is needed",
+    ),
+    "features": (_config(lambda c: c["shape"].update(node_width=9)), "is of shape .*is needed"),
+    "missing tensor": (_tensors(lambda t: t.pop("head.0.bias")), "'head.0.bias' is missing"),
+    "more tensors": (_tensors(lambda t: t.update(x=torch.ones(1))), "'x' is not known"),
+    "no shift": (_tensors(lambda t: t.pop("shift")), "'shift' is missing"),
+    "mixed types": (
+        _tensors(lambda t: t.update({"head.0.bias": t["head.0.bias"].double()})),
+        "unlike the others",
+    ),
+    "nan weights": (
+        _tensors(lambda t: t["head.0.bias"].fill_(float("nan"))),
+        "head.0.bias holds numbers that are not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_does_not_fit_is_refused_and_the_folder_named(folder, kind):
+    damage, says = DAMAGE[kind]
+    damage(folder)
+    with pytest.raises((ValueError, OSError), match=says) as caught:
+        load_bundle(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_path_that_is_no_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere is not a model"):
+        load_bundle(tmp_path / "nowhere")
+
+
+def test_the_folder_above_gets_a_hint(folder):
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*model\?"):
+        load_bundle(folder.parent)
+
+
+class _Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_under_our_name_is_refused_and_not_executed(folder, tmp_path):
+    trace = tmp_path / "executed"
+    (folder / "model.safetensors").write_bytes(pickle.dumps(_Bomb(trace)))
+    with pytest.raises(ValueError, match="damaged"):
+        load_bundle(folder)
+    torch.save({"head": _Bomb(trace)}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="damaged"):
+        load_bundle(folder)
+    assert not trace.exists()
+    pickle.loads(pickle.dumps(_Bomb(trace)))  # noqa: S301 - it would have left a trace
+    assert trace.exists()

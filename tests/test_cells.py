@@ -1,0 +1,133 @@
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gtpool.report.cells import best, grid, shown, summary
+from gtpool.report.table import Table, methods_table, rules_table, runs_table
+
+
+def row(test, *, seed=42, fold=0, status="done", rule="stratified", folds=3, **more):
+    spec = {
+        "data": {"source": "MUTAG"},
+        "model": {"pool": "gtpool"},
+        "train": {},
+        "split": {"rule": rule, "folds": folds, "fold": fold, "seed": 0},
+        "seed": seed,
+    }
+    numbers = {"parameters": 10, "seconds": 2.0, "valid_loss": 1.0, "error": None}
+    return {
+        "spec": spec, "status": status, "metric": "accuracy", "test": test, **numbers, **more
+    }  # fmt: skip
+
+
+def rows_of(values, **more):
+    return [
+        row(test, seed=42 + seed, fold=fold, **more)
+        for seed, line in enumerate(values)
+        for fold, test in enumerate(line)
+    ]
+
+
+def test_mean_over_seeds_of_the_mean_over_folds_with_the_deviation_over_seeds():
+    values = [[0.7, 0.8, 0.9], [0.8, 0.8, 0.95], [0.6, 0.7, 0.8]]
+    cell = summary(rows_of(values))
+    assert cell.mean == pytest.approx(np.mean(values))
+    assert cell.std == pytest.approx(np.std(np.mean(values, 1), ddof=1))
+    assert (cell.spread, cell.n, cell.missing) == ("seeds", 9, 0)
+    assert cell.text == "78.33 ± 7.64"
+    assert cell.evidence == "9 runs, ± standard deviation over seeds"
+
+
+def test_one_seed_has_its_deviation_over_folds_and_says_so():
+    cell = summary(rows_of([[0.7, 0.8, 0.9]]))
+    assert cell.mean == pytest.approx(0.8)
+    assert cell.std == pytest.approx(0.1)
+    assert "over folds" in cell.evidence
+
+
+def test_a_single_run_has_no_deviation():
+    cell = summary([row(0.5, rule="random")])
+    assert (cell.text, cell.evidence) == ("50.00", "1 run")
+
+
+def test_failed_and_absent_runs_are_missing_and_in_no_mean():
+    rows = rows_of([[0.8, 0.9]])  # the third fold is not there
+    rows[1] |= {"status": "failed", "test": None}
+    cell = summary(rows)
+    assert (cell.mean, cell.n, cell.missing) == (pytest.approx(0.8), 1, 2)
+    assert grid(rows).values == ((0.8, None, None),)
+    assert runs_table(rows).lines[1] == ("2", "–")
+
+
+def test_a_metric_that_is_not_defined_is_missing_too():
+    for undefined in (None, math.nan):
+        cell = summary(rows_of([[0.8, undefined, 0.9]]))
+        assert (cell.n, cell.missing, cell.text) == (2, 1, "85.00 ± 7.07")
+
+
+def test_nothing_done_is_no_number():
+    cell = summary(rows_of([[None, None, None]], status="failed"))
+    assert (cell.mean, cell.text, cell.n, cell.missing) == (None, "missing", 0, 3)
+    assert best(rows_of([[None]], status="failed")) is None
+
+
+@pytest.mark.parametrize("rule", ["scaffold", "random", "column"])
+def test_a_split_without_folds_expects_one_run_a_seed(rule):
+    rows = [row(test, seed=seed, rule=rule) for seed, test in enumerate([0.7, 0.9])]
+    assert (summary(rows).n, summary(rows).missing, summary(rows).spread) == (2, 0, "seeds")
+
+
+def test_runs_that_differ_cannot_be_averaged():
+    other = row(0.5, fold=1)
+    other["spec"]["model"] = {"pool": "other"}
+    with pytest.raises(ValueError, match="differ in their method or dataset"):
+        summary([row(0.5), other])
+    with pytest.raises(ValueError, match="two runs have seed 42 and fold 1"):
+        summary([row(0.5), row(0.6)])
+    with pytest.raises(ValueError, match="no runs"):
+        summary([])
+
+
+def test_the_best_run_has_the_lowest_validation_loss_whatever_its_test_metric():
+    rows = [
+        row(0.9, valid_loss=0.5),
+        row(0.1, fold=1, valid_loss=0.2),
+        row(1.0, fold=2, valid_loss=0.1, status="failed"),
+    ]
+    assert best(rows) is rows[1]
+
+
+def test_metrics_that_are_no_share_are_written_as_they_are():
+    assert shown(0.12345, "rmse") == "0.1235"
+    assert shown(12.5, "rmse") == "12.50"
+    assert shown(123456.0, "rmse") == "1.235e+05"
+
+
+def test_tables_for_terminal_and_markdown():
+    table = methods_table({"a|b": rows_of([[0.7, 0.8, 0.9]]), "c": rows_of([[0.5, 0.5]])})
+    heading, first, second = table.terminal().splitlines()
+    assert heading.split()[:3] == ["method", "accuracy,", "%"]
+    assert first.split() == ["a|b", "80.00", "±", "10.00", "3", "0", "10", "2.0"]
+    assert second.split()[4:6] == ["2", "1"]
+    assert table.markdown().splitlines()[2].startswith("| a\\|b | 80.00 ± 10.00 | 3 | 0 |")
+    assert Table(("x", "number"), (("a", "1"), ("bc", "10"))).terminal() == (
+        "x   number\na        1\nbc      10"
+    )
+
+
+def test_other_rules_are_told_beside_ours():
+    rules = {"valid_loss": 0.5, "valid_metric": 0.6, "last": 0.7, "best_test": 0.9}
+    table = rules_table([row(0.5, folds=1, other_rules=rules)])
+    assert [line[1] for line in table.lines] == ["50.00", "60.00", "70.00", "90.00"]
+    assert "optimistic" in table.lines[-1][0]
+
+
+def test_numbers_tables_pictures_and_page_need_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None; import gtpool.report.cells, gtpool.report.table,"
+        "gtpool.report.heldout, gtpool.report.plot, gtpool.report.site, gtpool.commands.plan"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

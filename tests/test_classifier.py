@@ -1,0 +1,253 @@
+import copy
+
+import pytest
+import torch
+from torch_geometric.explain import Explainer, GNNExplainer
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, read_molecules
+from gtpool.data.sources import load
+from gtpool.model import METHODS
+from gtpool.model.classifier import Classifier
+from gtpool.model.parts import CONVS
+from gtpool.model.readout import READOUTS
+from gtpool.pool import POOLS
+from gtpool.spec import ModelSpec, ShapeSpec
+
+SHAPE = ShapeSpec(outputs=3, node_width=7)
+MOLECULES = ShapeSpec(outputs=2, node_categories=ATOM_SIZES, edge_categories=BOND_SIZES)
+SMILES = ["CCO", "c1ccccc1C(=O)O", "[Na+]", "CC(C)Cc1ccc(cc1)C(C)C(=O)O", "C#N", "[Na+].[Cl-]"]
+
+
+@pytest.fixture(scope="module")
+def mutag():
+    return load("MUTAG")
+
+
+@pytest.fixture(scope="module")
+def molecules():
+    read = read_molecules(SMILES)
+    return read.labelled(torch.arange(6) % 2, "few", "classes", ("a", "b"))
+
+
+def _model(shape=SHAPE, **options):
+    torch.manual_seed(0)
+    return Classifier(ModelSpec(width=16, **options), shape).double().eval()
+
+
+def _double(data: GraphDataset) -> GraphDataset:
+    return (
+        data
+        if not data.x.is_floating_point()
+        else GraphDataset(
+            data.x.double(),
+            data.edge_index,
+            data.edge_attr,
+            data.sizes,
+            data.edge_counts,
+            data.y,
+            data.schema,
+        )
+    )
+
+
+VARIANTS = [
+    *({"conv": conv} for conv in CONVS if conv != "ogb-gcn"),
+    *({"pool": pool} for pool in ("none", *POOLS)),
+    *({"readout": readout} for readout in READOUTS),
+    {"combine": "cat", "read_input": True, "convs_per_level": 2},
+    {"norm": "batch", "residual": True},
+    {"norm": "layer", "ratio": 3, "levels": 2},
+    {"pool_options": {"gate": "tanh", "heads": 2, "sampler": "topk"}},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_a_batch_gives_what_its_graphs_give_one_by_one(mutag, options):
+    model, data, indices = _model(**options), _double(mutag), [3, 100, 7, 42]
+    together = model.classify(data.take(indices, model.ratios))
+    alone = [model.classify(data.take([index], model.ratios)) for index in indices]
+    assert together.shape == (4, 3)
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-9)
+    batch = data.take(indices)
+    unplanned = model(batch.x, batch.edge_index, batch.edge_attr, batch.batch)
+    torch.testing.assert_close(unplanned, together, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("conv", CONVS)
+def test_molecules_with_single_atoms_and_without_bonds(molecules, conv):
+    model = _model(MOLECULES, conv=conv, read_input=True)
+    together = model.classify(molecules.take(range(6), model.ratios))
+    alone = [model.classify(molecules.take([index], model.ratios)) for index in range(6)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-9)
+    assert together.isfinite().all()
+    batch = molecules.take(range(6))
+    encoded = model(model.encoder(batch.x), batch.edge_index, batch.edge_attr, batch.batch)
+    torch.testing.assert_close(encoded, together, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_every_parameter_that_asks_for_a_gradient_gets_one(mutag, options):
+    model = _model(**options).train()
+    graphs = _double(mutag).take(range(0, 188, 8), model.ratios)
+    model.classify(graphs).square().sum().backward()
+    starved = [
+        name
+        for name, part in model.named_parameters()
+        if part.requires_grad and (part.grad is None or not part.grad.abs().sum() > 0)
+    ]
+    assert not starved
+
+
+def test_concatenation_holds_the_read_out_of_each_level(mutag):
+    graphs = _double(mutag).take([0, 1], (0.5,) * 3)
+    for options, reads in (
+        ({}, 1),
+        ({"combine": "cat"}, 3),
+        ({"combine": "cat", "read_input": True}, 4),
+    ):
+        model = _model(**options)
+        assert model.head[0].in_features == 32 * reads
+        assert model.classify(graphs).shape == (2, 3)
+
+
+def test_regression_is_brought_into_the_units_of_the_targets(mutag):
+    model = _model()
+    graphs = _double(mutag).take([0, 1], model.ratios)
+    before = model.classify(graphs)
+    model.shift.fill_(5.0)
+    model.scale.fill_(2.0)
+    torch.testing.assert_close(model.classify(graphs), before * 2 + 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "learned"),
+    [
+        ("gcn", 58_946, 58_946),
+        ("gin", 109_250, 109_250),
+        ("gtpool", 422_082, 421_314),
+        ("gtpool-v", 422_082, 421_314),
+        ("gtpool-topk", 422_082, 421_314),
+    ],
+)
+def test_parameters_of_the_named_methods_on_mutag(name, parameters, learned):
+    model = Classifier(ModelSpec(**METHODS[name]), ShapeSpec(outputs=2, node_width=7))
+    assert sum(part.numel() for part in model.parameters()) == parameters
+    assert sum(part.numel() for part in model.parameters() if part.requires_grad) == learned
+
+
+def test_named_methods_differ_in_the_sampler_alone():
+    samplers = {
+        name: Classifier(ModelSpec(width=8, **METHODS[name]), SHAPE).pools[0].sampler
+        for name in ("gtpool", "gtpool-v", "gtpool-topk")
+    }
+    assert samplers == {"gtpool": "rws", "gtpool-v": "rwsv", "gtpool-topk": "topk"}
+    assert not Classifier(ModelSpec(width=8, **METHODS["gcn"]), SHAPE).pools
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"pool": "topk"}, "unknown pool 'topk'; choose one of 'none', 'gtpool', 'gtpool-v'"),
+        ({"conv": "gnc"}, "unknown conv 'gnc'; choose one of 'gcn', 'gin', 'gat', 'ogb-gcn'"),
+        ({"readout": "med"}, "choose one of 'mean', 'max', 'sum', 'mean-max'"),
+        ({"norm": "group"}, "choose one of 'none', 'batch', 'layer'"),
+        ({"combine": "add"}, "choose one of 'sum', 'cat'"),
+        ({"pool_options": {"haeds": 2}}, "gtpool-v has no option 'haeds'; it has heads, lam"),
+        ({"pool": "none", "pool_options": {"heads": 2}}, "pool_options is for models that pool"),
+        ({"pool": "none", "read_input": True}, "read_input is for models that pool"),
+        ({"ratio": 0.0}, "ratio"),
+        ({"dropout": 1.5}, "dropout must lie between 0 and 1"),
+        ({"levels": 0}, "levels must be an int of at least 1"),
+        ({"width": 18, "conv": "gat"}, "width must be a multiple of 4"),
+        ({"width": 7}, "width must be a multiple of 2"),
+        ({"conv": "ogb-gcn"}, "needs molecules"),
+    ],
+    ids=str,
+)
+def test_an_unknown_option_is_an_error_that_lists_the_choices(options, says):
+    with pytest.raises(ValueError, match=says):
+        Classifier(ModelSpec(**{"width": 16, **options}), SHAPE)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"outputs": 0, "node_width": 3},
+        {"outputs": 2},
+        {"outputs": 2, "node_width": -1},
+        {"outputs": 2, "node_width": 3, "node_categories": (2,)},
+        {"outputs": 2, "node_categories": (2, "b")},
+    ],
+    ids=str,
+)
+def test_a_shape_that_cannot_be(shape):
+    with pytest.raises(ValueError, match=r"outputs|node"):
+        Classifier(ModelSpec(width=16), ShapeSpec(**shape))
+
+
+def test_the_public_door_checks_what_it_is_given(molecules):
+    model = _model(MOLECULES, conv="ogb-gcn")
+    batch = molecules.take([0])
+    with pytest.raises(ValueError, match="edge_attr must be int64 codes"):
+        model(batch.x, batch.edge_index)
+    with pytest.raises(ValueError, match=r"x\[0, 0\] is 505"):
+        model(batch.x + 500, batch.edge_index, batch.edge_attr)
+    weighted = _model(ShapeSpec(outputs=2, node_width=7, edge_width=1, edge_weighted=True))
+    with pytest.raises(ValueError, match="weighted edges"):
+        weighted(torch.randn(3, 7).double(), torch.tensor([[0], [1]]))
+    with pytest.raises(ValueError, match=r"x must be a float tensor of shape \[nodes, 7\]"):
+        weighted(torch.zeros(3, 7, dtype=torch.long), torch.tensor([[0], [1]]))
+    unsorted = torch.tensor([0, 1, 0])
+    with pytest.raises(ValueError, match="batch must be sorted"):
+        _model()(torch.ones(3, 7).double(), torch.empty(2, 0).long(), None, unsorted)
+
+
+def test_state_dict_deepcopy_and_dtype(mutag):
+    model = _model(conv="gin", norm="batch")
+    other = Classifier(model.spec, model.shape).double().eval()
+    graphs = _double(mutag).take([0, 5], model.ratios)
+    assert not torch.equal(model.classify(graphs), other.classify(graphs))
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model.classify(graphs), other.classify(graphs), rtol=0, atol=0)
+    twin = copy.deepcopy(model)
+    torch.testing.assert_close(model.classify(graphs), twin.classify(graphs), rtol=0, atol=0)
+    assert twin.classify(graphs).dtype == torch.double
+
+
+def _explain(model, x, edge_index, edge_attr=None):
+    torch.manual_seed(0)
+    explainer = Explainer(
+        model,
+        GNNExplainer(epochs=5),
+        explanation_type="model",
+        node_mask_type="attributes",
+        edge_mask_type="object",
+        model_config={
+            "mode": "multiclass_classification",
+            "task_level": "graph",
+            "return_type": "raw",
+        },
+    )
+    return explainer(x, edge_index, edge_attr=edge_attr)
+
+
+@pytest.mark.parametrize("options", [{}, {"convs_per_level": 2}, {"pool": "none"}], ids=str)
+def test_gnn_explainer_on_a_molecule_of_mutag(mutag, options):
+    model = _model(**options).float()
+    graph = mutag.to_pyg()[0]
+    before = model(graph.x, graph.edge_index)
+    explanation = _explain(model, graph.x, graph.edge_index)
+    assert explanation.edge_mask.shape == (graph.edge_index.size(1),)
+    assert explanation.edge_mask.min() >= 0
+    assert explanation.edge_mask.max() > 0
+    assert explanation.node_mask.abs().sum() > 0
+    torch.testing.assert_close(model(graph.x, graph.edge_index), before)
+
+
+def test_gnn_explainer_on_a_molecule_of_codes(molecules):
+    model = _model(MOLECULES, conv="ogb-gcn").float()
+    batch = molecules.take([1])
+    x = model.encoder(batch.x).detach()
+    explanation = _explain(model, x, batch.edge_index, batch.edge_attr)
+    assert explanation.edge_mask.max() > 0

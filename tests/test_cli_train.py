@@ -1,0 +1,421 @@
+"""The main job from end to end: train, look, stop, go on, predict."""
+
+import csv
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from gtpool.cli import main
+from gtpool.data.jsonl import write_jsonl
+from gtpool.data.locate import EMBEDDED
+from gtpool.data.sources import load
+from gtpool.model.bundle import load_bundle
+from gtpool.study.store import Store
+
+MAIN = "from gtpool.cli import main; main()"
+TINY = ("--folds", "3", "--width", "16", "--epochs", "2")
+B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()[1:]
+MOLECULES = [line.split("\t") for line in B3DB[:30] + B3DB[-30:]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _alone(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GTPOOL_DATA", raising=False)
+        patch.setenv("GTPOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def gtpool(monkeypatch, capsys):
+    """Run the command line in this process: exit code, what it said, what it complained of."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["gtpool", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return end.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train on MUTAG in another process, which is what users do."""
+    folder = tmp_path_factory.mktemp("trained") / "out"
+    command = [sys.executable, "-c", MAIN, "train", "MUTAG", *TINY, "--output-dir", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return sorted(Store(folder).rows(), key=lambda row: row["spec"]["split"]["fold"])
+
+
+def write_csv(path: Path, rows, header="smiles,bbb") -> Path:
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def test_predictions_agree_with_the_rows_of_the_runs(trained):
+    folder, _ = trained
+    said = table(folder / "predictions.csv")
+    data = load("MUTAG")
+    assert Counter(int(line["graph"]) for line in said) == Counter(range(188))  # each once
+    for line in said:
+        assert line["true"] == data.schema.targets[int(data.y[int(line["graph"])])]
+        shares = {name: float(line[f"p_{name}"]) for name in data.schema.targets}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+        assert shares[line["prediction"]] == max(shares.values())
+    rows = rows_of(folder)
+    assert len(rows) == 3
+    for row in rows:
+        own = [line for line in said if int(line["fold"]) == row["spec"]["split"]["fold"] + 1]
+        assert len(own) == row["split"]["test"]
+        assert fmean(line["true"] == line["prediction"] for line in own) == row["test"]
+
+
+def test_output_says_the_mean_its_spread_and_where_things_are(trained):
+    folder, out = trained
+    rows = rows_of(folder)
+    mean = 100 * fmean(row["test"] for row in rows)
+    assert f"accuracy, % on the test parts: {mean:.2f} ± " in out
+    assert "(3 runs, ± standard deviation over folds)" in out
+    assert "(the run of the lowest validation loss)" in out
+    names = {"report.html", "model", "predictions.csv", "curves.svg", "confusion.svg"}
+    assert {Path(at).name for at in re.findall(r": +(\S+out/\S+)", out)} == names
+    assert names | {"runs", "config.json"} == {path.name for path in folder.iterdir()}
+    page = (folder / "report.html").read_text()
+    for number in (*(row["test"] for row in rows), fmean(row["test"] for row in rows)):
+        assert f"{100 * number:.2f}" in page
+    assert all(row["split"]["digest"] in page for row in rows)
+
+
+def test_the_model_is_that_of_the_lowest_validation_loss(trained, gtpool, tmp_path):
+    folder, _ = trained
+    best = min(rows_of(folder), key=lambda row: row["valid_loss"])
+    bundle = load_bundle(folder / "model")
+    assert bundle.about["run"] == best["spec"]
+    assert bundle.about["metrics"]["test"] == best["test"]
+    code, out, err = gtpool("predict", folder / "model", "MUTAG", "-o", tmp_path / "new/said.csv")
+    assert (code, err) == (0, "")
+    assert out == f"188 of 188 predicted: {tmp_path}/new/said.csv\n"
+    said = table(tmp_path / "new/said.csv")
+    fold = str(best["spec"]["split"]["fold"] + 1)
+    for line in table(folder / "predictions.csv"):
+        if line["fold"] == fold:
+            again = said[int(line["graph"])]
+            assert again["prediction"] == line["prediction"]
+            assert float(again["p_1"]) == pytest.approx(float(line["p_1"]), abs=1e-4)
+
+
+def test_evaluate_counts_right_and_wrong(trained, gtpool):
+    folder, _ = trained
+    code, out, err = gtpool("evaluate", folder / "model", "MUTAG")
+    assert code == 0
+    assert "trained on a part of these graphs" in err
+    first, _, *lines = out.splitlines()
+    counts = [[int(cell) for cell in line.split()[1:]] for line in lines]
+    assert sum(map(sum, counts)) == 188
+    right = 100 * (counts[0][0] + counts[1][1]) / 188
+    assert first == f"accuracy, %: {right:.2f} (188 graphs)"
+
+
+def test_the_same_command_again_repeats_nothing(trained, gtpool):
+    folder, first = trained
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    code, out, err = gtpool("train", "MUTAG", *TINY, "--output-dir", folder)
+    assert (code, out) == (0, first)
+    assert err == "3 of 3 runs are done already\n"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_written_settings_repeat_the_runs_and_options_go_before_them(trained, gtpool, tmp_path):
+    folder, _ = trained
+    config = folder / "config.json"
+    code, _, _ = gtpool("train", "--config", config, "--output-dir", tmp_path / "a")
+    assert code == 0
+    for one, two in zip(rows_of(folder), rows_of(tmp_path / "a"), strict=True):
+        assert (one["key"], one["test"], one["curves"]) == (two["key"], two["test"], two["curves"])
+    settings = tmp_path / "settings.toml"
+    settings.write_text(
+        '[data]\nsource = "MUTAG"\n[split]\nfolds = 3\n[model]\nwidth = 8\n[train]\nepochs = 9\n'
+    )
+    words = ("--config", settings, "--epochs", "1", "--output-dir", tmp_path / "b")
+    assert gtpool("train", *words)[0] == 0
+    (epochs,) = {row["epochs_run"] for row in rows_of(tmp_path / "b")}
+    assert (epochs, rows_of(tmp_path / "b")[0]["spec"]["model"]["width"]) == (1, 8)
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen:
+    words = ["train", "MUTAG", "--folds", "3", "--width", "16", "--epochs", "25", *more]
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words, "--output-dir", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_stopped_by_ctrl_c_and_started_again(tmp_path, jobs):
+    folder = tmp_path / "out"
+    job = start(folder, "--jobs", jobs)
+    while not list(folder.glob("runs/*.json")):
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.02)
+    os.killpg(job.pid, signal.SIGINT)  # what a terminal does
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 130
+    last = err.splitlines()[-1]
+    assert last.startswith("gtpool: interrupted; ")
+    assert "the same command goes on" in last
+    assert "Traceback" not in err
+    assert out == ""
+    assert {path.name for path in folder.iterdir()} == {"config.json", "runs"}
+    assert [path for path in folder.rglob("*") if path.suffix == ".tmp"] == []
+    done = {path: path.read_bytes() for path in folder.glob("runs/*.json")}
+    assert 1 <= len(done) < 3
+
+    job = start(folder, "--jobs", jobs)
+    _, err = job.communicate(timeout=120)
+    assert job.returncode == 0
+    assert f"{len(done)} of 3 runs are done already" in err
+    assert all(path.read_bytes() == content for path, content in done.items())
+    assert len(rows_of(folder)) == 3
+    assert (folder / "report.html").exists()
+
+
+def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):
+    rows = [*MOLECULES[:10], ["C1CC(", "BBB+"], *MOLECULES[10:]]
+    path = write_csv(tmp_path / "mine.csv", [(*row, "x") for row in rows], "smiles,bbb,note")
+    folder = tmp_path / "out"
+    words = ("--target-columns", "bbb", "--output-dir", folder)
+    code, out, err = gtpool("train", path, *TINY, *words)
+    assert code == 0
+    assert "gtpool: line 12 is left out: " in err
+    assert "stratified" in (folder / "report.html").read_text()
+    said = table(folder / "predictions.csv")
+    assert len(said) == 60
+    lines = path.read_text().splitlines()
+    for line in said:
+        smiles, bbb, _ = lines[int(line["line"]) - 1].split(",")
+        assert (line["smiles"], line["true"]) == (smiles, bbb)
+
+    new = write_csv(tmp_path / "new.csv", [[MOLECULES[0][0]], ["no SMILES"], ["CCO"]], "smiles")
+    code, out, err = gtpool("predict", folder / "model", new, "-o", tmp_path / "said.csv")
+    assert (code, out) == (0, f"2 of 3 predicted: {tmp_path}/said.csv\n")
+    assert "1 not predicted: " in err
+    first, second, third = table(tmp_path / "said.csv")
+    assert first["prediction"] in {"BBB-", "BBB+"}
+    assert (second["prediction"], second["p_BBB-"], bool(second["reason"])) == ("", "", True)
+    assert float(third["p_BBB-"]) + float(third["p_BBB+"]) == pytest.approx(1, abs=1e-5)
+    code, out, err = gtpool("evaluate", folder / "model", path)
+    assert (code, "60 graphs" in out) == (0, True)
+    assert "1 left out; line 12: " in err
+
+
+def test_a_changed_file_is_trained_on_anew(gtpool, tmp_path):
+    path = write_csv(tmp_path / "mine.csv", MOLECULES)
+    folder = tmp_path / "out"
+    gtpool("train", path, *TINY, "--output-dir", folder)
+    before = [row["finished"] for row in rows_of(folder)], rows_of(folder)[0]["source_digest"]
+    write_csv(path, MOLECULES[5:])
+    _, _, err = gtpool("train", path, *TINY, "--output-dir", folder)
+    assert "done already" not in err
+    assert rows_of(folder)[0]["source_digest"] != before[1]
+    assert len(table(folder / "predictions.csv")) == 55
+
+
+def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
+    rows = [(s, int(b == "BBB+"), "" if n % 3 else n % 2) for n, (s, b) in enumerate(MOLECULES)]
+    path = write_csv(tmp_path / "tasks.csv", rows, "smiles,a,b")
+    words = ("--target-columns", "a,b", "--width", "16", "--epochs", "2", "--split-type", "random")
+    code, out, _ = gtpool("train", path, *words, "--seeds", "2", "--output-dir", tmp_path / "out")
+    assert code == 0
+    assert "ROC-AUC, % on the test parts: " in out
+    assert "(2 runs, ± standard deviation over seeds)" in out
+    assert {"roc.svg", "curves.svg"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    said = table(tmp_path / "out/predictions.csv")
+    assert Counter(line["seed"] for line in said) == {"42": 6, "43": 6}
+    assert {line["true_b"] for line in said} <= {"", "0", "1"}
+    code, _, err = gtpool("train", path, *words, "--folds", "3", "--output-dir", tmp_path / "out")
+    assert (code, "--folds is for split types that have folds" in err) == (2, True)
+
+
+def test_numbers_are_regressed_and_a_split_column_is_followed(gtpool, tmp_path):
+    parts = ["train"] * 40 + ["valid"] * 10 + ["test"] * 10
+    rows = [(s, len(s) / 7, part) for (s, _), part in zip(MOLECULES, parts, strict=True)]
+    path = write_csv(tmp_path / "sizes.csv", rows, "smiles,size,part")
+    words = ("--target-columns", "size", "--split-column", "part", "--task", "regression")
+    words += ("--width", "16", "--epochs", "2", "--pool", "gin", "--output-dir", tmp_path / "out")
+    code, out, _ = gtpool("train", path, *words)
+    assert code == 0
+    assert "RMSE on the test parts: " in out
+    assert "(1 run)" in out
+    said = table(tmp_path / "out/predictions.csv")
+    assert [int(line["line"]) for line in said] == list(range(52, 62))
+    errors = [(float(line["true_size"]) - float(line["prediction_size"])) ** 2 for line in said]
+    assert fmean(errors) ** 0.5 == pytest.approx(rows_of(tmp_path / "out")[0]["test"], rel=1e-4)
+    assert (tmp_path / "out/scatter.svg").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "lines"])
+def test_graphs_of_ones_own_in_other_formats(gtpool, tmp_path, kind, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = EMBEDDED / "MUTAG"
+    if kind == "lines":
+        source = tmp_path / "mine.jsonl"
+        write_jsonl(load("MUTAG"), source)
+    code, _, _ = gtpool("train", source, *TINY, "--pool", "gtpool-topk")
+    assert code == 0
+    folder = tmp_path / "gtpool-runs" / f"{'MUTAG' if kind == 'folder' else 'mine'}-gtpool-topk"
+    assert len(table(folder / "predictions.csv")) == 188
+    code, out, _ = gtpool("predict", folder / "model", source, "-o", "said.csv")
+    assert (code, out) == (0, "188 of 188 predicted: said.csv\n")
+
+
+def test_runs_that_fail_are_missing_and_the_command_says_so(gtpool, tmp_path):
+    folder = tmp_path / "out"
+    words = ("--folds", "3", "--width", "16", "--epochs", "60", "--lr", "1e30")
+    code, out, err = gtpool("train", "MUTAG", *words, "--output-dir", folder)
+    assert code == 1
+    assert "missing (0 runs, 3 missing)" in out
+    assert "gtpool: 3 runs failed: " in err.splitlines()[-1]
+    assert "learning rate" in err
+    assert {path.name for path in folder.iterdir()} == {"runs", "config.json", "report.html"}
+    assert "0 runs, 3 missing" in (folder / "report.html").read_text()
+
+
+def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
+    words = ("demo", "--folds", "3", "--epochs", "1", "--jobs", "1", "--output-dir", tmp_path)
+    code, out, err = gtpool(*words)
+    assert code == 0
+    assert "Reduced to be quick: width 32 in place of 128, 1 epochs in place of at most 500" in out
+    lines = [line.split() for line in out.splitlines()]
+    means = {
+        line[0]: line[1] for line in lines if line and line[0] in {"GTPool-V", "GTPool", "top-k"}
+    }
+    assert len(means) == 3
+    page = (tmp_path / "demo.html").read_text()
+    assert all(mean in page for mean in means.values())
+    assert page.count("<svg") == 6
+    code, again, err = gtpool(*words)
+    assert (code, again) == (0, out)
+    assert err == "9 of 9 runs are done already\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["train"], "say what to train on"),
+        (["train", "MUTAGG"], "no dataset 'MUTAGG'; did you mean MUTAG?"),
+        (["train", "nowhere/mine.csv"], "nowhere/mine.csv"),
+        (["train", "notes.txt"], "notes.txt is of no known kind"),
+        (["train", "empty"], "empty holds no graphs"),
+        (["train", "two.csv"], "say which columns hold the targets"),
+        (["train", "two.csv", "--target-columns", "bb"], "no column 'bb' for target_columns; did"),
+        (["train", "two.csv", "--smiles-column", "smile"], "no column 'smile' for smiles_column"),
+        (["train", "MUTAG", "--smiles-column", "x"], "smiles_column is an option of a table"),
+        (["train", "MUTAG", "--pool", "gtpol"], "no pooler or method 'gtpol'; did you mean gtpool"),
+        (["train", "MUTAG", "--features", "gtm"], "gtm"),
+        (["train", "MUTAG", "--width", "15"], "width must be a multiple of 2"),
+        (["train", "MUTAG", "--ratio", "1.5"], "in (0, 1], got 1.5"),
+        (["train", "MUTAG", "--ratio", "half"], "--ratio must be a number, got 'half'"),
+        (["train", "MUTAG", "--epochs", "0"], "train.epochs must be a whole number of at least 1"),
+        (["train", "MUTAG", "--folds", "2"], "at least 3 folds"),
+        (["train", "MUTAG", "--split-type", "scaffold"], "a scaffold split needs a table"),
+        (["train", "MUTAG", "--split-type", "fixed"], "gtpool data get MUTAG"),
+        (["train", "MUTAG", "--config", "none.toml"], "none.toml"),
+        (["train", "MUTAG", "--config", "typo.toml"], "unknown option model.'widht'; did you mean"),
+        (["train", "MUTAG", "--output-dir", "notes.txt/x", *TINY], "notes.txt/x"),
+        (["train", "MUTAG", "--data-dir", "nowhere"], "nowhere, which is not a folder"),
+        (["predict", "empty", "MUTAG", "-o", "a.csv"], "empty is not a model"),
+        (["predict", "nowhere", "MUTAG", "-o", "a.csv"], "nowhere is not a model"),
+        (["predict", "MODEL", "two.csv", "-o", "a.csv"], "two.csv"),
+        (["predict", "MODEL", "MUTAG", "-o", "notes.txt/a.csv"], "notes.txt"),
+        (["evaluate", "MODEL", "nowhere.csv"], "nowhere.csv"),
+        (["evaluate", "empty", "MUTAG"], "empty is not a model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_in_one_line(
+    trained, gtpool, tmp_path, monkeypatch, words, complaint
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("notes")
+    (tmp_path / "typo.toml").write_text("[model]\nwidht = 3\n")
+    write_csv(tmp_path / "two.csv", [("CCO", "yes", "1"), ("CC", "no", "0")], "smiles,bbb,n")
+    words = [str(trained[0] / "model") if word == "MODEL" else word for word in words]
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = gtpool(*words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("gtpool: ")
+    assert complaint in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [["train", "--help"], ["demo", "--help"], ["predict", "--help"]])
+def test_help_imports_no_torch(words):
+    code = f"import sys; sys.argv = ['gtpool', *{words}]; sys.modules['torch'] = None; {MAIN}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_runs_on_folds_that_are_gone_are_not_taken_for_others(gtpool, tmp_path):
+    folds = tmp_path / "data/splits/10fold_idx/MUTAG"
+    folds.mkdir(parents=True)
+    for k in range(10):
+        test = [graph for graph in range(188) if graph % 10 == k]
+        train = [graph for graph in range(188) if graph % 10 != k]
+        for part, graphs in {"test": test, "train": train}.items():
+            (folds / f"{part}_idx-{k + 1}.txt").write_text("\n".join(map(str, graphs)))
+    words = ("train", "MUTAG", "--width", "8", "--epochs", "1", "--output-dir", tmp_path / "out")
+    code, _, _ = gtpool(*words, "--data-dir", tmp_path / "data")
+    assert code == 0
+    assert "fixed folds of MUTAG, 10 folds" in (tmp_path / "out/report.html").read_text()
+    code, _, err = gtpool(*words)
+    assert code == 2
+    assert "holds runs on another split (fixed folds of MUTAG, 10 folds)" in err.splitlines()[-1]
+
+
+def test_settings_hold_the_whole_plan(trained):
+    settings = json.loads((trained[0] / "config.json").read_text())
+    assert set(settings) == {"seeds", "data", "split", "model", "train", "seed"}
+    assert settings["train"]["epochs"] == 2
+    assert settings["model"]["pool"] == "gtpool-v"
+
+
+def test_the_example_runs(tmp_path):
+    path = write_csv(tmp_path / "mine.csv", MOLECULES)
+    example = Path(__file__).parent.parent / "examples/own_csv.py"
+    done = subprocess.run(
+        [sys.executable, example, path], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    heading, first, second = done.stdout.splitlines()
+    assert (heading.split()[0], first.split()[0], second.split()[0]) == (
+        "method",
+        "gtpool-v",
+        "gin",
+    )

@@ -1,0 +1,134 @@
+import pytest
+import torch
+from torch import nn
+
+from gtpool.model.parts import CONVS, NORMS, Block, CategoryEncoder, OgbGCN, check_codes, head
+from gtpool.spec import ShapeSpec
+
+FLOATS = ShapeSpec(outputs=2, node_width=5)
+CODED = ShapeSpec(outputs=2, node_categories=(4, 3), edge_categories=(3, 2))
+RING = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
+
+
+def test_encoder_sums_one_embedding_a_column():
+    encoder = CategoryEncoder((3, 2, 4), 6).double()
+    codes = torch.tensor([[0, 1, 3], [2, 0, 0], [2, 1, 2]])
+    tables = encoder.table.weight.split((3, 2, 4))
+    expected = [
+        sum(tables[column][code] for column, code in enumerate(row)) for row in codes.tolist()
+    ]
+    torch.testing.assert_close(encoder(codes), torch.stack(expected))
+
+
+def test_encoder_starts_each_column_by_its_own_size():
+    torch.manual_seed(0)
+    small, large = CategoryEncoder((2, 1000), 8).table.weight.split((2, 1000))
+    assert small.abs().max() > 0.5
+    assert large.abs().max() < (6 / 1008) ** 0.5 + 1e-6
+
+
+def _naive_ogb(conv: OgbGCN, x, edge_index, edge_attr):
+    """OGB's formula, node by node and edge by edge."""
+    h = [conv.linear.weight @ row + conv.linear.bias for row in x]
+    edges = list(zip(*edge_index.tolist(), strict=True))
+    deg = [1 + sum(source == node for source, _ in edges) for node in range(len(h))]
+    tables = conv.bonds.table.weight.split(conv.bonds.sizes)
+    out = []
+    for node in range(len(h)):
+        total = torch.relu(h[node] + conv.root) / deg[node]
+        for (source, target), codes in zip(edges, edge_attr.tolist(), strict=True):
+            if target == node:
+                bond = sum(table[code] for table, code in zip(tables, codes, strict=True))
+                total = total + torch.relu(h[source] + bond) / (deg[source] * deg[node]) ** 0.5
+        out.append(total)
+    return torch.stack(out)
+
+
+def test_ogb_gcn_follows_its_formula_in_outputs_and_gradients():
+    torch.manual_seed(1)
+    conv = OgbGCN(5, 6, CODED).double()
+    nn.init.normal_(conv.root)
+    x = torch.randn(4, 5, dtype=torch.double, requires_grad=True)
+    edge_attr = torch.tensor([[0, 1], [0, 1], [2, 0], [2, 0], [1, 1], [1, 1]])
+    weight = torch.randn(4, 6, dtype=torch.double)
+    asked = [x, *conv.parameters()]
+    got, expected = conv(x, RING, edge_attr), _naive_ogb(conv, x, RING, edge_attr)
+    torch.testing.assert_close(got, expected)
+    ours = torch.autograd.grad((got * weight).sum(), asked)
+    theirs = torch.autograd.grad((expected * weight).sum(), asked)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    assert all(part.abs().sum() > 0 for part in ours)
+
+
+def test_ogb_gcn_sees_the_bonds():
+    conv = OgbGCN(5, 6, CODED)
+    x, bonds = torch.randn(3, 5), torch.zeros(6, 2, dtype=torch.long)
+    assert not torch.equal(conv(x, RING, bonds), conv(x, RING, bonds + 1))
+
+
+def test_ogb_gcn_needs_coded_bonds():
+    with pytest.raises(ValueError, match=r"coded bonds; choose conv 'gcn'"):
+        OgbGCN(5, 6, FLOATS)
+
+
+def test_gcn_takes_the_first_edge_feature_as_weight():
+    shape = ShapeSpec(outputs=2, node_width=5, edge_width=2, edge_weighted=True)
+    conv = CONVS["gcn"](5, 4, shape).double()
+    x = torch.randn(3, 5, dtype=torch.double)
+    weight = torch.rand(6, dtype=torch.double) + 0.5
+    dense = torch.eye(3, dtype=torch.double)
+    dense[RING[1], RING[0]] = weight
+    scale = dense.sum(1).rsqrt()
+    expected = (scale[:, None] * dense * scale) @ (x @ conv.conv.lin.weight.T) + conv.conv.bias
+    features = torch.stack([weight, torch.randn(6, dtype=torch.double)], 1)
+    torch.testing.assert_close(conv(x, RING, features), expected)
+    with pytest.raises(ValueError, match="weighted edges"):
+        conv(x, RING, None)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("conv", CONVS)
+def test_block_gives_the_width_for_ring_edgeless_and_one_node(conv, norm):
+    block = Block(conv, norm, True, 5, 8, CODED).eval()
+    nothing = torch.empty(2, 0, dtype=torch.long)
+    for nodes, edges in ((3, RING), (3, nothing), (1, nothing)):
+        bonds = torch.zeros(edges.size(1), 2, dtype=torch.long)
+        out = block(torch.randn(nodes, 5), edges, bonds)
+        assert out.shape == (nodes, 8)
+        assert out.isfinite().all()
+
+
+def test_residual_adds_the_input_where_widths_agree():
+    plain, added = (Block("gcn", "none", residual, 8, 8, FLOATS) for residual in (False, True))
+    added.load_state_dict(plain.state_dict())
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(added(x, RING, None), plain(x, RING, None) + x)
+    assert not Block("gcn", "none", True, 5, 8, FLOATS).residual
+
+
+@pytest.mark.parametrize(
+    ("codes", "says"),
+    [
+        (None, "int64 codes of categories in 2 columns"),
+        (torch.zeros(3, 2), "int64"),
+        (torch.zeros(3, 1, dtype=torch.long), "2 columns"),
+        (
+            torch.tensor([[0, 0], [0, 3]]),
+            r"x\[1, 1\] is 3, but the codes of that column are 0 to 2",
+        ),
+        (torch.tensor([[-1, 0]]), r"x\[0, 0\] is -1"),
+    ],
+)
+def test_codes_that_are_none(codes, says):
+    with pytest.raises(ValueError, match=says):
+        check_codes("x", codes, (4, 3))
+
+
+def test_head_drops_units_in_training_alone():
+    torch.manual_seed(0)
+    network, x = head(12, 8, 3, 0.5), torch.randn(2, 12)
+    assert [part.out_features for part in network if isinstance(part, nn.Linear)] == [8, 4, 3]
+    assert not torch.equal(network(x), network(x))
+    network.eval()
+    assert torch.equal(network(x), network(x))

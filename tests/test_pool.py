@@ -1,0 +1,99 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+
+import pytest
+import torch
+
+from gtpool.study.pool import ATTEMPTS, work_in_processes
+
+pytestmark = pytest.mark.slow  # each test starts processes that import torch
+
+
+def square(task, report):
+    report(f"at {task}")
+    return task**2, os.getpid(), torch.get_num_threads()
+
+
+def kill_at_13(task, report):
+    report(os.getpid())
+    if task == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def die_once(task, report):
+    """Dies at the first attempt, for which the file named by the task is the witness."""
+    report("trying")
+    if not os.path.exists(task):  # noqa: PTH110 - a plain string is a task, too
+        with open(task, "w"):  # noqa: PTH123
+            pass
+        os._exit(3)
+    return "survived"
+
+
+def complain(task, report):
+    report(task)
+    raise ValueError(f"task {task} is wrong")
+
+
+def test_every_task_is_done_once_in_few_processes_of_one_thread():
+    heard = list(work_in_processes(square, range(6), 2))
+    results = {said.task: said.value for said in heard if said.kind == "result"}
+    assert {task: value[0] for task, value in results.items()} == {n: n**2 for n in range(6)}
+    pids = {value[1] for value in results.values()}
+    assert 1 <= len(pids) <= 2
+    assert os.getpid() not in pids
+    assert {value[2] for value in results.values()} == {1}
+    for task in range(6):
+        kinds = [(said.kind, said.value) for said in heard if said.task == task][:2]
+        assert kinds == [("started", None), ("report", f"at {task}")]
+
+
+def test_a_task_that_kills_its_workers_is_blamed_and_the_others_are_done():
+    heard = list(work_in_processes(kill_at_13, [13, 1, 2, 3], 2))
+    assert sum(said == (13, "started", None) for said in heard) == ATTEMPTS
+    assert [said for said in heard if said.kind == "died"] == [(13, "died", -signal.SIGKILL)]
+    assert {said.value for said in heard if said.kind == "result"} == {1, 2, 3}
+
+
+def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
+    tasks = [str(tmp_path / name) for name in "ab"]
+    heard = list(work_in_processes(die_once, tasks, 2))
+    assert [said.value for said in heard if said.kind == "result"] == ["survived"] * 2
+    assert not [said for said in heard if said.kind == "died"]
+
+
+def test_an_exception_is_raised_in_the_parent_with_its_trace():
+    with pytest.raises(ValueError, match=r"task \d is wrong") as caught:
+        list(work_in_processes(complain, [1, 2], 2))
+    assert "in complain" in "".join(caught.value.__notes__)
+
+
+def test_closing_ends_the_workers():
+    with closing(work_in_processes(kill_at_13, [1, 2, 3, 4], 2)) as heard:
+        pid = next(said.value for said in heard if said.kind == "report")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            from gtpool.study.pool import work_in_processes
+
+            def work(task, report):
+                return task
+
+            print(list(work_in_processes(work, [1, 2], 2)))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1
+    assert 'below `if __name__ == "__main__":`' in done.stderr

@@ -1,0 +1,149 @@
+import io
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from gtpool.report.progress import Progress
+from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
+
+
+def spec(fold, seed=1, **model):
+    return RunSpec(
+        data=DataSpec(source="MUTAG"),
+        split=SplitSpec(fold=fold),
+        model=ModelSpec(**model),
+        train=TrainSpec(epochs=100),
+        seed=seed,
+    )
+
+
+def row(of, test=0.5, epochs=40, metric="accuracy"):
+    done = test is not None
+    return {
+        "key": of.key,
+        "spec": of.to_json(),
+        "status": "done" if done else "failed",
+        "error": None if done else "the loss is nan",
+        "metric": metric,
+        "test": test,
+        "epoch": 7,
+        "epochs_run": epochs if done else None,
+    }
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def watcher(clock, terminal=False):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120, color_system=None)
+    return Progress(console, clock), file
+
+
+def epoch(number):
+    return SimpleNamespace(number=number)
+
+
+def test_outside_a_terminal_there_is_one_plain_line_a_run(clock):
+    progress, file = watcher(clock)
+    runs = [spec(fold) for fold in range(4)]
+    with progress:
+        progress.begin(runs, [row(runs[0], 0.25)])
+        progress.started(runs[1])
+        clock.now = 10.0
+        progress.epoch(runs[1], epoch(40))
+        progress.finished(row(runs[1], 0.75))
+        progress.finished(row(runs[2], None))
+    before, done, failed = file.getvalue().splitlines()
+    assert before == "1 of 4 runs are done already"
+    assert done.startswith("MUTAG, gtpool-v, seed 1, fold 2: accuracy 75.00 at epoch 7 (2 of 4")
+    assert done.endswith("runs, mean accuracy 50.00, about 20 s left)")
+    assert failed.startswith("MUTAG, gtpool-v, seed 1, fold 3: failed: the loss is nan (3 of 4")
+    assert failed.endswith("runs, 1 failed, mean accuracy 50.00, about 5 s left)")
+
+
+def test_the_time_left_counts_epochs_and_the_usual_length_of_a_run(clock):
+    progress, _ = watcher(clock)
+    runs = [spec(fold) for fold in range(4)]
+    progress.begin(runs, [])
+    assert progress.seconds_left() is None
+    progress.started(runs[0])
+    clock.now = 10.0
+    progress.epoch(runs[0], epoch(50))  # half a run in 10 s, three and a half to come
+    assert progress.seconds_left() == pytest.approx(70)
+    progress.finished(row(runs[0], epochs=50))  # it stopped early: a run is 10 s
+    assert progress.seconds_left() == pytest.approx(30)
+
+
+def test_runs_from_before_took_no_time(clock):
+    progress, _ = watcher(clock)
+    runs = [spec(fold) for fold in range(4)]
+    progress.begin(runs, [row(run) for run in runs[:2]])
+    clock.now = 10.0
+    progress.finished(row(runs[2]))
+    assert progress.seconds_left() == pytest.approx(10)
+
+
+def test_means_of_different_methods_are_not_mixed(clock):
+    progress, _ = watcher(clock)
+    runs = [spec(0), spec(0, pool="gtpool")]
+    progress.begin(runs, [row(run) for run in runs])
+    assert progress.summary() == "2 of 2 runs"
+
+
+def test_in_a_terminal_there_is_a_table_of_folds_by_seeds(clock):
+    progress, file = watcher(clock, terminal=True)
+    runs = [spec(fold, seed) for seed in (1, 2) for fold in range(3)]
+    with progress:
+        progress.begin(runs, [])
+        for run, test in zip(runs, (0.5, 0.7, None), strict=False):
+            progress.started(run)
+            progress.finished(row(run, test))
+        progress.started(runs[3])
+        clock.now = 5.0
+        progress.epoch(runs[3], epoch(12))
+        drawn = file.getvalue()
+    last = drawn[drawn.rindex("seed") :]
+    assert "│ MUTAG │ gtpool-v │    1 │ 50.00 │ 70.00 │ failed │ 60.00 │" in last
+    assert "│ MUTAG │ gtpool-v │    2 │   e12 │     · │      · │       │" in last
+    assert "3 of 6 runs, 1 failed, mean accuracy 60.00" in last
+
+
+def test_the_table_is_left_in_peace_between_quick_epochs(clock):
+    progress, file = watcher(clock, terminal=True)
+    with progress:
+        progress.begin([spec(0)], [])
+        progress.started(spec(0))
+        before = len(file.getvalue())
+        for number in range(1, 50):
+            progress.epoch(spec(0), epoch(number))
+        assert len(file.getvalue()) == before
+
+
+def test_methods_that_differ_in_an_option_have_lines_of_their_own(clock):
+    progress, _ = watcher(clock)
+    progress.begin([spec(0), spec(0, ratio=0.25), spec(0, ratio=1), spec(0, ratio=1.0)], [])
+    assert progress.table().row_count == 4
+
+
+def test_an_error_is_not_held_back(clock):
+    progress, _ = watcher(clock, terminal=True)
+    with pytest.raises(KeyboardInterrupt), progress:
+        raise KeyboardInterrupt
+
+
+def test_importing_it_imports_no_torch():
+    code = "import sys, gtpool.report.progress; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,229 @@
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from gtpool.study.store import Store, collect, read_rows, write_whole
+
+ROW = {"key": "abc", "status": "done", "test": 0.5, "curves": {"train_loss": [1.0, 0.5]}}
+
+
+def test_a_row_comes_back_as_it_was(tmp_path):
+    store = Store(tmp_path / "new" / "store")
+    assert store.get("abc") is None
+    assert store.rows() == []
+    store.put(ROW)
+    assert store.get("abc") == ROW
+    assert [path.name for path in (store.folder / "runs").iterdir()] == ["abc.json"]
+    assert store.artifact("abc") == store.folder / "runs" / "abc.safetensors"
+
+
+def test_a_second_row_of_a_key_takes_the_place_of_the_first(tmp_path):
+    store = Store(tmp_path)
+    store.put({**ROW, "status": "failed"})
+    store.put(ROW)
+    assert store.rows() == [ROW]
+
+
+def test_rows_come_by_key(tmp_path):
+    store = Store(tmp_path)
+    for key in ("c", "a", "b"):
+        store.put({**ROW, "key": key})
+    assert [row["key"] for row in store.rows()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda _: "",
+        lambda _: "[1, 2]",
+        lambda _: '{"key": "abc"}',
+        lambda text: text.replace("abc", "xyz"),
+        lambda text: text.replace("done", "doing"),
+    ],
+    ids=["truncated", "empty", "a list", "no status", "another key", "unknown status"],
+)
+def test_a_damaged_row_is_named_and_does_not_count(tmp_path, damage):
+    store = Store(tmp_path)
+    store.put({**ROW, "key": "sound"})
+    store.put(ROW)
+    path = tmp_path / "runs" / "abc.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.warns(UserWarning, match=r"runs/abc\.json is damaged"):
+        assert store.get("abc") is None
+    with pytest.warns(UserWarning, match=r"runs/abc\.json is damaged"):
+        assert [row["key"] for row in store.rows()] == ["sound"]
+    store.put(ROW)
+    assert store.get("abc") == ROW
+
+
+def test_a_file_of_bytes_that_are_no_text_is_damaged(tmp_path):
+    Store(tmp_path).put(ROW)
+    (tmp_path / "runs" / "abc.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.warns(UserWarning, match="damaged"):
+        assert Store(tmp_path).get("abc") is None
+
+
+def test_a_number_that_json_cannot_hold_is_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        Store(tmp_path).put({**ROW, "test": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_is_swept_up_and_a_live_one_is_not(tmp_path):
+    store = Store(tmp_path)
+    store.put(ROW)
+    old, new = (tmp_path / "runs" / f".abc.json.{name}.tmp" for name in ("old", "new"))
+    for path in (old, new):
+        path.write_text('{"key": "ab')
+    os.utime(old, (0, 0))
+    store.sweep()
+    assert not old.exists()
+    assert new.exists()
+    assert store.rows() == [ROW]
+
+
+def test_importing_the_store_imports_no_torch():
+    code = "import sys, gtpool.study.store; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def _put_often(folder, number):
+    store = Store(folder)
+    for turn in range(60):
+        store.put({**ROW, "test": [number] * 2000, "turn": turn})
+
+
+@pytest.mark.slow
+def test_a_reader_never_sees_half_a_row_while_two_processes_write_it(tmp_path):
+    context = get_context("spawn")
+    writers = [context.Process(target=_put_often, args=(tmp_path, n)) for n in (1, 2)]
+    for writer in writers:
+        writer.start()
+    store, seen = Store(tmp_path), 0
+    while any(writer.is_alive() for writer in writers):
+        row = store.get("abc")  # a damaged one would warn, which is an error here
+        if row is not None:
+            seen += 1
+            assert len(set(row["test"])) == 1
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert seen > 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["abc.json"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a disk of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    mounted = libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=64k") if _is_linux() else -1
+    if mounted != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {os.strerror(ctypes.get_errno())}")
+    yield folder
+    libc.umount2(bytes(folder), 2)
+
+
+def _is_linux():
+    return sys.platform == "linux"
+
+
+def test_a_full_disk_is_one_clear_line_and_keeps_what_is_finished(small_disk):
+    store = Store(small_disk)
+    store.put(ROW)
+    with pytest.raises(OSError, match=r"disk/runs cannot be written: No space left") as caught:
+        store.put({**ROW, "key": "big", "test": "x" * 100_000})
+    assert "\n" not in str(caught.value)
+    assert "start again" in str(caught.value)
+    assert store.rows() == [ROW]
+    assert [path.name for path in (small_disk / "runs").iterdir()] == ["abc.json"]
+    store.put({**ROW, "key": "next"})
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file/runs cannot be written"):
+        Store(tmp_path / "file").put(ROW)
+
+
+def test_write_whole_replaces_a_file(tmp_path):
+    path = tmp_path / "a" / "b.bin"
+    write_whole(path, b"one")
+    write_whole(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+# collect
+
+
+def fill(folder, *rows):
+    for row in rows:
+        Store(folder).put(row)
+    return folder
+
+
+def test_collect_packs_several_stores_by_key(tmp_path):
+    one = fill(tmp_path / "one", {**ROW, "key": "c"}, {**ROW, "key": "a"})
+    two = fill(tmp_path / "two", {**ROW, "key": "b"})
+    out = tmp_path / "results" / "all.jsonl"
+    rows = collect([one, two], out)
+    assert [row["key"] for row in rows] == ["a", "b", "c"]
+    assert [json.loads(line) for line in out.read_text().splitlines()] == rows
+    assert read_rows(out) == rows
+
+
+def test_collect_writes_the_same_bytes_in_whatever_order_the_stores_come(tmp_path):
+    one = fill(tmp_path / "one", {**ROW, "key": "c"}, {**ROW, "key": "a"})
+    two = fill(tmp_path / "two", {**ROW, "key": "b"})
+    outs = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    collect([one, two], outs[0])
+    collect([two, one], outs[1])
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_collect_adds_to_what_was_collected_before(tmp_path):
+    out = tmp_path / "all.jsonl"
+    collect([fill(tmp_path / "one", ROW)], out)
+    rows = collect([out, fill(tmp_path / "two", {**ROW, "key": "x"})], out)
+    assert [row["key"] for row in rows] == ["abc", "x"]
+
+
+def test_two_rows_of_a_key_may_differ_in_time_and_machine_alone(tmp_path):
+    again = {**ROW, "seconds": 2.0, "peak_rss_mb": 9, "commit": "x", "finished": "later"}
+    one = fill(tmp_path / "one", {**ROW, "seconds": 1.0})
+    rows = collect([one, fill(tmp_path / "two", again)], tmp_path / "all.jsonl")
+    assert rows == [{**ROW, "seconds": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("test", 0.6), ("curves", {"train_loss": [1.0]}), ("split", {"digest": "x"})],
+)
+def test_two_rows_of_a_key_with_different_numbers_are_refused(tmp_path, name, value):
+    one, two = fill(tmp_path / "one", ROW), fill(tmp_path / "two", {**ROW, name: value})
+    with pytest.raises(ValueError, match=rf"run abc .*/one and in .*/two, that differ in {name}"):
+        collect([one, two], tmp_path / "all.jsonl")
+    assert not (tmp_path / "all.jsonl").exists()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_done_row_counts_before_a_failed_one(tmp_path, order):
+    failed = {**ROW, "status": "failed", "test": None, "error": "the loss is nan"}
+    stores = [fill(tmp_path / "one", failed), fill(tmp_path / "two", ROW)]
+    assert collect(stores[::order], tmp_path / "all.jsonl") == [ROW]
+
+
+def test_rows_of_what_is_not_there_or_not_rows_are_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no store or file of rows"):
+        read_rows(tmp_path / "nowhere")
+    path = Path(tmp_path, "bad.jsonl")
+    path.write_text(json.dumps(ROW) + "\n{}\n")
+    with pytest.raises(ValueError, match=r"bad\.jsonl, line 2"):
+        read_rows(path)
