@@ -418,6 +418,7 @@ def test_equals_the_reference_on_a_gpu(backend, dtype, close, heads, held, monke
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_ptr_on_the_host_keeps_a_gpu_busy():
     *parts, ptr = heads_of([1, 9, 20, 20, 150, 300], 2, 16, dtype=torch.float32)
     leaves = [part.cuda().requires_grad_() for part in parts]

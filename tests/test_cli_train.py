@@ -394,9 +394,17 @@ def test_runs_on_folds_that_are_gone_are_not_taken_for_others(gtpool, tmp_path):
     code, _, _ = gtpool(*words, "--data-dir", tmp_path / "data")
     assert code == 0
     assert "fixed folds of MUTAG, 10 folds" in (tmp_path / "out/report.html").read_text()
-    code, _, err = gtpool(*words)
+    code, _, err = gtpool(*words)  # where the fixed folds are not to be had
+    assert (code, "done already" in err) == (0, False)
+    assert "stratified folds, seed 0, 10 folds" in (tmp_path / "out/report.html").read_text()
+    for part in ("test", "train"):
+        for k in range(10):
+            (folds / f"{part}_idx-{k + 1}.txt").rename(folds / f"{part}-{k}")
+        for k in range(10):
+            (folds / f"{part}-{k}").rename(folds / f"{part}_idx-{10 - k}.txt")
+    code, _, err = gtpool(*words, "--data-dir", tmp_path / "data")
     assert code == 2
-    assert "holds runs on another split (fixed folds of MUTAG, 10 folds)" in err.splitlines()[-1]
+    assert "holds runs on other graphs than fixed folds of MUTAG" in err.splitlines()[-1]
 
 
 def test_settings_hold_the_whole_plan(trained):

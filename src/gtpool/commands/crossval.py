@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from gtpool.commands.plan import Plan
 from gtpool.commands.results import (
-    check_one_split,
     method_section,
     write_results,
     write_settings,
@@ -58,7 +57,6 @@ def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Fi
     loaded = load_data(plan.run.data, how.data_dir)
     write_settings(how.folder, plan)
     rows = run_all(specs, how)
-    check_one_split(rows, how.folder)
     title = f"{plan.method} on {plan.data}"
     files = write_results(how.folder, title, rows, loaded, how.data_dir)
     return Finished(rows, files, loaded.skipped)
@@ -106,7 +104,6 @@ def compare_methods(
     """
     specs = {name: plan_runs(plan, how) for name, plan in plans.items()}
     found = run_all([spec for several in specs.values() for spec in several], how)
-    check_one_split(found, how.folder)
     by_key = {row["key"]: row for row in found}
     rows = {name: [by_key[spec.key] for spec in several] for name, several in specs.items()}
     first = next(iter(plans.values())).run.data

@@ -73,16 +73,6 @@ def method_section(name: str, rows: Sequence[Row], store: Store, schema: Schema)
     return Section(name, rows, {_CAPTIONS[which]: svg for which, svg in pictures.items()})
 
 
-def check_one_split(rows: Sequence[Row], folder: Path) -> None:
-    """Refuse runs that were divided by different rules, as no mean of theirs means anything."""
-    rules = {rule_of(row) for row in rows if row["split"]}
-    if len(rules) > 1:
-        raise ValueError(
-            f"{folder} holds runs on different splits ({'; '.join(sorted(rules))}): were the fixed "
-            "folds here at one time and not at another? Choose another --output-dir"
-        )
-
-
 _CAPTIONS = {
     "curves": "Mean over the runs and range from lowest to highest, by epoch, "
     "as long as half of the runs go on.",
@@ -122,9 +112,8 @@ def _save_model(folder: Path, row: Row, store: Store, data_dir: Path | None) -> 
     split = choose_split(spec.split, loaded, data_dir)
     if split.digest != row["split"]["digest"]:
         raise ValueError(
-            f"{store.folder} holds runs on another split ({rule_of(row)}) than the one that is "
-            f"made now ({split.rule}); are the fixed folds here no more? Choose another "
-            "--output-dir"
+            f"{store.folder} holds runs on other graphs than {rule_of(row)} has now; have its "
+            "files changed? Choose another --output-dir"
         )
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
     tensors = load_file(store.artifact(row["key"]))
