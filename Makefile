@@ -31,6 +31,8 @@ bench: $(READY)
 	$(BIN)/python bench/sample.py
 	$(BIN)/python bench/attention.py
 	$(BIN)/python bench/take.py
+	$(BIN)/python bench/epoch.py
+	$(BIN)/python bench/start.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

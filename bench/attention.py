@@ -45,11 +45,13 @@ def main() -> None:
                 {"case": case, "nodes": sum(sizes), "heads": heads, "backend": name, **cell}
                 for name, cell in cells.items()
             ]
-            shown.append([(case, heads, *_columns(cells, unit)) for unit in ("ms", "mb")])
+            shown.append((case, heads, cells))
     record("attention", [{"width": WIDTH, "device": "cpu", **row} for row in kept])
-    for place, unit in enumerate(("ms a step", "MB at the peak")):
-        print(unit)
-        table(["case", "heads", *NAMES, "auto / best"], [row[place] for row in shown])
+    print("ms a step")
+    rows = [(*key, *_columns(cells, "ms"), _ratio(cells)) for *key, cells in shown]
+    table(["case", "heads", *NAMES, "auto / best"], rows)
+    print("MB at the peak")
+    table(["case", "heads", *NAMES], [(*key, *_columns(cells, "mb")) for *key, cells in shown])
     print(f"- left out: n x n weights of {LARGE:,} nodes, held by autograd, need several GB")
 
 
@@ -58,7 +60,7 @@ def _measure(sizes: list[int], heads: int) -> dict[str, dict[str, float]]:
     large = max(sizes) >= LARGE
     names = [name for name in NAMES if not (large and name == "reference")]
     context = get_context("forkserver")
-    context.set_forkserver_preload(["__main__"])
+    context.set_forkserver_preload([attend.__module__, "torch_geometric"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as processes:
         weighed = [processes.submit(_weigh, name, sizes, heads).result() for name in names]
     cells = {name: {"ms": ms, "mb": mb} for name, (ms, mb) in zip(names, weighed, strict=True)}
@@ -100,9 +102,11 @@ def _step(backend: Backend, heads_of: Tensor, d_out: Tensor, ptr: Tensor) -> Non
 
 
 def _columns(cells: dict[str, dict[str, float]], unit: str) -> list[str]:
-    found = {name: cell[unit] for name, cell in cells.items()}
-    shown = [f"{found[name]:.1f}" if name in found else "-" for name in NAMES]
-    return [*shown, f"{found['auto'] / min(found.values()):.2f}"]
+    return [f"{cells[name][unit]:.1f}" if name in cells else "-" for name in NAMES]
+
+
+def _ratio(cells: dict[str, dict[str, float]]) -> str:
+    return f"{cells['auto']['ms'] / min(cell['ms'] for cell in cells.values()):.2f}"
 
 
 if __name__ == "__main__":
