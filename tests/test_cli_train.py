@@ -309,7 +309,7 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
     words = ("demo", "--folds", "3", "--epochs", "1", "--jobs", "1", "--output-dir", tmp_path)
     code, out, err = gtpool(*words)
     assert code == 0
-    assert "Reduced to be quick: width 32 in place of 128, 1 epochs in place of at most 500" in out
+    assert "Reduced to be quick: width 32 in place of 128, 1 epochs without an early stop" in out
     lines = [line.split() for line in out.splitlines()]
     means = {
         line[0]: line[1] for line in lines if line and line[0] in {"GTPool-V", "GTPool", "top-k"}

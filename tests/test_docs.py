@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -32,6 +34,12 @@ def test_paper_map_has_every_equation_table_and_figure():
     assert numbers >= set(range(1, 18))
     assert set(re.findall(r"\| table (\d)", PAPER_MAP)) == set("123456")
     assert set(re.findall(r"\| figure (\d)", PAPER_MAP)) == set("1234")
+
+
+def test_readme_table_is_the_one_of_the_results():
+    program = [sys.executable, ROOT / "docs/headline.py"]
+    made = subprocess.run(program, check=True, capture_output=True, encoding="utf-8").stdout
+    assert made.strip() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_architecture_names_every_module():

@@ -54,7 +54,7 @@ def _reduction(plan: Plan) -> str:
     model, train = plan.run.model, plan.run.train
     return (
         f"Reduced to be quick: width {model.width} in place of {ModelSpec().width}, "
-        f"{train.epochs} epochs in place of at most {TU.epochs}, learning rate {train.lr:g} in "
-        f"place of {TU.lr:g}, one seed in place of ten. So these are not figures of the paper's "
-        "protocol."
+        f"{train.epochs} epochs without an early stop in place of at most {TU.epochs}, learning "
+        f"rate {train.lr:g} in place of {TU.lr:g}, one seed in place of ten. So these are not "
+        "figures of the paper's protocol."
     )
