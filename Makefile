@@ -27,6 +27,8 @@ unit: $(READY)
 slow: $(READY)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
 
+# Threads that wait asleep: spinning ones turn any other process on the machine into milliseconds.
+bench: export OMP_WAIT_POLICY = passive
 bench: $(READY)
 	$(BIN)/python bench/sample.py
 	$(BIN)/python bench/attention.py
