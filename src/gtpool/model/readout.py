@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
+from torch_geometric.nn import global_add_pool, global_mean_pool
 
 
 def mean(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
@@ -14,7 +14,9 @@ def mean(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
 
 def maximum(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Take the largest entry of each column over the nodes of each graph, [N, D] -> [G, D]."""
-    return global_max_pool(x, batch, num_graphs)
+    most = x.new_zeros(num_graphs, x.size(1))
+    index = batch.unsqueeze(1).expand_as(x)
+    return most.scatter_reduce(0, index, x, "amax", include_self=False)
 
 
 def total(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:

@@ -27,7 +27,8 @@ class Buckets(NamedTuple):
     masks: tuple[Tensor | None, ...]
     """Added to the logits, -inf on padding, [sequences, 1, length]; None if nothing is padded."""
     slot: Tensor | None
-    """Padded row of each head of each node, [N * H]; None where that is its own number."""
+    """Padded row of each head of each node, [N * H]; None for one bucket without padding."""
+    heads: int
 
     @classmethod
     def of(cls, ptr: Tensor, like: Tensor) -> Self:
@@ -43,8 +44,8 @@ class Buckets(NamedTuple):
         spans = _spans(sizes)
         shapes = tuple((count * heads, longest) for count, _, longest in spans)
         num_slots = sum(count * length for count, length in shapes)
-        if len(spans) == heads == 1 and num_slots == num_nodes:
-            return cls(shapes, (None,), None)
+        if len(spans) == 1 and num_slots == num_nodes * heads:
+            return cls(shapes, (None,), None, heads)
 
         count, _, longest = torch.tensor(spans).unbind(1)
         length = longest.repeat_interleave(count)[:, None]
@@ -59,18 +60,20 @@ class Buckets(NamedTuple):
             part[:, None] if shortest < longest else None
             for part, (_, shortest, longest) in zip(_split(mask, shapes), spans, strict=True)
         )
-        return cls(shapes, masks, slot)
+        return cls(shapes, masks, slot, heads)
 
     def pad(self, rows: Tensor) -> Tensor:
         """Move rows to their slots, zeros elsewhere, [N * H, ...] -> [slots, ...]."""
         if self.slot is None:
-            return rows.contiguous()
+            return _swap(rows, self.shapes[0][1], self.heads)
         num_slots = sum(count * length for count, length in self.shapes)
         return rows.new_zeros(num_slots, *rows.shape[1:]).index_copy_(0, self.slot, rows)
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Bring the rows back, [slots, ...] -> [N * H, ...]."""
-        return padded if self.slot is None else padded.index_select(0, self.slot)
+        if self.slot is None:
+            return _swap(padded, self.heads, self.shapes[0][1])
+        return padded.index_select(0, self.slot)
 
     def each(self, *padded: Tensor) -> Iterator[tuple[Tensor | None, *tuple[Tensor, ...]]]:
         """Give each bucket's mask and its views of padded tensors, [sequences, length, ...]."""
@@ -88,3 +91,8 @@ def _spans(sizes: Tensor) -> list[tuple[int, int, int]]:
 def _split(padded: Tensor, shapes: tuple[tuple[int, int], ...]) -> list[Tensor]:
     parts = padded.split([count * length for count, length in shapes])
     return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _swap(rows: Tensor, outer: int, inner: int) -> Tensor:
+    """Turn each graph's [outer, inner] rows into [inner, outer]; where one is 1, nothing moves."""
+    return rows.unflatten(0, (-1, outer, inner)).transpose(1, 2).flatten(0, 2).contiguous()
