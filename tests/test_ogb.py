@@ -50,7 +50,7 @@ def test_tasks_without_a_mapping_are_numbered(tmp_path):
         ({"raw/edge": None}, "edge.csv.gz", "is missing"),
         ({"raw/edge": ""}, "edge.csv.gz", "is empty"),
         ({"raw/edge": b"no gzip"}, "edge.csv.gz", "not packed by gzip"),
-        ({"raw/edge": gzip.compress(b"0,1\n" * 99)[:-9]}, "edge.csv.gz", "damaged"),
+        ({"raw/edge": gzip.compress(b"0,1\n" * 99, mtime=0)[:-9]}, "edge.csv.gz", "damaged"),
         ({"raw/edge": "0,1\n"}, "edge.csv.gz", "has 1 lines for the 3 bonds"),
         ({"raw/edge": "0,1\n1,3\n0,1\n"}, "graph 0", "nodes 0 to 2"),
         ({"raw/node-feat": "1,2\n"}, "node-feat.csv.gz, line 1", "has 2 fields, expected 9"),

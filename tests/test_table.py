@@ -131,8 +131,8 @@ def test_a_row_over_several_lines_is_named_by_its_first(write):
         ("a.csv", "\ufeff" + GOOD),
         ("a.csv", GOOD.removesuffix("\n")),
         ("a.csv", GOOD.replace(",", " , ")),
-        ("a.csv.gz", gzip.compress(GOOD.encode())),
-        ("a.tsv.gz", gzip.compress(GOOD.replace(",", "\t").encode())),
+        ("a.csv.gz", gzip.compress(GOOD.encode(), mtime=0)),
+        ("a.tsv.gz", gzip.compress(GOOD.replace(",", "\t").encode(), mtime=0)),
     ],
 )
 def test_forms_of_the_same_table(write, name, content):
@@ -200,7 +200,7 @@ def test_forms_of_the_same_table(write, name, content):
         (b"smiles,y\nC,0\nC\0C,1\n", {}, r"is not text: line 3 holds a zero byte"),
         (b"smiles,y\nC,caf\xe9\n", {}, r"not text in UTF-8 \(byte 6 of line 2\)"),
         ("smiles,y\nC,0\n".encode("utf-16"), {}, r"not text in UTF-8 \(byte 1 of line 1\)"),
-        (gzip.compress(GOOD.encode()), {}, r"not text in UTF-8 \(byte 2 of line 1\)"),
+        (gzip.compress(GOOD.encode(), mtime=0), {}, r"not text in UTF-8 \(byte 2 of line 1\)"),
         ("smiles,y\nC,0\n", {"need_targets": False, "task": "classes"}, r"without targets"),
     ],
 )
@@ -209,7 +209,7 @@ def test_bad_input_is_named_with_its_place(write, content, options, message):
         read_table(write(content), **options)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(GOOD.encode() * 99)[:-9]])
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(GOOD.encode() * 99, mtime=0)[:-9]])
 def test_a_damaged_archive_is_named(write, content):
     with pytest.raises(ValueError, match=r"mols\.csv\.gz is not a whole gzip file"):
         read_table(write(content, "mols.csv.gz"))
