@@ -27,7 +27,7 @@ def compare(table: Path, store: Store, epochs: int = 30) -> str:
     )
     rows = {}
     for method in ("gtpool-v", "gin"):
-        model = ModelSpec.from_json({**METHODS[method], "width": 32})
+        model = ModelSpec.from_json({**METHODS[method].model, "width": 32})
         rows[method] = run_many(lay_out(replace(run, model=model)), store)
     return methods_table(rows).terminal()
 

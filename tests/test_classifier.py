@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch_geometric.explain import Explainer, GNNExplainer
 
+from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, read_molecules
 from gtpool.data.sources import load
@@ -14,8 +15,14 @@ from gtpool.model.readout import READOUTS
 from gtpool.pool import POOLS
 from gtpool.spec import ModelSpec, ShapeSpec
 
-SHAPE = ShapeSpec(outputs=3, node_width=7)
-MOLECULES = ShapeSpec(outputs=2, node_categories=ATOM_SIZES, edge_categories=BOND_SIZES)
+SHAPE = ShapeSpec(outputs=3, node_width=7, mean_nodes=18, common_nodes=17)
+MOLECULES = ShapeSpec(
+    outputs=2,
+    node_categories=ATOM_SIZES,
+    edge_categories=BOND_SIZES,
+    mean_nodes=8,
+    common_nodes=3,
+)
 SMILES = ["CCO", "c1ccccc1C(=O)O", "[Na+]", "CC(C)Cc1ccc(cc1)C(C)C(=O)O", "C#N", "[Na+].[Cl-]"]
 
 
@@ -33,6 +40,11 @@ def molecules():
 def _model(shape=SHAPE, **options):
     torch.manual_seed(0)
     return Classifier(ModelSpec(width=16, **options), shape).double().eval()
+
+
+def _take(data, indices, model):
+    data = with_chain(data, model.chain_steps) if model.chain_steps else data
+    return data.take(indices, model.ratios)
 
 
 def _double(data: GraphDataset) -> GraphDataset:
@@ -54,7 +66,11 @@ def _double(data: GraphDataset) -> GraphDataset:
 VARIANTS = [
     *({"conv": conv} for conv in CONVS if conv != "ogb-gcn"),
     *({"pool": pool} for pool in ("none", *POOLS)),
-    *({"readout": readout} for readout in READOUTS),
+    *({"readout": readout, "pool": "none"} for readout in READOUTS),
+    {"readout": "set2set", "jump": True, "convs_per_level": 2},
+    {"readout": "gmt", "pool": "sagpool", "read_input": True},
+    {"pool": "diffpool", "read_input": True, "combine": "cat", "jump": True},
+    {"pool": "asap", "pool_options": {"sampler": "rwsv"}, "norm": "batch"},
     {"combine": "cat", "read_input": True, "convs_per_level": 2},
     {"norm": "batch", "residual": True},
     {"norm": "layer", "ratio": 3, "levels": 2},
@@ -65,8 +81,8 @@ VARIANTS = [
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_a_batch_gives_what_its_graphs_give_one_by_one(mutag, options):
     model, data, indices = _model(**options), _double(mutag), [3, 100, 7, 42]
-    together = model.classify(data.take(indices, model.ratios))
-    alone = [model.classify(data.take([index], model.ratios)) for index in indices]
+    together = model.classify(_take(data, indices, model))
+    alone = [model.classify(_take(data, [index], model)) for index in indices]
     assert together.shape == (4, 3)
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-9)
     batch = data.take(indices)
@@ -74,11 +90,19 @@ def test_a_batch_gives_what_its_graphs_give_one_by_one(mutag, options):
     torch.testing.assert_close(unplanned, together, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("conv", CONVS)
-def test_molecules_with_single_atoms_and_without_bonds(molecules, conv):
-    model = _model(MOLECULES, conv=conv, read_input=True)
-    together = model.classify(molecules.take(range(6), model.ratios))
-    alone = [model.classify(molecules.take([index], model.ratios)) for index in range(6)]
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"conv": conv, "read_input": True} for conv in CONVS),
+        *({"conv": "ogb-gcn", "pool": pool} for pool in POOLS),
+        *({"conv": "ogb-gcn", "pool": "none", "readout": readout} for readout in READOUTS),
+    ],
+    ids=str,
+)
+def test_molecules_with_single_atoms_and_without_bonds(molecules, options):
+    model = _model(MOLECULES, **options)
+    together = model.classify(_take(molecules, range(6), model))
+    alone = [model.classify(_take(molecules, [index], model)) for index in range(6)]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-9)
     assert together.isfinite().all()
     batch = molecules.take(range(6))
@@ -89,8 +113,9 @@ def test_molecules_with_single_atoms_and_without_bonds(molecules, conv):
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_every_parameter_that_asks_for_a_gradient_gets_one(mutag, options):
     model = _model(**options).train()
-    graphs = _double(mutag).take(range(0, 188, 8), model.ratios)
-    model.classify(graphs).square().sum().backward()
+    logits, auxiliary = model.learn(_take(_double(mutag), range(0, 188, 8), model))
+    loss = logits.square().sum()
+    (loss if auxiliary is None else loss + auxiliary.sum()).backward()
     starved = [
         name
         for name, part in model.named_parameters()
@@ -111,6 +136,46 @@ def test_concatenation_holds_the_read_out_of_each_level(mutag):
         assert model.classify(graphs).shape == (2, 3)
 
 
+@pytest.mark.parametrize("pool", POOLS)
+def test_poolers_with_a_loss_of_their_own_give_it_for_each_graph(mutag, pool):
+    model, indices = _model(pool=pool), [3, 100, 7]
+    together = model.learn(_take(_double(mutag), indices, model))[1]
+    assert (together is not None) == METHODS.get(pool, METHODS["gcn"]).auxiliary
+    if together is not None:
+        alone = [model.learn(_take(_double(mutag), [index], model))[1] for index in indices]
+        torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-9)
+
+
+def test_clusters_are_a_share_of_the_mean_graph_at_each_level():
+    pools = _model(pool="mincutpool").pools
+    assert [pool.clusters for pool in pools] == [9, 5, 3]
+    assert [pool.weighted for pool in pools] == [False, True, True]
+
+
+def test_a_batch_without_the_chain_is_refused(mutag):
+    model = _model(pool="haarpool")
+    with pytest.raises(ValueError, match=r"needs graphs with a chain of 3 clusterings.*one of 0"):
+        model.classify(_double(mutag).take([0], model.ratios))
+
+
+def test_side_by_side_convolutions_are_the_three_apart(mutag):
+    model = _model(pool="none", readout="sum", levels=1, convs_per_level=3, jump=True)
+    graphs = _double(mutag).take([5])
+    x, seen = graphs.x, []
+    for block in model.levels[0]:
+        x = block(x, graphs.edge_index, None)
+        seen.append(x.sum(0))
+    torch.testing.assert_close(model.classify(graphs)[0], model.head(torch.cat(seen)))
+
+
+def test_the_blind_network_does_not_see_edges(mutag):
+    torch.manual_seed(0)
+    model = Classifier(ModelSpec(**METHODS["mlp"].model), SHAPE).double().eval()
+    graphs = _double(mutag).take([0, 1])
+    cut = graphs._replace(edge_index=graphs.edge_index[:, :0])
+    assert torch.equal(model.classify(graphs), model.classify(cut))
+
+
 def test_regression_is_brought_into_the_units_of_the_targets(mutag):
     model = _model()
     graphs = _double(mutag).take([0, 1], model.ratios)
@@ -128,21 +193,24 @@ def test_regression_is_brought_into_the_units_of_the_targets(mutag):
         ("gtpool", 422_082, 421_314),
         ("gtpool-v", 422_082, 421_314),
         ("gtpool-topk", 422_082, 421_314),
+        ("mlp", 25_922, 25_922),
+        ("sagpool_h", 75_717, 75_717),
+        ("sagpool_g", 141_251, 141_251),
     ],
 )
 def test_parameters_of_the_named_methods_on_mutag(name, parameters, learned):
-    model = Classifier(ModelSpec(**METHODS[name]), ShapeSpec(outputs=2, node_width=7))
+    model = Classifier(ModelSpec(**METHODS[name].model), ShapeSpec(outputs=2, node_width=7))
     assert sum(part.numel() for part in model.parameters()) == parameters
     assert sum(part.numel() for part in model.parameters() if part.requires_grad) == learned
 
 
 def test_named_methods_differ_in_the_sampler_alone():
     samplers = {
-        name: Classifier(ModelSpec(width=8, **METHODS[name]), SHAPE).pools[0].sampler
+        name: Classifier(ModelSpec(width=8, **METHODS[name].model), SHAPE).pools[0].sampler
         for name in ("gtpool", "gtpool-v", "gtpool-topk")
     }
     assert samplers == {"gtpool": "rws", "gtpool-v": "rwsv", "gtpool-topk": "topk"}
-    assert not Classifier(ModelSpec(width=8, **METHODS["gcn"]), SHAPE).pools
+    assert not Classifier(ModelSpec(width=8, **METHODS["gcn"].model), SHAPE).pools
 
 
 @pytest.mark.parametrize(
@@ -162,6 +230,10 @@ def test_named_methods_differ_in_the_sampler_alone():
         ({"width": 18, "conv": "gat"}, "width must be a multiple of 4"),
         ({"width": 7}, "width must be a multiple of 2"),
         ({"conv": "ogb-gcn"}, "needs molecules"),
+        ({"pool": "asap", "conv": "gin"}, "after asap edges have weights.*choose one of gcn"),
+        ({"pool": "diffpool", "pool_options": {"weighted": True}}, "diffpool has no option"),
+        ({"pool": "haarpool", "pool_options": {"heads": 2}}, "has no option 'heads'; it has none"),
+        ({"pool": "sagpool", "pool_options": {"sampler": "top"}}, "choose one of 'topk', 'rws'"),
     ],
     ids=str,
 )
@@ -203,6 +275,14 @@ def test_the_public_door_checks_what_it_is_given(molecules):
         _model()(torch.ones(3, 7).double(), torch.empty(2, 0).long(), None, unsorted)
 
 
+@pytest.mark.parametrize("name", ["pool", "readout"])
+def test_what_is_sized_by_the_data_asks_for_the_size(name):
+    sized = {"pool": ["diffpool", "mincutpool", "structpool"], "readout": ["gmt", "sortpool"]}
+    for choice in sized[name]:
+        with pytest.raises(ValueError, match=f"{choice}.* is sized by the data: the shape must"):
+            Classifier(ModelSpec(**{name: choice}), ShapeSpec(outputs=2, node_width=7))
+
+
 def test_state_dict_deepcopy_and_dtype(mutag):
     model = _model(conv="gin", norm="batch")
     other = Classifier(model.spec, model.shape).double().eval()
@@ -232,7 +312,16 @@ def _explain(model, x, edge_index, edge_attr=None):
     return explainer(x, edge_index, edge_attr=edge_attr)
 
 
-@pytest.mark.parametrize("options", [{}, {"convs_per_level": 2}, {"pool": "none"}], ids=str)
+EXPLAINED = [
+    {"convs_per_level": 2},
+    {"pool": "none"},
+    {"readout": "gmt", "pool": "none"},
+    {"readout": "gmt"},
+    *({"pool": pool} for pool in POOLS),
+]
+
+
+@pytest.mark.parametrize("options", EXPLAINED, ids=str)
 def test_gnn_explainer_on_a_molecule_of_mutag(mutag, options):
     model = _model(**options).float()
     graph = mutag.to_pyg()[0]

@@ -1,12 +1,13 @@
 from functools import partial
 
 import pytest
-from contract import EXCEPTIONS, LAWS, law_compile
+from contract import CLUSTER_LAWS, EXCEPTIONS, LAWS, OWN_TESTS, law_compile
 
 from gtpool import POOLS, GTPool
+from gtpool.pool import KINDS
 
-CASES = {
-    **POOLS,
+DROPPING = {
+    **{name: make for name, make in POOLS.items() if KINDS[name] == "dropping"},
     "gtpool-v in score order": partial(GTPool, order="score"),
     "gtpool-v gated": partial(GTPool, gate="tanh"),
     "gtpool-v gated, four heads, projected": partial(GTPool, heads=4, out_proj=True, gate="tanh"),
@@ -14,24 +15,50 @@ CASES = {
     "gtpool-v gated, global only": partial(GTPool, lam=1.0, gate="tanh"),
     "gtpool with top-k": partial(GTPool, sampler="topk"),
 }
+CLUSTERING = {
+    name: make
+    for name, make in POOLS.items()
+    if KINDS[name] == "clustering" and name not in OWN_TESTS
+}
+CASES = [
+    *((name, make, law, LAWS[law]) for name, make in DROPPING.items() for law in LAWS),
+    *(
+        (name, make, law, CLUSTER_LAWS[law])
+        for name, make in CLUSTERING.items()
+        for law in CLUSTER_LAWS
+    ),
+]
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", CASES)
-def test_law(name, law):
+@pytest.mark.parametrize(
+    ("name", "make", "law", "check"),
+    [pytest.param(*case, id=f"{case[0]}-{case[2]}") for case in CASES],
+)
+def test_law(name, make, law, check):
     if law in EXCEPTIONS.get(name, {}):
         with pytest.raises(AssertionError):
-            LAWS[law](CASES[name])
+            check(make)
     else:
-        LAWS[law](CASES[name])
+        check(make)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*POOLS, "gtpool-v gated, four heads, projected"])
+@pytest.mark.parametrize(
+    "name", [*(n for n in POOLS if n not in OWN_TESTS), "gtpool-v gated, four heads, projected"]
+)
 def test_inductor_gives_what_eager_gives(name):
-    law_compile(CASES[name], backend="inductor")
+    if name in DROPPING:
+        law_compile(DROPPING[name], backend="inductor")
+    else:
+        law_compile(CLUSTERING[name], size=4, backend="inductor")
 
 
 def test_exceptions_name_poolers_and_laws_that_exist():
-    assert set(EXCEPTIONS) <= set(CASES)
-    assert {law for declared in EXCEPTIONS.values() for law in declared} <= set(LAWS)
+    known = {(name, law) for name, _, law, _ in CASES}
+    declared = {(name, law) for name, laws in EXCEPTIONS.items() for law in laws}
+    assert declared <= known
+
+
+def test_every_pooler_has_a_kind_and_laws_or_tests_of_its_own():
+    assert POOLS.keys() == KINDS.keys()
+    assert set(POOLS) == (set(DROPPING) | set(CLUSTERING) | set(OWN_TESTS)) & set(POOLS)

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
+from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset, narrow, scale
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.synthetic import low_scores_matter
-from gtpool.pool import POOLS
+from gtpool.pool import KINDS, POOLS
 
 PARTS = ("x", "edge_index", "edge_attr", "sizes", "edge_counts", "y")
 RING = torch.tensor([[0, 1, 2], [1, 2, 0]])
@@ -76,7 +77,7 @@ def test_take_gives_what_pyg_gives(graphs, data):
     assert ours.x.dtype == theirs.x.dtype
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind == "dropping"])
 @given(graph_lists(codes=False), st.sampled_from([0.3, 0.5, 0.8, 1.0, 2]))
 @settings(deadline=None, max_examples=15)
 def test_poolers_give_the_sizes_that_were_planned(name, graphs, ratio):
@@ -111,17 +112,37 @@ def test_a_batch_moves_with_its_levels_and_keeps_sizes_on_the_host():
     assert {batch.x.device.type, batch.edge_index.device.type, batch.y.device.type} == {"meta"}
     assert {level.batch.device.type for level in batch.levels} == {"meta"}
     assert {level.sizes.device.type for level in batch.levels} == {"cpu"}
+    chained = with_chain(low_scores_matter(4), 2).take([0, 1]).to("meta").chain
+    assert {part.device.type for step in chained for part in step[:3]} == {"meta"}
+    assert {step.level.batch.device.type for step in chained} == {"meta"}
+    assert {step.level.sizes.device.type for step in chained} == {"cpu"}
+
+
+def test_the_chain_stays_when_features_change_and_fits_its_graphs():
+    data = with_chain(continuous([[1.0, 3.0, 2.0], [5.0, 7.0]], attributes=1), 2)
+    assert data.standardized([0]).chain == data.to("cpu").standardized([0]).chain == data.chain
+    with pytest.raises(ValueError, match="graphs: the chain is not that of these graphs"):
+        replace(continuous([[1.0]], attributes=1), chain=data.chain)
+
+
+def test_the_chain_is_not_saved(tmp_path):
+    with_chain(low_scores_matter(4), 2).save(tmp_path / "set")
+    assert GraphDataset.load(tmp_path / "set").chain == ()
 
 
 @pytest.mark.gpu
 def test_take_gives_the_same_on_a_gpu():
-    data = low_scores_matter(20)
+    data = with_chain(low_scores_matter(20), 2)
     here, there = (one.take([7, 3, 3, 19], [0.5, 0.5]) for one in (data, data.to("cuda")))
     assert there.x.is_cuda
     for name in ("x", "edge_index", "y", "batch"):
         assert torch.equal(getattr(there, name).cpu(), getattr(here, name))
     for one, two in zip(there.levels, here.levels, strict=True):
         assert torch.equal(one.batch.cpu(), two.batch)
+    for one, two in zip(there.chain, here.chain, strict=True):
+        assert one.cluster.is_cuda
+        for mine, other in zip(one.to("cpu")[:3], two[:3], strict=True):
+            assert torch.equal(mine, other)
 
 
 @given(graph_lists())

@@ -1,12 +1,25 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from gtpool.model.parts import CONVS, NORMS, Block, CategoryEncoder, OgbGCN, check_codes, head
-from gtpool.spec import ShapeSpec
+from gtpool.model.parts import (
+    COARSE_CONVS,
+    CONVS,
+    NORMS,
+    Block,
+    CategoryEncoder,
+    CoarseGCN,
+    OgbGCN,
+    check_codes,
+    head,
+)
+from gtpool.spec import ModelSpec, ShapeSpec
 
 FLOATS = ShapeSpec(outputs=2, node_width=5)
 CODED = ShapeSpec(outputs=2, node_categories=(4, 3), edge_categories=(3, 2))
+spec = partial(ModelSpec, width=8)
 RING = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
 
 
@@ -87,10 +100,32 @@ def test_gcn_takes_the_first_edge_feature_as_weight():
         conv(x, RING, None)
 
 
+def test_clusters_are_convolved_by_their_weights_and_the_identity():
+    torch.manual_seed(0)
+    conv = CoarseGCN(5, 4, FLOATS).double()
+    dense = torch.rand(3, 3).double()
+    dense = dense + dense.T  # with loops, for what is inside a cluster
+    x = torch.randn(3, 5).double()
+    source, target = torch.cartesian_prod(torch.arange(3), torch.arange(3)).T
+    tilde = dense + torch.eye(3)
+    scale = tilde.sum(0).rsqrt()
+    expected = (scale[:, None] * tilde * scale) @ x @ conv.conv.lin.weight.T + conv.conv.bias
+    weight = dense[source, target].unsqueeze(1)
+    torch.testing.assert_close(conv(x, torch.stack([source, target]), weight), expected)
+
+
+def test_clusters_without_an_edge_keep_their_features():
+    conv = CoarseGCN(5, 4, FLOATS)
+    x, nothing = torch.randn(3, 5), torch.empty(2, 0, dtype=torch.long)
+    expected = conv.conv.lin(x) + conv.conv.bias
+    torch.testing.assert_close(conv(x, nothing, torch.empty(0, 1)), expected)
+    assert "gin" not in COARSE_CONVS
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("conv", CONVS)
 def test_block_gives_the_width_for_ring_edgeless_and_one_node(conv, norm):
-    block = Block(conv, norm, True, 5, 8, CODED).eval()
+    block = Block(spec(conv=conv, norm=norm, residual=True), CODED, 5).eval()
     nothing = torch.empty(2, 0, dtype=torch.long)
     for nodes, edges in ((3, RING), (3, nothing), (1, nothing)):
         bonds = torch.zeros(edges.size(1), 2, dtype=torch.long)
@@ -100,11 +135,11 @@ def test_block_gives_the_width_for_ring_edgeless_and_one_node(conv, norm):
 
 
 def test_residual_adds_the_input_where_widths_agree():
-    plain, added = (Block("gcn", "none", residual, 8, 8, FLOATS) for residual in (False, True))
+    plain, added = (Block(spec(residual=residual), FLOATS, 8) for residual in (False, True))
     added.load_state_dict(plain.state_dict())
     x = torch.randn(3, 8)
     torch.testing.assert_close(added(x, RING, None), plain(x, RING, None) + x)
-    assert not Block("gcn", "none", True, 5, 8, FLOATS).residual
+    assert not Block(spec(residual=True), FLOATS, 5).residual
 
 
 @pytest.mark.parametrize(

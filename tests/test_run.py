@@ -118,7 +118,9 @@ def test_json_lines_may_say_their_task(tmp_path):
 
 
 def test_the_shape_of_floats_and_codes():
-    assert shape_of(load("MUTAG")) == ShapeSpec(outputs=2, node_width=7, edge_width=4)
+    assert shape_of(load("MUTAG")) == ShapeSpec(
+        outputs=2, node_width=7, edge_width=4, mean_nodes=18, common_nodes=16
+    )
     molecules = shape_of(load("B3DB"))
     assert (molecules.node_width, len(molecules.node_categories)) == (0, 9)
     assert (molecules.edge_width, len(molecules.edge_categories)) == (0, 3)

@@ -51,12 +51,14 @@ class _GraphEstimator:
         width: int = 128,
         levels: int = 3,
         convs_per_level: int = 1,
+        jump: bool = False,
         ratio: float = 0.5,
         dropout: float = 0.5,
         norm: Norm = "none",
         residual: bool = False,
         read_input: bool = False,
         pool_options: Mapping[str, Any] | None = None,
+        readout_options: Mapping[str, Any] | None = None,
         epochs: int = 500,
         batch_size: int = 128,
         lr: float = 5e-4,
@@ -84,12 +86,14 @@ class _GraphEstimator:
             width: Channels of the network.
             levels: Pooling steps.
             convs_per_level: Convolutions before each.
+            jump: Set their outputs side by side, in place of the last one alone.
             ratio: Share of nodes that each keeps; an int keeps that many.
             dropout: Share of units dropped in the head.
             norm: "none", "batch" or "layer", after each convolution.
             residual: Add a convolution's input to its output.
             read_input: Read out level 0 before it is pooled, too.
             pool_options: Further arguments of the pooler.
+            readout_options: Further arguments of a read-out that has any.
             epochs: At most so many; the learning rate rises over the first tenth.
             batch_size: Graphs a step.
             lr: Learning rate.
@@ -109,8 +113,9 @@ class _GraphEstimator:
         """
         self.pool, self.conv, self.readout, self.combine = pool, conv, readout, combine
         self.width, self.levels, self.convs_per_level = width, levels, convs_per_level
-        self.ratio, self.dropout, self.norm = ratio, dropout, norm
-        self.residual, self.read_input, self.pool_options = residual, read_input, pool_options
+        self.jump, self.ratio, self.dropout, self.norm = jump, ratio, dropout, norm
+        self.residual, self.read_input = residual, read_input
+        self.pool_options, self.readout_options = pool_options, readout_options
         self.epochs, self.batch_size, self.lr = epochs, batch_size, lr
         self.weight_decay, self.patience = weight_decay, patience
         self.class_weights, self.valid_fraction = class_weights, valid_fraction
@@ -200,6 +205,7 @@ class _GraphEstimator:
     def _specs(self) -> tuple[ModelSpec, TrainSpec]:
         given = {name: _plain(value) for name, value in self.get_params().items()}
         given["pool_options"] = dict(self.pool_options or {})
+        given["readout_options"] = dict(self.readout_options or {})
         model = {field.name: given[field.name] for field in fields(ModelSpec)}
         train = {name: given[name] for name in _TRAINED}
         spec = TrainSpec.from_json(train)

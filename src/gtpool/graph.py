@@ -21,6 +21,25 @@ class Level(NamedTuple):
     """Graph of each node, on the device of the batch, [N]."""
 
 
+class Coarse(NamedTuple):
+    """One step of a chain of clusterings, for a packed batch."""
+
+    cluster: Tensor
+    """Cluster of each node, numbered through the batch, [N]; ascending but for the first step."""
+    edge_index: Tensor
+    """Edges between clusters, a loop for what is inside one, [2, E']."""
+    edge_attr: Tensor
+    """Weight of each of those edges: how many edges of the input it stands for, [E', 1]."""
+    level: Level
+    """The layout of the clusters."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the step to a device; the sizes stay on the host."""
+        level = self.level._replace(batch=self.level.batch.to(device))
+        edges, weight = self.edge_index.to(device), self.edge_attr.to(device)
+        return type(self)(self.cluster.to(device), edges, weight, level)
+
+
 class Graphs(NamedTuple):
     """A packed batch of graphs that was checked and planned when it was built."""
 
@@ -34,6 +53,8 @@ class Graphs(NamedTuple):
     """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
     levels: tuple[Level, ...]
     """The input's shape, then the shape after each planned pooling step."""
+    chain: tuple[Coarse, ...] = ()
+    """The steps by which the graphs are clustered, where the dataset has them."""
 
     @property
     def batch(self) -> Tensor:
@@ -49,8 +70,9 @@ class Graphs(NamedTuple):
         """Move the batch to a device; the planned sizes stay on the host."""
         levels = tuple(level._replace(batch=level.batch.to(device)) for level in self.levels)
         attr = None if self.edge_attr is None else self.edge_attr.to(device)
+        chain = tuple(step.to(device) for step in self.chain)
         return type(self)(
-            self.x.to(device), self.edge_index.to(device), attr, self.y.to(device), levels
+            self.x.to(device), self.edge_index.to(device), attr, self.y.to(device), levels, chain
         )
 
 
@@ -68,7 +90,24 @@ class NodeDrop(NamedTuple):
     perm: Tensor
     """Which input node each kept node was, ascending, [K]."""
     score: Tensor
-    """Share of the wheel of each kept node (a graph's nodes sum to one), [K]."""
+    """Score of each kept node: of GTPool its share of the wheel, of others what they scale by."""
+
+
+class NodeMerge(NamedTuple):
+    """What a pooler returns that merges nodes into clusters; the first four as in NodeDrop."""
+
+    x: Tensor
+    """Features of the clusters, [K, D]."""
+    edge_index: Tensor
+    """Edges between clusters, a loop for what is inside one, [2, E']."""
+    edge_attr: Tensor
+    """Weight of each of those edges, [E', 1]."""
+    batch: Tensor
+    """Graph of each cluster, sorted, [K]."""
+    assign: Tensor
+    """Share of each node in each cluster of its graph, [N, C], or the one it is in, [N]."""
+    loss: Tensor | None
+    """Auxiliary loss of each graph, [G]."""
 
 
 def unpool(x: Tensor, perm: Tensor, num_nodes: int) -> Tensor:

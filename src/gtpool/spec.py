@@ -9,8 +9,8 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-Conv = Literal["gcn", "gin", "gat", "ogb-gcn"]
-Readout = Literal["mean", "max", "sum", "mean-max"]
+Conv = Literal["gcn", "gin", "gat", "ogb-gcn", "linear"]
+Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt"]
 Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
@@ -98,6 +98,10 @@ class ShapeSpec(_Spec):
     """Number of categories of each column of edge codes."""
     edge_weighted: bool = False
     """Whether the first edge feature is a weight."""
+    mean_nodes: int = 0
+    """Nodes of a graph on average, rounded up: what clusters and seeds are counted from."""
+    common_nodes: int = 0
+    """Nodes that six graphs in ten have, or more: what SortPool keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +117,13 @@ class ModelSpec(_Spec):
     width: int = 128
     levels: int = 3
     convs_per_level: int = 1
+    jump: bool = False
+    """Set the outputs of a level's convolutions side by side, in place of the last one alone."""
     ratio: float | int = 0.5  # 1.0 keeps all nodes, 1 keeps one
-    """Share of nodes that each level keeps; an int keeps that many."""
+    """Share of nodes that each level keeps; an int keeps that many.
+
+    Of a pooler with a fixed number of clusters, the share is of ``mean_nodes``.
+    """
     dropout: float = 0.5
     """Share of units dropped in the head."""
     norm: Norm = "none"
@@ -124,6 +133,8 @@ class ModelSpec(_Spec):
     """Read out level 0 before it is pooled, too."""
     pool_options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the pooler, such as ``heads`` or ``gate``."""
+    readout_options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of a read-out that has any, such as ``heads`` of "gmt"."""
 
     def __hash__(self) -> int:
         """Hash the JSON, since options are a dict."""
@@ -170,8 +181,15 @@ class RunSpec(_Spec):
     def key(self) -> str:
         """A short digest: equal specs have equal keys, on any machine."""
         plain = type(self).from_json(self.to_json()).to_json()  # where 1 is 1.0 if a float is due
+        for name, before in _ADDED.items():
+            if plain["model"][name] == before:
+                del plain["model"][name]
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()[:16]
+
+
+_ADDED: dict[str, Any] = {"jump": False, "readout_options": {}}
+"""Options of a model that came after runs were stored, and what held before: keys stay."""
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401

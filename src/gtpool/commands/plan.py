@@ -72,8 +72,9 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
         raise ValueError("say what to train on: a name (see `gtpool data list`) or a path")
     top["split"] |= given.get("split", {})
     top["model"], model = _method(top["model"]), _method(given.get("model", {}))
-    if "pool" in model:  # the options were another pooler's
-        top["model"].pop("pool_options", None)
+    for part in ("pool", "readout"):
+        if part in model:  # the options were another's
+            top["model"].pop(f"{part}_options", None)
     top["model"] |= model
     top["train"] = _recipe(str(top["data"]["source"]), top["train"] | given.get("train", {}))
     plan = Plan(RunSpec.from_json(top), seeds)
@@ -90,7 +91,7 @@ def _method(model: Mapping[str, Any]) -> _Options:
     method = METHODS.get(str(model.get("pool")))
     if method is None:
         return dict(model)
-    return {**method, **{key: value for key, value in model.items() if key != "pool"}}
+    return {**method.model, **{key: value for key, value in model.items() if key != "pool"}}
 
 
 def _recipe(source: str, train: _Options) -> _Options:

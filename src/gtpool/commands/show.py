@@ -7,17 +7,35 @@ import typer
 
 
 def list_names() -> None:
-    """Show the poolers, methods, convolutions, read-outs and samplers that can be named."""
+    """Show the methods, poolers, convolutions, read-outs and samplers that can be named."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
     from gtpool.data.features import FEATURES
+    from gtpool.data.sources import load
     from gtpool.model import METHODS
+    from gtpool.model.classifier import Classifier
     from gtpool.model.parts import CONVS
     from gtpool.model.readout import READOUTS
     from gtpool.ops.sample import SAMPLERS
     from gtpool.pool import POOLS
+    from gtpool.spec import ModelSpec
+    from gtpool.study.inputs import shape_of
 
+    shape = shape_of(load("MUTAG"))
+    table = Table(title="methods (--pool), their parameters at width 128 on MUTAG", box=None)
+    for heading in ("method", "kind", "parameters", "own loss", "paper"):
+        table.add_column(heading, justify="right" if heading == "parameters" else "left")
+    for name, method in METHODS.items():
+        with torch.device("meta"):
+            model = Classifier(ModelSpec(**method.model), shape)
+        count = sum(part.numel() for part in model.parameters())
+        loss = "yes" if method.auxiliary else ""
+        table.add_row(name, method.kind, f"{count:,}", loss, method.paper)
+    Console().print(table)
     names = {
         "poolers (--pool)": ["none", *POOLS],
-        "methods (--pool)": METHODS,
         "convolutions (--conv)": CONVS,
         "read-outs (--readout)": READOUTS,
         "features (--features)": FEATURES,

@@ -12,7 +12,8 @@ from torch_geometric.data import Data
 from gtpool.data.check import check_dataset
 from gtpool.data.folder import read_folder, write_folder
 from gtpool.data.schema import Recipe, Schema
-from gtpool.graph import Graphs, Level
+from gtpool.graph import Coarse, Graphs
+from gtpool.ops.chain import edge_pointers, spans, take_chain
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets, plan
 
@@ -49,16 +50,23 @@ class GraphDataset:
     y: Tensor
     """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
     schema: Schema
+    chain: tuple[Coarse, ...] = ()
+    """The steps by which the graphs are clustered, all graphs as one batch; see ``with_chain``."""
     node_ptr: Tensor = field(init=False)
     """First node of each graph and the number of all at the end, on the host, [G + 1]."""
     edge_ptr: Tensor = field(init=False)
     """First edge of each graph and the number of all at the end, on the host, [G + 1]."""
+    chain_edge_ptrs: tuple[Tensor, ...] = field(init=False)
+    """The same for the edges between clusters, after each step."""
 
     def __post_init__(self) -> None:
         """Refuse tensors that do not fit together."""
         check_dataset(self)
         object.__setattr__(self, "node_ptr", offsets(self.sizes))
         object.__setattr__(self, "edge_ptr", offsets(self.edge_counts))
+        if self.chain and self.chain[0].cluster.numel() != self.x.size(0):
+            raise ValueError(f"{self.schema.name}: the chain is not that of these graphs")
+        object.__setattr__(self, "chain_edge_ptrs", edge_pointers(self.chain))
 
     def __len__(self) -> int:
         """Count the graphs."""
@@ -80,9 +88,9 @@ class GraphDataset:
         levels = [plan(self.sizes.index_select(0, index), device)]
         for ratio in ratios:
             levels.append(plan(kept_counts(levels[-1].sizes, ratio), device))
-        nodes = _spans(self.node_ptr.index_select(0, index), levels[0])
+        nodes = spans(self.node_ptr.index_select(0, index), levels[0])
         edge_plan = plan(self.edge_counts.index_select(0, index), device)
-        edges = _spans(self.edge_ptr.index_select(0, index), edge_plan)
+        edges = spans(self.edge_ptr.index_select(0, index), edge_plan)
         # Row by row: torch gathers from a vector twice as fast as along the columns of a matrix.
         ends = torch.stack([row.index_select(0, edges) for row in self.edge_index])
         first = levels[0].ptr[:-1].int().to(device, non_blocking=True)
@@ -92,6 +100,7 @@ class GraphDataset:
             None if self.edge_attr is None else _widen(self.edge_attr.index_select(0, edges)),
             self.y.index_select(0, index.to(device, non_blocking=True)),
             tuple(levels),
+            take_chain(self.chain, self.chain_edge_ptrs, index, levels[0], nodes),
         )
 
     def to(self, device: torch.device | str) -> Self:
@@ -102,6 +111,7 @@ class GraphDataset:
             edge_index=self.edge_index.to(device),
             edge_attr=None if self.edge_attr is None else self.edge_attr.to(device),
             y=self.y.to(device),
+            chain=tuple(step.to(device) for step in self.chain),
         )
 
     def standardized(self, train: Sequence[int] | Tensor) -> Self:
@@ -114,7 +124,7 @@ class GraphDataset:
         if columns == 0 or self.schema.recipe.mean is not None:
             return self
         index = self._index(train)
-        nodes = _spans(self.node_ptr[index], plan(self.sizes[index], self.x.device))
+        nodes = spans(self.node_ptr[index], plan(self.sizes[index], self.x.device))
         seen = self.x[:, :columns].index_select(0, nodes).double()
         # A constant column may deviate by rounding errors, which must not be blown up.
         varies = seen.amin(0) < seen.amax(0)
@@ -198,8 +208,11 @@ class GraphDataset:
         """Map what ``save`` wrote into memory."""
         tensors, saved = read_folder(folder)
         try:
-            parts = {name: tensors[name] for name in _SAVED if name != "edge_attr"}
-            return cls(**parts, edge_attr=tensors.get("edge_attr"), schema=Schema.from_json(saved))
+            x, edge_index, sizes, edge_counts, y = (
+                tensors[name] for name in _SAVED if name != "edge_attr"
+            )
+            edge_attr, schema = tensors.get("edge_attr"), Schema.from_json(saved)
+            return cls(x, edge_index, edge_attr, sizes, edge_counts, y, schema)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{folder} does not hold a sound dataset ({error}); delete it and make it anew"
@@ -240,13 +253,6 @@ def narrow(codes: Tensor) -> Tensor:
 
 def _widen(value: Tensor) -> Tensor:
     return value if value.is_floating_point() else value.long()
-
-
-def _spans(first: Tensor, level: Level) -> Tensor:
-    """List the rows of graphs that begin at ``first`` and are laid out anew by ``level``, [N]."""
-    shift = (first - level.ptr[:-1]).to(level.batch.device, non_blocking=True)
-    rows = torch.arange(level.batch.numel(), device=level.batch.device)
-    return rows.add_(shift.index_select(0, level.batch))
 
 
 def _stacked(name: str, parts: list[Tensor | None]) -> Tensor:

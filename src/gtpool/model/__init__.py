@@ -1,28 +1,80 @@
 """A classifier of graphs: convolutions, a pooler and read-outs. This file needs no torch."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-METHODS: dict[str, dict[str, Any]] = {
-    "gcn": {
-        "pool": "none",
-        "conv": "gcn",
-        "readout": "mean",
-        "levels": 1,
-        "convs_per_level": 3,
-    },
-    "gin": {
-        "pool": "none",
-        "conv": "gin",
-        "readout": "sum",
-        "levels": 1,
-        "convs_per_level": 3,
-    },
-    "gtpool": {"pool": "gtpool"},
-    "gtpool-v": {"pool": "gtpool-v"},
-    "gtpool-topk": {"pool": "gtpool", "pool_options": {"sampler": "topk"}},
+
+class Method(NamedTuple):
+    """A network that a paper gave a name to."""
+
+    paper: str
+    """Who, when, and the number on arXiv or the conference."""
+    kind: Literal["flat", "dropping", "clustering"]
+    """Whether it reads out all nodes at once, drops some at each level, or merges them."""
+    model: dict[str, Any]
+    """What differs from the defaults of ``ModelSpec``."""
+    auxiliary: bool = False
+    """Whether it trains on a loss of its own beside the task's."""
+
+
+_FLAT: dict[str, Any] = {"pool": "none", "levels": 1, "convs_per_level": 3}
+_SAGPOOL, _TOPK = "Lee et al. 2019, 1904.08082", "Gao and Ji 2019, 1905.05178"
+_ASAP, _MID = "Ranjan et al. 2020, 1911.07979", "Liu et al. 2023, 2306.12726"
+_GTPOOL = "Li et al. 2023, 2310.20250"
+
+
+def _sampled(pool: str, sampler: str) -> dict[str, Any]:
+    return {"pool": pool, "pool_options": {"sampler": sampler}}
+
+
+METHODS: dict[str, Method] = {
+    "gtpool": Method(_GTPOOL, "dropping", {"pool": "gtpool"}),
+    "gtpool-v": Method(_GTPOOL, "dropping", {"pool": "gtpool-v"}),
+    "gtpool-topk": Method(_GTPOOL, "dropping", _sampled("gtpool", "topk")),
+    "gcn": Method(
+        "Kipf and Welling 2017, 1609.02907", "flat", {**_FLAT, "conv": "gcn", "readout": "mean"}
+    ),
+    "gin": Method("Xu et al. 2019, 1810.00826", "flat", {**_FLAT, "conv": "gin", "readout": "sum"}),
+    "set2set": Method("Vinyals et al. 2016, 1511.06391", "flat", {**_FLAT, "readout": "set2set"}),
+    "sortpool": Method(
+        "Zhang et al. 2018, AAAI", "flat", {**_FLAT, "jump": True, "readout": "sortpool"}
+    ),
+    "gmt": Method(
+        "Baek et al. 2021, 2102.11533",
+        "flat",
+        {**_FLAT, "jump": True, "readout": "gmt", "ratio": 0.25},
+    ),
+    "sagpool_g": Method(
+        _SAGPOOL, "dropping", {**_FLAT, "pool": "sagpool", "jump": True, "readout": "mean-max"}
+    ),
+    "sagpool_h": Method(_SAGPOOL, "dropping", {"pool": "sagpool"}),
+    "sagpool_h-rws": Method(_SAGPOOL, "dropping", _sampled("sagpool", "rws")),
+    "sagpool_h-rwsv": Method(_SAGPOOL, "dropping", _sampled("sagpool", "rwsv")),
+    "topkpool": Method(_TOPK, "dropping", {"pool": "topkpool"}),
+    "topkpool-rws": Method(_TOPK, "dropping", _sampled("topkpool", "rws")),
+    "topkpool-rwsv": Method(_TOPK, "dropping", _sampled("topkpool", "rwsv")),
+    "asap": Method(_ASAP, "dropping", {"pool": "asap"}),
+    "asap-rws": Method(_ASAP, "dropping", _sampled("asap", "rws")),
+    "asap-rwsv": Method(_ASAP, "dropping", _sampled("asap", "rwsv")),
+    "mid-sagpool": Method(_MID, "dropping", {"pool": "mid"}),
+    "mid-topkpool": Method(
+        _MID, "dropping", {"pool": "mid", "pool_options": {"scorer": "projection"}}
+    ),
+    "diffpool": Method(
+        "Ying et al. 2018, 1806.08804", "clustering", {"pool": "diffpool"}, auxiliary=True
+    ),
+    "mincutpool": Method(
+        "Bianchi et al. 2020, 1907.00481", "clustering", {"pool": "mincutpool"}, auxiliary=True
+    ),
+    "structpool": Method("Yuan and Ji 2020, ICLR", "clustering", {"pool": "structpool"}),
+    "haarpool": Method("Wang et al. 2020, 1909.11580", "clustering", {"pool": "haarpool"}),
+    "mlp": Method(
+        "Errica et al. 2020, 1912.09893",
+        "flat",
+        {"pool": "none", "levels": 1, "conv": "linear", "readout": "sum"},
+    ),
 }
-"""Networks by name: what differs from the defaults of ``ModelSpec``."""
+"""Networks by name."""
 
 
 def method_name(model: Mapping[str, Any]) -> str:
@@ -32,7 +84,7 @@ def method_name(model: Mapping[str, Any]) -> str:
         >>> method_name({"pool": "gtpool", "pool_options": {"sampler": "topk"}, "width": 64})
         'gtpool-topk'
     """
-    fits = [name for name, method in METHODS.items() if {**model, **method} == model]
+    fits = [name for name, method in METHODS.items() if {**model, **method.model} == model]
     if fits:
-        return max(fits, key=lambda name: len(METHODS[name]))
+        return max(fits, key=lambda name: len(METHODS[name].model))
     return str(model["conv"] if model["pool"] == "none" else model["pool"])

@@ -2,26 +2,37 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from gtpool.graph import (
+    Coarse,
     Graphs,
     Level,
+    NodeMerge,
     check_batch,
     check_count,
     check_edges,
     check_features,
     check_share,
 )
-from gtpool.model.parts import CONVS, NORMS, Block, CategoryEncoder, check_codes, head
-from gtpool.model.readout import READOUTS
-from gtpool.ops.sample import check_choice, check_ratio
+from gtpool.model.parts import (
+    COARSE_CONVS,
+    CONVS,
+    NORMS,
+    Block,
+    CategoryEncoder,
+    check_codes,
+    head,
+)
+from gtpool.model.readout import LEARNED, READOUTS
+from gtpool.ops.chain import build_chain
+from gtpool.ops.sample import check_choice, check_ratio, kept_count
 from gtpool.ops.segment import level_of
-from gtpool.pool import POOLS
+from gtpool.pool import COARSE, KINDS, POOLS
 from gtpool.spec import Combine, ModelSpec, ShapeSpec
 
 
@@ -55,29 +66,21 @@ class Classifier(nn.Module):
         categories = shape.node_categories
         self.encoder = CategoryEncoder(categories, width) if categories else nn.Identity()
         entry = width if categories else shape.node_width
+        inner = width * spec.convs_per_level if spec.jump else width
         self.levels = nn.ModuleList()
         for level in range(spec.levels):
-            blocks = nn.ModuleList(
-                Block(
-                    spec.conv,
-                    spec.norm,
-                    spec.residual,
-                    width if level or index else entry,
-                    width,
-                    shape,
-                )
-                for index in range(spec.convs_per_level)
-            )
-            self.levels.append(blocks)
-        self.pools = nn.ModuleList()
-        if spec.pool != "none":
-            factory = POOLS[spec.pool]
-            for _ in range(spec.levels):
-                self.pools.append(factory(width, spec.ratio, **spec.pool_options))
-        self.readout, times = READOUTS[spec.readout]
-        reads = (spec.levels if self.pools else 1) + (spec.read_input and len(self.pools) > 0)
+            coarse = level > 0 and spec.pool in COARSE
+            enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
+            blocks = (Block(spec, shape, channels, coarse=coarse) for channels in enter)
+            self.levels.append(nn.ModuleList(blocks))
+        pooled = range(spec.levels if spec.pool != "none" else 0)
+        self.pools = nn.ModuleList(_make_pool(spec, shape, inner, level) for level in pooled)
+        reads = max(1, len(self.pools)) + (spec.read_input and len(self.pools) > 0)
+        make_readout = READOUTS[spec.readout]
+        self.readouts = nn.ModuleList(make_readout(inner, spec, shape) for _ in range(reads))
+        channels = [cast("int", readout.out_channels) for readout in self.readouts]
         self.head = head(
-            width * times * (reads if spec.combine == "cat" else 1),
+            sum(channels) if spec.combine == "cat" else channels[0],
             width,
             shape.outputs,
             spec.dropout,
@@ -90,8 +93,14 @@ class Classifier(nn.Module):
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """What to plan a batch for: the ratio of each pooling step."""
-        return (self.spec.ratio,) * len(self.pools)
+        """What to plan a batch for: the ratio of each step that drops nodes."""
+        drops = KINDS.get(self.spec.pool) == "dropping"
+        return (self.spec.ratio,) * len(self.pools) if drops else ()
+
+    @property
+    def chain_steps(self) -> int:
+        """How long a chain of clusterings the batches must carry; 0 where none is needed."""
+        return chain_steps(self.spec)
 
     @property
     def uses_edge_features(self) -> bool:
@@ -123,12 +132,22 @@ class Classifier(nn.Module):
             check_batch(batch, x.size(0))
         check_edges(edge_index, edge_attr, batch, x.size(0))
         self._check_edge_features(edge_attr)
-        batch = edge_index.new_zeros(x.size(0)) if batch is None else batch
-        return self._run(x, edge_index, edge_attr, [level_of(batch)])
+        level = level_of(edge_index.new_zeros(x.size(0)) if batch is None else batch)
+        chain = build_chain(edge_index, level, self.chain_steps) if self.chain_steps else ()
+        return self._run(x, edge_index, edge_attr, [level], chain)[0]
 
     def classify(self, graphs: Graphs) -> Tensor:
         """Give the logits of a planned batch, which was checked when it was made, [G, outputs]."""
-        return self._run(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.levels)
+        return self.learn(graphs)[0]
+
+    def learn(self, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
+        """Give the logits, and the auxiliary loss of each graph, [G], where the pooler has one."""
+        if len(graphs.chain) != self.chain_steps:
+            raise ValueError(
+                f"the model needs graphs with a chain of {self.chain_steps} clusterings, and these "
+                f"have one of {len(graphs.chain)}: take them from with_chain(data, steps)"
+            )
+        return self._run(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.levels, graphs.chain)
 
     def _check_edge_features(self, edge_attr: Tensor | None) -> None:
         """Refuse edge features that the convolution cannot use; if it uses none, they are free."""
@@ -144,29 +163,71 @@ class Classifier(nn.Module):
             )
 
     def _run(
-        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, plan: Sequence[Level]
-    ) -> Tensor:
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None,
+        plan: Sequence[Level],
+        chain: Sequence[Coarse],
+    ) -> tuple[Tensor, Tensor | None]:
         level = plan[0]
-        graphs = level.sizes.numel()
         if not x.is_floating_point() or not self.shape.node_categories:
             x = self.encoder(x)
         reads: list[Tensor] = []
+        losses: list[Tensor] = []
         for index, blocks in enumerate(self.levels):
-            for block in blocks:  # pyright: ignore[reportGeneralTypeIssues]
-                x = block(x, edge_index, edge_attr)
+            x = self._convolve(cast("nn.ModuleList", blocks), x, edge_index, edge_attr)
             if not self.pools:
                 continue
             if self.spec.read_input and index == 0:
-                reads.append(self.readout(x, level.batch, graphs))
-            x, edge_index, edge_attr, batch, *_ = self.pools[index](
-                x, edge_index, edge_attr, level=level
-            )
-            level = plan[index + 1] if index + 1 < len(plan) else level_of(batch)
-            reads.append(self.readout(x, level.batch, graphs))
+                reads.append(self.readouts[len(reads)](x, edge_index, level))
+            extra = {"chain": chain[index:]} if chain else {}
+            out = self.pools[index](x, edge_index, edge_attr, level=level, **extra)
+            x, edge_index, edge_attr, batch, *_ = out
+            if chain:
+                level = chain[index].level
+            else:
+                level = plan[index + 1] if index + 1 < len(plan) else level_of(batch)
+            if isinstance(out, NodeMerge) and out.loss is not None:
+                losses.append(out.loss)
+            reads.append(self.readouts[len(reads)](x, edge_index, level))
         if not self.pools:
-            reads.append(self.readout(x, level.batch, graphs))
+            reads.append(self.readouts[0](x, edge_index, level))
         h = torch.cat(reads, 1) if self.spec.combine == "cat" else torch.stack(reads).sum(0)
-        return self.head(h) * self.scale + self.shift
+        logits = self.head(h) * self.scale + self.shift
+        return logits, torch.stack(losses).sum(0) if losses else None
+
+    def _convolve(
+        self, blocks: nn.ModuleList, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None
+    ) -> Tensor:
+        """Run the convolutions of a level; the last one's output, or all side by side."""
+        outputs: list[Tensor] = []
+        for block in blocks:
+            x = block(x, edge_index, edge_attr)
+            outputs.append(x)
+        return torch.cat(outputs, 1) if self.spec.jump else x
+
+
+def chain_steps(spec: ModelSpec) -> int:
+    """Say how long a chain of clusterings a network needs; 0 where it needs none."""
+    return spec.levels if spec.pool == "haarpool" else 0
+
+
+def _make_pool(spec: ModelSpec, shape: ShapeSpec, channels: int, level: int) -> nn.Module:
+    """Make the pooler of a level, sized and told of weights as its kind asks."""
+    make, options = POOLS[spec.pool], dict(spec.pool_options)
+    if spec.pool == "haarpool":
+        return make(channels, spec.levels - level)
+    if spec.pool in COARSE:
+        options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
+    if KINDS[spec.pool] == "dropping":
+        return make(channels, spec.ratio, **options)
+    if not shape.mean_nodes:
+        raise ValueError(f"{spec.pool} is sized by the data: the shape must say mean_nodes")
+    clusters = shape.mean_nodes
+    for _ in range(level + 1):
+        clusters = kept_count(clusters, spec.ratio)
+    return make(channels, clusters, **options)
 
 
 def _check_spec(spec: ModelSpec) -> None:
@@ -183,20 +244,29 @@ def _check_spec(spec: ModelSpec) -> None:
     if spec.width % step:
         what = "four heads" if spec.conv == "gat" else "head"
         raise ValueError(f"width must be a multiple of {step} for the {what}, got {spec.width}")
+    learned = LEARNED.get(spec.readout, nn.Identity)
+    _check_options(spec.readout, learned, spec.readout_options)
     if spec.pool != "none":
         _check_options(spec.pool, POOLS[spec.pool], spec.pool_options)
+        if spec.pool in COARSE and spec.levels > 1 and spec.conv not in COARSE_CONVS:
+            raise ValueError(
+                f"after {spec.pool} edges have weights, which conv {spec.conv!r} cannot use; "
+                f"choose one of {', '.join(COARSE_CONVS)}"
+            )
     elif spec.pool_options or spec.read_input:
         which = "pool_options" if spec.pool_options else "read_input"
         raise ValueError(f"{which} is for models that pool, and pool is 'none'")
 
 
-def _check_options(pool: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
-    """Refuse an option that the pooler does not have."""
+def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
+    """Refuse an option that the pooler or read-out does not have."""
     parameters = inspect.signature(factory).parameters.values()
     known = [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
-    for name in options:
-        if name not in known:
-            raise ValueError(f"{pool} has no option {name!r}; it has {', '.join(known)}")
+    known = [option for option in known if option != "weighted"]  # which the level decides
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"{name} has no option {option!r}; {has}")
 
 
 def _check_shape(shape: ShapeSpec) -> None:
@@ -212,7 +282,10 @@ def _check_shape(shape: ShapeSpec) -> None:
 
 def _explain_level_0_only(model: Classifier) -> None:
     """Tell PyG's Explainer that its edge mask fits the input graph, not the pooled ones."""
-    for blocks in list(model.levels)[1 if model.pools else len(model.levels) :]:
-        for part in blocks.modules():
-            if isinstance(part, MessagePassing):
-                part.explain = False
+    if not model.pools:
+        return
+    read_input = int(model.spec.read_input)
+    for part in (*model.levels[1:], *model.pools[1:], *model.readouts[read_input:]):
+        for inner in part.modules():
+            if isinstance(inner, MessagePassing):
+                inner.explain = False

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, MessagePassing
 from torch_geometric.utils import degree
 
-from gtpool.spec import ShapeSpec
+from gtpool.spec import ModelSpec, ShapeSpec
 
 
 class CategoryEncoder(nn.Module):
@@ -48,6 +48,24 @@ class GCN(nn.Module):
         if edge_attr is None:
             raise ValueError("the model was made for weighted edges, and there are no edge_attr")
         return self.conv(x, edge_index, edge_attr[:, 0])
+
+
+class CoarseGCN(nn.Module):
+    """Kipf and Welling's convolution of clusters: the weight of an edge counts, and I is added.
+
+    PyG's own adds a loop only where there is none; here loops hold what is inside a cluster.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+        super().__init__()
+        del shape  # what the edges of clusters hold is known
+        self.conv = GCNConv(in_channels, out_channels, add_self_loops=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        """Convolve, [N, in] -> [N, out]."""
+        loops = torch.arange(x.size(0), device=x.device).expand(2, -1)
+        weight = torch.cat([edge_attr[:, 0], x.new_ones(x.size(0))])
+        return self.conv(x, torch.cat([edge_index, loops], 1), weight)
 
 
 class GIN(nn.Module):
@@ -116,12 +134,33 @@ class OgbGCN(MessagePassing):
         return norm[:, None] * (x_j + bonds).relu()
 
 
+class PerNode(nn.Module):
+    """A linear map of each node alone, blind to edges."""
+
+    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+        super().__init__()
+        del shape
+        self.linear = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """Map, [N, in] -> [N, out]."""
+        del edge_index, edge_attr
+        return self.linear(x)
+
+
 CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
     "gcn": GCN,
     "gin": GIN,
     "gat": GAT,
     "ogb-gcn": OgbGCN,
+    "linear": PerNode,
 }
+COARSE_CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
+    "gcn": CoarseGCN,
+    "ogb-gcn": CoarseGCN,
+    "linear": PerNode,
+}
+"""What a convolution becomes where nodes are clusters and edges have weights."""
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "none": lambda _: nn.Identity(),
     "batch": nn.BatchNorm1d,
@@ -133,12 +172,13 @@ class Block(nn.Module):
     """A convolution, its norm and ReLU, with the input added where asked and widths agree."""
 
     def __init__(
-        self, conv: str, norm: str, residual: bool, in_channels: int, width: int, shape: ShapeSpec
+        self, spec: ModelSpec, shape: ShapeSpec, in_channels: int, *, coarse: bool = False
     ) -> None:
         super().__init__()
-        self.conv = CONVS[conv](in_channels, width, shape)
-        self.norm = NORMS[norm](width)
-        self.residual = residual and in_channels == width
+        convs = COARSE_CONVS if coarse else CONVS
+        self.conv = convs[spec.conv](in_channels, spec.width, shape)
+        self.norm = NORMS[spec.norm](spec.width)
+        self.residual = spec.residual and in_channels == spec.width
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
         """Convolve, [N, in] -> [N, width]."""

@@ -3,8 +3,34 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn import global_add_pool, global_mean_pool
+
+from gtpool.graph import Level
+from gtpool.model.gmt import GMT
+from gtpool.model.set2set import Set2Set
+from gtpool.model.sortpool import SortPool
+from gtpool.ops.sample import kept_count
+from gtpool.spec import ModelSpec, ShapeSpec
+
+
+class Reduce(nn.Module):
+    """A read-out without parameters: ``function(x, batch, graphs)``, ``times`` as wide as x."""
+
+    def __init__(
+        self, function: Callable[[Tensor, Tensor, int], Tensor], in_channels: int, times: int = 1
+    ) -> None:
+        super().__init__()
+        self.function, self.out_channels = function, times * in_channels
+
+    def forward(self, x: Tensor, edge_index: Tensor, level: Level) -> Tensor:
+        """Read out each graph, [N, D] -> [G, out_channels]."""
+        del edge_index
+        return self.function(x, level.batch, level.sizes.numel())
+
+    def extra_repr(self) -> str:
+        """Name the function."""
+        return self.function.__name__
 
 
 def mean(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
@@ -29,10 +55,34 @@ def mean_max(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     return torch.cat([mean(x, batch, num_graphs), maximum(x, batch, num_graphs)], 1)
 
 
-READOUTS: dict[str, tuple[Callable[[Tensor, Tensor, int], Tensor], int]] = {
-    "mean": (mean, 1),
-    "max": (maximum, 1),
-    "sum": (total, 1),
-    "mean-max": (mean_max, 2),
+def _sortpool(in_channels: int, spec: ModelSpec, shape: ShapeSpec) -> nn.Module:
+    nodes = _known("sortpool", "common_nodes", shape.common_nodes)
+    return SortPool(in_channels, nodes, **spec.readout_options)
+
+
+def _gmt(in_channels: int, spec: ModelSpec, shape: ShapeSpec) -> nn.Module:
+    nodes = _known("gmt", "mean_nodes", shape.mean_nodes)
+    return GMT(in_channels, spec.width, kept_count(nodes, spec.ratio), **spec.readout_options)
+
+
+def _known(readout: str, name: str, value: int) -> int:
+    if not value:
+        raise ValueError(f"readout {readout!r} is sized by the data: the shape must say {name}")
+    return value
+
+
+READOUTS: dict[str, Callable[[int, ModelSpec, ShapeSpec], nn.Module]] = {
+    "mean": lambda channels, *_: Reduce(mean, channels),
+    "max": lambda channels, *_: Reduce(maximum, channels),
+    "sum": lambda channels, *_: Reduce(total, channels),
+    "mean-max": lambda channels, *_: Reduce(mean_max, channels, 2),
+    "set2set": lambda channels, spec, _: Set2Set(channels, **spec.readout_options),
+    "sortpool": _sortpool,
+    "gmt": _gmt,
 }
-"""Each read-out, and how many times the width its vector is."""
+"""From the width of the nodes, the choices and the data's shape to a module.
+
+Each has ``out_channels``, and is called with the nodes, the edges and the layout of a batch.
+"""
+LEARNED: dict[str, type[nn.Module]] = {"set2set": Set2Set, "sortpool": SortPool, "gmt": GMT}
+"""The read-outs that have parameters, and so options."""

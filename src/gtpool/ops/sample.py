@@ -175,7 +175,12 @@ def kept_counts(sizes: Tensor, ratio: float) -> Tensor:
     if share.numerator * int(sizes.sum()) + share.denominator < 2**63:
         return (sizes * share.numerator + share.denominator - 1) // share.denominator
     distinct, which = sizes.unique(return_inverse=True)
-    return torch.tensor([ceil(share * size) for size in distinct.tolist()])[which]
+    return torch.tensor([kept_count(size, ratio) for size in distinct.tolist()])[which]
+
+
+def kept_count(nodes: int, ratio: float) -> int:
+    """Say how many of so many nodes stay, exactly."""
+    return min(ratio, nodes) if isinstance(ratio, int) else ceil(Fraction(str(ratio)) * nodes)
 
 
 class _Layout(NamedTuple):

@@ -1,13 +1,49 @@
-"""Poolers by name; each is called as ``POOLS[name](in_channels, ratio, ...)``."""
+"""Poolers by name, and what kind each is."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from torch import nn
 
+from gtpool.pool.asap import ASAPool
+from gtpool.pool.diffpool import DiffPool
 from gtpool.pool.gtpool import GTPool
+from gtpool.pool.haarpool import HaarPool
+from gtpool.pool.mid import MIDPool
+from gtpool.pool.mincutpool import MinCutPool
+from gtpool.pool.sagpool import SAGPool
+from gtpool.pool.structpool import StructPool
+from gtpool.pool.topkpool import TopKPool
 
 POOLS: dict[str, Callable[..., nn.Module]] = {
     "gtpool": partial(GTPool, sampler="rws"),
     "gtpool-v": partial(GTPool, sampler="rwsv"),
+    "sagpool": SAGPool,
+    "topkpool": TopKPool,
+    "asap": ASAPool,
+    "mid": MIDPool,
+    "diffpool": DiffPool,
+    "mincutpool": MinCutPool,
+    "structpool": StructPool,
+    "haarpool": HaarPool,
 }
+"""Called with the width of the nodes, then the ratio or the number of clusters, then options.
+
+HaarPool alone has neither: its clusters follow from the graph.
+"""
+KINDS: dict[str, Literal["dropping", "clustering"]] = {
+    "gtpool": "dropping",
+    "gtpool-v": "dropping",
+    "sagpool": "dropping",
+    "topkpool": "dropping",
+    "asap": "dropping",
+    "mid": "dropping",
+    "diffpool": "clustering",
+    "mincutpool": "clustering",
+    "structpool": "clustering",
+    "haarpool": "clustering",
+}
+"""Whether a pooler keeps some nodes of a graph, or merges them into clusters."""
+COARSE = ("asap", *(name for name, kind in KINDS.items() if kind == "clustering"))
+"""Poolers after which edges have weights."""

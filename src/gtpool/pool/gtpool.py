@@ -5,40 +5,22 @@ Graph Representation Learning", arXiv 2310.20250.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
-from gtpool.graph import (
-    Level,
-    NodeDrop,
-    check_batch,
-    check_count,
-    check_edges,
-    check_features,
-    check_share,
-)
+from gtpool.graph import Level, NodeDrop, check_count, check_share
 from gtpool.ops import attention
-from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio, settle
-from gtpool.ops.segment import induced, level_of, segment_softmax
+from gtpool.ops.drop import drop
+from gtpool.ops.entry import eager, lay_out
+from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.ops.segment import segment_softmax
 
 GATES = (None, "tanh")
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-
-def _eager(function: _Function) -> _Function:
-    """Leave a function out of torch.compile.
-
-    Traced, what reads sizes from the data would break the graph at each of these places and be
-    compiled anew for every batch.
-    """
-    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
-
-
-attend, edge_attention = _eager(attention.attend), _eager(attention.edge_attention)
+attend, edge_attention = eager(attention.attend), eager(attention.edge_attention)
 
 
 class Scores(NamedTuple):
@@ -130,7 +112,8 @@ class GTPool(nn.Module):
         check_share("lam", lam)
         check_share("dropout", dropout)
         self.in_channels, self.ratio, self.heads, self.lam = in_channels, ratio, heads, lam
-        self.sampler, self.order, self.gate, self.dropout = sampler, order, gate, dropout
+        self.sampler, self.gate, self.dropout = sampler, gate, dropout
+        self.order: Order = order
 
         self.query = nn.Linear(in_channels, in_channels, bias=False)
         self.key = nn.Linear(in_channels, in_channels, bias=False)
@@ -184,11 +167,13 @@ class GTPool(nn.Module):
                 filtered.
         """
         if level is None:
-            level = self._checked(x, edge_index, edge_attr, batch, attn)
+            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
         q, k, v, attended, lse = self._attend(x, attn, level)  # (4)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.gate is not None):
             score = self._score(q, k, v, attended, lse, edge_index).score  # (5)-(7)
-        kept, edges, edge_attr = self._select(score, edge_index, edge_attr, level)
+        kept, edges, edge_attr = drop(
+            score, self.ratio, edge_index, edge_attr, level, sampler=self.sampler, order=self.order
+        )  # (8)-(13)
         pooled = attended.index_select(0, kept).flatten(1)  # (14)
         if self.gate is not None:
             gate = score.index_select(0, kept).tanh().unsqueeze(1)
@@ -208,7 +193,7 @@ class GTPool(nn.Module):
         attn: Tensor | None = None,
     ) -> Scores:
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
-        level = self._checked(x, edge_index, None, batch, attn)
+        level = lay_out(x, edge_index, None, batch, self.in_channels, attn)
         return self._score(*self._attend(x, attn, level), edge_index)
 
     def __repr__(self) -> str:
@@ -217,26 +202,6 @@ class GTPool(nn.Module):
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, heads={self.heads}, "
             f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, gate={self.gate!r})"
         )
-
-    @_eager
-    def _checked(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        batch: Tensor | None,
-        attn: Tensor | None,
-    ) -> Level:
-        """Check what the user gave and lay it out; without ``batch`` the nodes are one graph."""
-        check_features("x", x, self.in_channels)
-        if attn is not None:
-            check_features("attn", attn, self.in_channels)
-            if attn.size(0) != x.size(0):
-                raise ValueError(f"attn has {attn.size(0)} rows, but x has {x.size(0)}")
-        if batch is not None:
-            check_batch(batch, x.size(0))
-        check_edges(edge_index, edge_attr, batch, x.size(0))
-        return level_of(edge_index.new_zeros(x.size(0)) if batch is None else batch)
 
     def _attend(
         self, x: Tensor, attn: Tensor | None, level: Level
@@ -261,17 +226,3 @@ class GTPool(nn.Module):
         local_score = self.act(local).sum(1)
         score = self.lam * global_score + (1 - self.lam) * local_score
         return Scores(score, global_score, local_score)
-
-    @_eager
-    def _select(
-        self,
-        score: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        level: Level,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Give the kept nodes, the edges between them, and those edges' features."""
-        sample = SAMPLERS[self.sampler]
-        batch, sizes = level.batch, level.sizes
-        kept = sample(settle(score), batch, self.ratio, order=self.order, sizes=sizes)  # (8)-(12)
-        return kept, *induced(edge_index, edge_attr, kept, batch.numel())  # (13)

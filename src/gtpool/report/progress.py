@@ -17,6 +17,7 @@ from gtpool.spec import RunSpec
 
 _Row = dict[str, Any]
 _PAUSE = 0.2  # seconds between two drawings of the table
+_LINE_PAUSE = 5.0  # and between two lines where there is no terminal
 
 
 class _Epoch(Protocol):
@@ -47,6 +48,7 @@ class Progress:
         self.at: dict[str, int] = {}
         """The epoch of what is on its way, by key."""
         self._began, self._before, self._drawn = clock(), 0, clock()
+        self._preparing: dict[str, float] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -68,6 +70,19 @@ class Progress:
         if done:
             self._say(f"{len(done)} of {len(specs)} runs are done already")
         self._draw()
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how much is done of what runs wait for, now and then and at the end."""
+        late = self.clock() - self._drawn
+        if done < total and late < (_LINE_PAUSE if self._live is None else _PAUSE):
+            return
+        began, self._drawn = self._preparing.setdefault(what, self.clock()), self.clock()
+        left = (self._drawn - began) * (total - done) / max(1, done)
+        line = f"{what}: {done} of {total}"
+        line += f", about {spell_time(left)} left" if done < total else ""
+        self._say(line)
+        if self._live is not None:
+            self._live.update(Text(line), refresh=True)
 
     def started(self, spec: RunSpec) -> None:
         """Take note of a start."""

@@ -114,6 +114,8 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
         edge_width=edge_width,
         edge_categories=edge_categories,
         edge_weighted=dataset.schema.recipe.edge_weighted,
+        mean_nodes=-(-int(dataset.sizes.sum()) // len(dataset)),
+        common_nodes=int(dataset.sizes.sort()[0][4 * (len(dataset) - 1) // 10]),
     )
 
 

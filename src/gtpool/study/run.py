@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from safetensors.torch import save
 
+from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
-from gtpool.model.classifier import Classifier
+from gtpool.model.classifier import Classifier, chain_steps
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import choose_split, load_data, shape_of, source_digest
 from gtpool.study.pool import work_in_processes
@@ -27,6 +28,10 @@ class Watcher(Protocol):
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None:
         """All runs are known, and the rows of those that were done before."""
+        ...
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """So much is done of what the runs wait for."""
         ...
 
     def started(self, spec: RunSpec) -> None:
@@ -125,6 +130,7 @@ def run_many(
     rows = {key: _done(spec, store, keep) for key, spec in wanted.items()}
     todo = [wanted[key] for key, row in rows.items() if row is None]
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
+    _prepare(todo, data_dir, watch)
     jobs = min(jobs, len(todo))
     run = partial(_apart, jobs=jobs, store=store) if jobs > 1 else _here
     rows.update((row["key"], row) for row in run(unit, todo, watch))
@@ -148,6 +154,7 @@ class _Nobody:
     """A watcher that does not look."""
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None: ...
+    def preparing(self, what: str, done: int, total: int) -> None: ...
     def started(self, spec: RunSpec) -> None: ...
     def epoch(self, spec: RunSpec, epoch: Epoch) -> None: ...
     def finished(self, row: Row) -> None: ...
@@ -203,6 +210,15 @@ def _pack(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) ->
     tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)
     tensors["test_y"] = data.y[split.test.to(data.y.device)]
     return save({name: part.cpu().contiguous() for name, part in tensors.items()})
+
+
+def _prepare(specs: Sequence[RunSpec], data_dir: Path | None, watch: Watcher) -> None:
+    """Compute once, and leave in the cache, what several runs need of the same graphs."""
+    for data, steps in dict.fromkeys((spec.data, chain_steps(spec.model)) for spec in specs):
+        if steps:
+            dataset = load_data(data, data_dir).dataset
+            told = partial(watch.preparing, f"clusterings of {dataset.schema.name}")
+            with_chain(dataset, steps, tell=told)
 
 
 def _done(spec: RunSpec, store: Store, keep: bool) -> Row | None:

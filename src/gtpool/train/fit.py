@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.graph import Graphs
@@ -57,8 +58,17 @@ class Model(Protocol):
         """The pooling steps that batches are planned for."""
         ...
 
+    @property
+    def chain_steps(self) -> int:
+        """How long a chain of clusterings the graphs must carry; 0 where none is needed."""
+        ...
+
     def classify(self, graphs: Graphs) -> Tensor:
         """Give the logits of a planned batch, [G, outputs]."""
+        ...
+
+    def learn(self, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
+        """Give the logits, and the auxiliary loss of each graph, [G], if there is one."""
         ...
 
     def parameters(self) -> Iterable[nn.Parameter]: ...  # noqa: D102 - nn.Module's own
@@ -86,6 +96,7 @@ def fit(
             are as they were whenever an epoch is yielded.
     """
     metric = METRICS[data.schema.task]
+    data = with_chain(data, model.chain_steps) if model.chain_steps else data
     if spec.select == "metric":
         check_measurable(data, split.valid, "validation")
     judge = _Judge(model, data, split, spec.batch_size, metric)
@@ -118,6 +129,7 @@ def fit(
 def predict(model: Model, data: GraphDataset, indices: Tensor, batch_size: int = 128) -> Tensor:
     """Give the logits of some graphs in evaluation mode, [graphs, outputs]."""
     model.train(False)
+    data = with_chain(data, model.chain_steps) if model.chain_steps else data
     batches = (data.take(part, model.ratios) for part in indices.split(batch_size))
     return torch.cat([model.classify(graphs) for graphs in batches])
 
@@ -179,7 +191,10 @@ class _Learner:
         return ((each * sizes).sum() / sizes.sum()).item()
 
     def _step(self, graphs: Graphs) -> Tensor:
-        loss = self.loss_of(self.model.classify(graphs), graphs.y)
+        logits, auxiliary = self.model.learn(graphs)
+        loss = self.loss_of(logits, graphs.y)
+        if auxiliary is not None:
+            loss = loss + auxiliary.mean()
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.weights, self.spec.clip)

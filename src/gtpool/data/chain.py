@@ -1,0 +1,187 @@
+"""Chains of clusterings for a whole dataset: computed once, in parallel, and kept on disk."""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import replace
+from errno import EEXIST, ENOENT, ENOTEMPTY
+from hashlib import sha256
+from multiprocessing import current_process, get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.folder import read_folder, write_folder
+from gtpool.data.locate import cache_dir
+from gtpool.graph import Coarse, check_count
+from gtpool.ops.chain import HOST, build_chain, edge_pointers, join_chains, spans, take_chain
+from gtpool.ops.segment import offsets, plan
+
+VERSION = 1
+"""Of the algorithm: another number, and what is kept on disk is not used any more."""
+
+_PARTS = ("cluster", "edge_index", "edge_attr", "sizes")
+_CHUNK = 3e7  # work in one call: the cubes of the sizes, and a little for each graph
+_WORTH = 4e9  # work below which starting processes takes longer than they save
+
+Tell = Callable[[int, int], None]
+Arrays = tuple[NDArray[Any], ...]
+
+
+def with_chain(
+    data: GraphDataset, steps: int, *, jobs: int | None = None, tell: Tell | None = None
+) -> GraphDataset:
+    """Give a dataset the chain of clusterings of each graph, which its batches then carry.
+
+    What was computed once is kept in the user's cache, and found there for the same graphs.
+
+    Args:
+        data: The graphs; returned as it is if it has such a chain already.
+        steps: How many times to cluster; the last step makes each graph one node.
+        jobs: Processes to compute in, None for one a core; a small dataset needs no more than this
+            one. A script that starts them must do so below ``if __name__ == "__main__":``.
+        tell: Called now and then with the number of graphs that are done, and of all.
+
+    Example:
+        >>> from gtpool.data.sources import load
+        >>> data = with_chain(load("MUTAG"), steps=3)
+        >>> [step.level.sizes.tolist() for step in data.take([0, 1]).chain]
+        [[9, 7], [5, 4], [1, 1]]
+    """
+    check_count("steps", steps)
+    if jobs is not None:
+        check_count("jobs", jobs)
+    if len(data.chain) == steps:
+        return data
+    bare = replace(data, x=data.x[:, :0], edge_attr=None, chain=()).to(HOST)
+    entry = cache_dir() / "chains" / _digest(bare, steps)
+    try:
+        chain = _read(entry)
+    except (OSError, ValueError, KeyError):  # not there, or damaged
+        chain = _build(bare, steps, jobs or os.cpu_count() or 1, tell or (lambda _done, _all: None))
+        _keep(chain, entry, data.schema.name)
+    return replace(data, chain=tuple(step.to(data.x.device) for step in chain))
+
+
+def _digest(data: GraphDataset, steps: int) -> str:
+    """Sum up what a chain is made from."""
+    digest = sha256(f"{VERSION} {steps}".encode())
+    for part in (data.sizes, data.edge_counts, data.edge_index):
+        digest.update(part.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(data: GraphDataset, steps: int, jobs: int, tell: Tell) -> tuple[Coarse, ...]:
+    """Work through the graphs by size, for graphs of one size are clustered together."""
+    work = data.sizes.double() ** 3 + 1000
+    order = data.sizes.argsort(descending=True, stable=True)
+    bins = (work[order].cumsum(0) / _CHUNK).long().unique_consecutive(return_counts=True)[1]
+    chunks = order.split(bins.tolist())
+    if float(work.sum()) < _WORTH or current_process().daemon:  # which may start no process
+        jobs = 1
+    tasks = (_pack(data, chunk) for chunk in chunks)
+    done, chains = 0, list[tuple[Coarse, ...]]()
+    for chunk, arrays in zip(chunks, _run(tasks, steps, min(jobs, len(chunks))), strict=True):
+        chains.append(_unpack(arrays))
+        done += chunk.numel()
+        tell(done, len(data))
+    joined, back = join_chains(chains), order.argsort()
+    level = plan(data.sizes, HOST)
+    nodes = spans(offsets(data.sizes[order])[back], level)
+    return take_chain(joined, edge_pointers(joined), back, level, nodes)
+
+
+def _run(tasks: Iterable[Arrays], steps: int, jobs: int) -> Iterable[Arrays]:
+    """Give the results one by one, in the order of the tasks."""
+    if jobs == 1:
+        yield from (_chain_of(task, steps) for task in tasks)
+        return
+    # A fork would copy the locks of torch's threads.
+    context, one = get_context("spawn"), (1,)
+    with ProcessPoolExecutor(jobs, context, torch.set_num_threads, one) as pool:
+        futures = [pool.submit(_chain_of, task, steps) for task in tasks]
+        try:
+            yield from (future.result() for future in futures)
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "a process that computes chains of clusterings has died; a script that starts "
+                'processes must do so below `if __name__ == "__main__":`'
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _pack(data: GraphDataset, chunk: Tensor) -> Arrays:
+    """Say what a process needs to know of some graphs; arrays travel by value."""
+    batch = data.take(chunk)
+    return batch.edge_index.numpy(), batch.levels[0].sizes.numpy()
+
+
+def _chain_of(task: Arrays, steps: int) -> Arrays:
+    """Compute the chains of some graphs, step by step four arrays."""
+    edge_index, sizes = (torch.from_numpy(part) for part in task)
+    chain = build_chain(edge_index, plan(sizes, HOST), steps)
+    return tuple(part.numpy() for part in _parts(chain).values())
+
+
+def _parts(chain: Iterable[Coarse]) -> dict[str, Tensor]:
+    """Name the tensors of a chain; what follows from others is left out."""
+    named: dict[str, Tensor] = {}
+    for number, step in enumerate(chain):
+        parts = (step.cluster.int(), step.edge_index.int(), step.edge_attr, step.level.sizes)
+        named |= {f"{part}.{number}": value for part, value in zip(_PARTS, parts, strict=True)}
+    return named
+
+
+def _unpack(arrays: Arrays) -> tuple[Coarse, ...]:
+    return _steps([torch.from_numpy(array) for array in arrays])
+
+
+def _steps(parts: list[Tensor]) -> tuple[Coarse, ...]:
+    fours = (parts[at : at + 4] for at in range(0, len(parts), 4))
+    return tuple(
+        Coarse(cluster.long(), edge_index.long(), weight, plan(sizes, HOST))
+        for cluster, edge_index, weight, sizes in fours
+    )
+
+
+def _read(entry: Path) -> tuple[Coarse, ...]:
+    """Read what ``_keep`` wrote, with a ValueError if a bit of it has changed."""
+    tensors, values = read_folder(entry)
+    if values["sha256"] != _sum(tensors):
+        raise ValueError(f"{entry} is damaged")
+    names = [f"{part}.{step}" for step in range(len(tensors) // 4) for part in _PARTS]
+    return _steps([tensors[name] for name in names])
+
+
+def _sum(tensors: dict[str, Tensor]) -> str:
+    digest = sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _keep(chain: tuple[Coarse, ...], entry: Path, name: str) -> None:
+    """Leave a chain in the cache."""
+    with suppress(OSError):
+        shutil.rmtree(entry)  # damaged, or it would have been taken
+    tensors = _parts(chain)
+    try:
+        write_folder(entry, tensors, {"sha256": _sum(tensors)})
+    except OSError as error:
+        # Another process that saves the same at this moment does no harm.
+        if error.errno not in {ENOENT, EEXIST, ENOTEMPTY}:
+            warnings.warn(
+                f"the clusterings of {name} are computed anew each time, as {entry.parent} cannot "
+                f"be written ({error}); set GTPOOL_CACHE to another folder",
+                stacklevel=3,
+            )

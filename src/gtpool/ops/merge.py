@@ -1,0 +1,164 @@
+"""Merging nodes into clusters: coarse features, coarse edges, and never an n x n matrix.
+
+A is the adjacency matrix of a graph, with the weight of the edge from node i to node j in row i and
+column j; repeated edges add up. S [N, C] has the share of each node in each cluster of its graph.
+"""
+
+import torch
+from torch import Tensor
+
+from gtpool.graph import Level
+from gtpool.ops.entry import eager
+from gtpool.ops.segment import plan, segment_sum
+
+
+def weight_of(
+    edge_index: Tensor, edge_attr: Tensor | None, like: Tensor, *, weighted: bool
+) -> Tensor:
+    """Give the weight of each edge: the first column of its features, or one, [E].
+
+    Example:
+        >>> weight_of(torch.tensor([[0, 1], [1, 2]]), None, torch.zeros(3), weighted=False).tolist()
+        [1.0, 1.0]
+    """
+    if not weighted:
+        return like.new_ones(edge_index.size(1))
+    if edge_attr is None:
+        raise ValueError("the layer was made for weighted edges, and there are no edge_attr")
+    return (edge_attr if edge_attr.dim() == 1 else edge_attr[:, 0]).to(like.dtype)
+
+
+def widen(value: Tensor) -> Tensor:
+    """Give at least float32: a sum of ones stops growing at 256 in bf16."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+def neighbours(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
+    """Add up, for each node, the weighted rows of the nodes with an edge to it: A^T v, [N, F].
+
+    Example:
+        >>> neighbours(torch.eye(2), torch.tensor([[0], [1]]), torch.tensor([5.0])).tolist()
+        [[0.0, 0.0], [5.0, 0.0]]
+    """
+    source, target = edge_index
+    sent = value.index_select(0, source) * weight.unsqueeze(1)
+    return torch.zeros_like(value).index_add(0, target, sent)
+
+
+def root_of(degree: Tensor) -> Tensor:
+    """Give what to divide by for D^-1/2; infinity where there is no degree, so that 0 is left.
+
+    Division has finite gradients down to the smallest degree, the power -1/2 has not.
+
+    Example:
+        >>> root_of(torch.tensor([4.0, 0.0])).tolist()
+        [2.0, inf]
+    """
+    return degree.where(degree > 0, torch.inf).sqrt()
+
+
+def diagonal(matrix: Tensor) -> Tensor:
+    """Leave nothing but the diagonal of each matrix, [G, C, C].
+
+    Example:
+        >>> diagonal(torch.ones(1, 2, 2)).tolist()
+        [[[1.0, 0.0], [0.0, 1.0]]]
+    """
+    # Not torch's own: inductor warns of itself when it lowers that.
+    return matrix * torch.eye(matrix.size(1), dtype=matrix.dtype, device=matrix.device)
+
+
+def merge(
+    assign: Tensor, x: Tensor, edge_index: Tensor, weight: Tensor, level: Level
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Merge the nodes of each graph into its clusters.
+
+    Args:
+        assign: Share of each node in each cluster, [N, C].
+        x: Node features, [N, D].
+        edge_index: Source and target of each edge, [2, E].
+        weight: Of each edge, [E].
+        level: The layout of the batch.
+
+    Returns:
+        S^T X [G, C, D], S^T A S [G, C, C] and S^T S [G, C, C], in the dtype of ``assign``.
+    """
+    clusters = assign.size(1)
+    ahead = neighbours(assign, edge_index.flip(0), weight)  # A S
+    right = torch.cat([x.to(assign.dtype), ahead, assign], 1)
+    pooled, coarse, overlap = products(assign, right, level).split(
+        [x.size(1), clusters, clusters], dim=2
+    )
+    return pooled, coarse, overlap
+
+
+@eager
+def products(left: Tensor, right: Tensor, level: Level) -> Tensor:
+    """Give the product of each graph's columns, left^T right, [N, A] x [N, B] -> [G, A, B].
+
+    Graphs are padded with zeros to the largest one, which adds nothing to a sum.
+    """
+    with torch.autocast(left.device.type, enabled=False):
+        return padded(left, level).transpose(1, 2) @ padded(right, level)
+
+
+@eager
+def padded(value: Tensor, level: Level) -> Tensor:
+    """Set the rows of each graph apart, with zeros below, [N, F] -> [G, n, F]."""
+    graphs, most = level.sizes.numel(), int(level.sizes.max())
+    if graphs * most == value.size(0):
+        return value.reshape(graphs, most, -1)
+    out = value.new_zeros(graphs * most, value.size(1))
+    return out.index_copy(0, places(level), value).view(graphs, most, -1)
+
+
+@eager
+def places(level: Level) -> Tensor:
+    """Say where each node stands in a padded batch seen as rows, [N]."""
+    most = int(level.sizes.max())
+    before = torch.arange(level.sizes.numel()) * most - level.ptr[:-1]  # of each graph, on the host
+    before = before.to(level.batch.device, non_blocking=True)
+    node = torch.arange(level.batch.numel(), device=level.batch.device)
+    return node + before.index_select(0, level.batch)
+
+
+@eager
+def squares(edge_index: Tensor, weight: Tensor, level: Level) -> Tensor:
+    """Add up the squares of the entries of each graph's adjacency matrix, [G].
+
+    Repeated edges are one entry, so they are added before they are squared.
+
+    Example:
+        >>> one = Level(torch.tensor([2]), torch.tensor([0, 2]), torch.zeros(2, dtype=torch.long))
+        >>> squares(torch.tensor([[0, 0], [1, 1]]), torch.ones(2), one).tolist()
+        [4.0]
+    """
+    nodes = level.batch.numel()
+    pair, which = (edge_index[0] * nodes + edge_index[1]).unique(return_inverse=True)
+    entry = weight.new_zeros(pair.numel()).index_add(0, which, weight)
+    graph = level.batch.index_select(0, pair.div(nodes, rounding_mode="floor"))
+    return segment_sum(entry.square(), graph, level.sizes.numel())
+
+
+@eager
+def coarse_graph(adjacency: Tensor) -> tuple[Tensor, Tensor, Level]:
+    """Write dense matrices as the edges of a packed batch, a zero too, [G, C, C].
+
+    The edge from cluster i to cluster j of a graph weighs ``adjacency[g, i, j]``.
+
+    Returns:
+        The edges [2, G*C*C], their weights as one column of features, and the layout.
+
+    Example:
+        >>> edges, weight, layout = coarse_graph(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]))
+        >>> edges.tolist(), weight.flatten().tolist(), layout.batch.tolist()
+        ([[0, 0, 1, 1], [0, 1, 0, 1]], [1.0, 2.0, 3.0, 4.0], [0, 0])
+    """
+    graphs, clusters, _ = adjacency.shape
+    device = adjacency.device
+    number = torch.arange(graphs * clusters, device=device).view(graphs, clusters)
+    source = number.unsqueeze(2).expand(-1, -1, clusters)
+    target = number.unsqueeze(1).expand(-1, clusters, -1)
+    edges = torch.stack([source.reshape(-1), target.reshape(-1)])
+    layout = plan(torch.full((graphs,), clusters), device)
+    return edges, adjacency.reshape(-1, 1), layout

@@ -1,0 +1,226 @@
+"""ASAP: every node's neighbourhood is a cluster, and the fittest clusters stay.
+
+Ranjan, Sanyal, Talukdar: "ASAP: Adaptive Structure Aware Pooling for Learning Hierarchical Graph
+Representations", arXiv 1911.07979.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, leaky_relu, logsigmoid
+from torch_geometric.nn import GCNConv, LEConv
+
+from gtpool.graph import Level, NodeDrop, check_count, check_share
+from gtpool.ops.drop import keep
+from gtpool.ops.entry import eager, lay_out
+from gtpool.ops.merge import neighbours, weight_of, widen
+from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.ops.segment import segment_softmax
+
+SLOPE = 0.2  # of the leaky ReLU, as in the authors' code
+
+
+class ASAPool(nn.Module):
+    r"""Pooling that keeps some of the clusters formed by each node and its neighbours.
+
+    .. math::
+        m_i &= \max_{j \in c(i)} x'_j, \quad X' = \mathrm{GCN}(X, A) \\
+        \alpha_{ij} &= \mathrm{softmax}_{j \in c(i)}
+                       \big(\sigma(w^\top (W m_i \,\Vert\, x'_j))\big),
+                       \quad S_{ji} = \alpha_{ij} \\
+        x^c_i &= \textstyle\sum_{j \in c(i)} \alpha_{ij} x_j \\
+        \phi_i &= \mathrm{sigmoid}\big(x^c_i W_1
+                  + \textstyle\sum_{j \in \mathcal{N}(i)} (x^c_i W_2 - x^c_j W_3)\big) \\
+        idx &= \mathrm{sample}(\phi, \lceil \mu n \rceil) \\
+        X^p &= \phi_{idx} \odot X^c_{idx} \\
+        A^p &= \hat{S}^\top (A + I) \hat{S}, \quad \hat{S} = S_{:, idx}
+
+    The cluster c(i) is node i and the sources of its edges, N(i) those sources alone;
+    :math:`\sigma` is a leaky ReLU. Two kept clusters are joined where they share a node or an edge
+    leads from one to the other; the weights of these edges are the ``edge_attr`` of the output, one
+    column, and of the input's edge features only a weight is used. ``perm`` names the centres of
+    the kept clusters, ``score`` is :math:`\phi_{idx}`.
+
+    Args:
+        in_channels: Width D of the node features, kept unchanged.
+        ratio: Share of clusters kept, ceil(ratio * n) of n; an int keeps that many.
+        sampler: A key of ``gtpool.ops.sample.SAMPLERS``; a wheel takes the softmax of the fitness.
+        order: How clusters stand on the wheel, a name of ``ORDERS``.
+        dropout: Share of the attention coefficients dropped in training.
+        weighted: The first column of ``edge_attr`` (or a vector) is the weight of each edge, not
+            negative: so for the levels above the first. Without it every edge weighs one.
+
+    Differs from the paper:
+        - There :math:`\sigma` stands inside, :math:`w^\top \sigma(W m_i \Vert x'_j)`. The query
+          then adds the same to all members of its cluster and cancels in the softmax: W would
+          change nothing. The authors' code and PyG's have it outside, as here.
+        - W, w, W_1 and W_2 have a bias, and edge weights enter the GCN and A^p, but not the
+          fitness, as in both codes; W_2 and W_3 have the signs of PyG's ``LEConv``.
+        - The GCN is optional in PyG and left out by default.
+        - A node is no neighbour of its own in the fitness, as in the authors' code. PyG counts it,
+          which amounts to another W_1.
+        - PyG keeps the clusters of *lowest* fitness for half of all seeds: its selection multiplies
+          by a number of random sign that never learns. Here the fittest stay.
+        - The sigmoid rounds to one where a cluster is very fit. Top-k compares its logarithm, which
+          does not; scores are rounded to half their binary digits first, so that equal clusters
+          tie.
+        - The output has no self-loops, and listed ones do not count beside the I of A^p: the
+          authors set the diagonal to one, and the next level adds that here as well.
+        - The authors detach S in A^p; here its gradient flows. PyG's fails on a CPU, so that two of
+          its layers in a row do not train there.
+        - Clusters reach one hop, as in both codes; repeated edges add up.
+
+    Example:
+        >>> pool = ASAPool(16, ratio=0.5)
+        >>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+        >>> out = pool(torch.randn(6, 16), ring)
+        >>> out.x.shape, out.edge_attr.shape[1]
+        (torch.Size([3, 16]), 1)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        ratio: float = 0.5,
+        *,
+        sampler: str = "topk",
+        order: Order = "index",
+        dropout: float = 0.0,
+        weighted: bool = False,
+    ) -> None:
+        super().__init__()
+        check_count("in_channels", in_channels)
+        check_ratio(ratio)
+        check_choice("sampler", sampler, SAMPLERS)
+        check_choice("order", order, ORDERS)
+        check_share("dropout", dropout)
+        self.in_channels, self.ratio, self.sampler = in_channels, ratio, sampler
+        self.order: Order = order
+        self.dropout, self.weighted = dropout, weighted
+
+        self.gcn = GCNConv(in_channels, in_channels, add_self_loops=False)
+        self.query = nn.Linear(in_channels, in_channels)  # W
+        self.attention = nn.Linear(2 * in_channels, 1)  # w
+        self.fitness = LEConv(in_channels, 1)  # W_1 is its lin3, W_2 -lin2, W_3 -lin1
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for part in (self.gcn, self.query, self.attention, self.fitness):
+            part.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        attn: Tensor | None = None,
+        *,
+        level: Level | None = None,
+    ) -> NodeDrop:
+        """Pool a batch of graphs.
+
+        Args:
+            x: Node features, [N, D].
+            edge_index: Source and target of each edge, [2, E].
+            edge_attr: Edge features, of which only a weight enters, [E, ...].
+            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
+            attn: Stands in for ``x`` in the attention, never in what is added up, [N, D].
+            level: The planned layout of the batch, in place of ``batch``: what was planned was
+                checked then and is trusted.
+        """
+        if level is None:
+            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
+            check_weights(weight_of(edge_index, edge_attr, x, weighted=self.weighted))
+        weight = weight_of(edge_index, edge_attr, x, weighted=self.weighted)
+        edges, weight = with_loops(edge_index, weight, x.size(0))
+        share = self._attend(x if attn is None else attn, edges, weight).to(x.dtype)
+        share = dropout(share, self.dropout, self.training)
+        clusters = neighbours(x, edges, share)  # X^c
+        logit = self.fitness(clusters, edges[:, : -x.size(0)]).squeeze(1)
+        fitness = logit.sigmoid()
+        score = logsigmoid(logit) if self.sampler == "topk" else fitness
+        kept = keep(score, self.ratio, level, sampler=self.sampler, order=self.order)
+        fitness = fitness.index_select(0, kept)
+        x = (clusters.index_select(0, kept) * fitness.unsqueeze(1)).to(x.dtype)
+        edges, weight = coarsen(edges, weight, share, kept, level.batch.numel())
+        return NodeDrop(x, edges, weight, level.batch.index_select(0, kept), kept, fitness)
+
+    def __repr__(self) -> str:
+        """Name the class, the width and the choices that change the result."""
+        return (
+            f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
+            f"sampler={self.sampler!r}, order={self.order!r}, weighted={self.weighted})"
+        )
+
+    def _attend(self, x: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
+        """Give the share of each edge's source in the cluster of its target, [E + N]."""
+        source, target = edges
+        x = self.gcn(x, edges, weight)
+        place = target.unsqueeze(1).expand(-1, x.size(1))
+        members = x.index_select(0, source)
+        master = torch.zeros_like(x).scatter_reduce(0, place, members, "amax", include_self=False)
+        for_query, for_member = self.attention.weight.view(2, -1)
+        query = self.query(master) @ for_query + self.attention.bias
+        member = x @ for_member
+        logit = query.index_select(0, target) + member.index_select(0, source)
+        return segment_softmax(leaky_relu(logit, SLOPE), target, x.size(0))
+
+
+@eager
+def check_weights(weight: Tensor) -> None:
+    """Raise a ValueError unless all weights are finite and none is negative."""
+    wrong = ~weight.isfinite() | (weight < 0)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        raise ValueError(
+            "the weight of an edge must be finite and not negative, "
+            f"but that of edge {at} is {weight[at].item()}"
+        )
+
+
+@eager
+def with_loops(edge_index: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Put a loop of weight one at every node, in place of those listed and after all edges."""
+    between = edge_index[0] != edge_index[1]
+    loops = torch.arange(num_nodes, device=edge_index.device).expand(2, -1)
+    edges = torch.cat([edge_index[:, between], loops], 1)
+    return edges, torch.cat([weight[between], weight.new_ones(num_nodes)])
+
+
+@eager
+def coarsen(
+    edges: Tensor, weight: Tensor, share: Tensor, kept: Tensor, num_nodes: int
+) -> tuple[Tensor, Tensor]:
+    """Join the kept clusters by S^T A S, without its diagonal, in order of source and target.
+
+    A S comes first: its entries are as few as a node has clusters within two hops, whereas the
+    paths from cluster to cluster would be as many as n^4 / 4 of a complete graph.
+
+    Args:
+        edges: Source and target of each edge, [2, E].
+        weight: The entries of A, [E].
+        share: The entries of S, of a source in the cluster of its target, [E].
+        kept: Centres of the kept clusters, ascending, [K].
+        num_nodes: Number N of nodes.
+
+    Returns:
+        The edges, numbered in the kept clusters, [2, E'], and their weights, [E', 1].
+    """
+    number = torch.arange(kept.numel(), device=kept.device)
+    column = kept.new_full((num_nodes,), -1).index_copy_(0, kept, number)
+    column = column.index_select(0, edges[1])
+    inside = column >= 0
+    entries = torch.stack([edges[0], column])[:, inside]
+    assign = _sparse(entries, share[inside], num_nodes, kept.numel())
+    adjacency = _sparse(edges, weight, num_nodes, num_nodes)
+    with torch.autocast(share.device.type, enabled=False):
+        joint = torch.sparse.mm(assign.t(), torch.sparse.mm(adjacency, assign)).coalesce()
+    ends, value = joint.indices(), joint.values()
+    between = ends[0] != ends[1]
+    return ends[:, between], value[between].unsqueeze(1).to(share.dtype)
+
+
+def _sparse(entries: Tensor, value: Tensor, rows: int, columns: int) -> Tensor:
+    """Write entries, repeated ones added up, as a sparse matrix, of which there is none in bf16."""
+    matrix = torch.sparse_coo_tensor(entries, widen(value), (rows, columns), check_invariants=False)
+    return matrix.coalesce()

@@ -1,0 +1,158 @@
+"""MID: several scores a node, judged by their size and now and then ignored, for a diverse choice.
+
+Liu, Zhan, Yu, Liu, Du, Hu, Liu: "On Exploring Node-feature and Graph-structure Diversities for Node
+Drop Graph Pooling", arXiv 2306.12726.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from gtpool.graph import Level, NodeDrop, check_count, check_share
+from gtpool.ops.drop import drop
+from gtpool.ops.entry import lay_out
+from gtpool.ops.sample import check_choice, check_ratio
+
+SCORERS = ("gcn", "projection")
+MERGES = ("linear", "mean")
+
+
+class MIDPool(nn.Module):
+    r"""Node-dropping pooling by h scores a node, with flipscore and dropscore.
+
+    .. math::
+        S   &= \mathrm{GCN}(X, A) \;\text{ or }\; S_{:j} = X p_j / \|p_j\|,
+               \quad S \in \mathbb{R}^{n \times h}                                           \\
+        r_i &= \textstyle\sum_j |S_{ij}|                  && \text{flipscore}                \\
+        r_i &\leftarrow -\infty \text{ with probability } q
+                                                          && \text{dropscore, in training}   \\
+        idx &= \mathrm{top}_{\lceil \mu n \rceil}(r)                                         \\
+        A'  &= A_{idx, idx}                                                                  \\
+        X'  &= \big[ X_{idx} \odot \tanh(S_{idx, 1}) \,\|\, \dots \,\|\,
+               X_{idx} \odot \tanh(S_{idx, h}) \big] W
+
+    By their size, nodes at both ends of a score stay, where top-k keeps those of one end; and a
+    node that is ignored lets another part of the graph be seen. What scales the features is S.
+
+    Args:
+        in_channels: Width D of the node features, kept unchanged.
+        ratio: Share of nodes kept, ceil(ratio * n) of n; an int keeps that many.
+        scorer: ``"gcn"`` scores as SAGPool does, ``"projection"`` as TopKPool does.
+        scores: How many scores a node has, the h above.
+        flip: Rank by the sum of absolute scores; without it, by their plain sum.
+        dropscore: Share q of the nodes that are ranked last in training, drawn from torch's default
+            generator. Where too few others are left, the first of them stay after all.
+        merge: From the h scaled copies to one: ``"linear"``, the W above (of one copy there is no
+            W), or ``"mean"``.
+
+    Differs from the paper:
+        - The equations are those of the authors' public code, which has SAGPool's scorer only;
+          ``"projection"`` gives each score a vector and a norm of its own.
+        - The public code leaves the copies side by side, hD wide, and the next convolution brings
+          them back to D. Here W does, so that the layer fits where every other does.
+        - Its dropout sets a dropped node's r to 0, the lowest that absolute scores can be, and
+          divides the others by 1 - q, which changes no rank. Here dropped nodes are the last with
+          ``flip=False`` too, and ``score`` means the same in training and after it.
+        - Ranked are scores rounded to half their binary digits, so that equal nodes tie.
+        - Edge features do not enter the score.
+
+    Example:
+        >>> pool = MIDPool(16, ratio=0.5)
+        >>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+        >>> pool(torch.randn(6, 16), ring).x.shape
+        torch.Size([3, 16])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        ratio: float = 0.5,
+        *,
+        scorer: Literal["gcn", "projection"] = "gcn",
+        scores: int = 5,
+        flip: bool = True,
+        dropscore: float = 0.1,
+        merge: Literal["linear", "mean"] = "linear",
+    ) -> None:
+        super().__init__()
+        check_count("in_channels", in_channels)
+        check_ratio(ratio)
+        check_choice("scorer", scorer, SCORERS)
+        check_count("scores", scores)
+        check_share("dropscore", dropscore)
+        check_choice("merge", merge, MERGES)
+        self.in_channels, self.ratio, self.scorer, self.scores = in_channels, ratio, scorer, scores
+        self.flip, self.dropscore, self.merge = flip, dropscore, merge
+
+        self.criteria: GCNConv | nn.Linear
+        if scorer == "gcn":
+            self.criteria = GCNConv(in_channels, scores)
+        else:
+            self.criteria = nn.Linear(in_channels, scores, bias=False)
+        mapped = merge == "linear" and scores > 1
+        self.project = nn.Linear(scores * in_channels, in_channels, bias=False) if mapped else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        self.criteria.reset_parameters()
+        if self.project is not None:
+            self.project.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        attn: Tensor | None = None,
+        *,
+        level: Level | None = None,
+    ) -> NodeDrop:
+        """Pool a batch of graphs; ``score`` of the result is the sum r, before dropscore.
+
+        Args:
+            x: Node features, [N, D].
+            edge_index: Source and target of each edge, [2, E].
+            edge_attr: Edge features, which travel along, [E, ...].
+            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
+            attn: Stands in for ``x`` in the scores, [N, D].
+            level: The planned layout of the batch, in place of ``batch``: what was planned was
+                checked then and is trusted.
+        """
+        if level is None:
+            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
+        scores = self._score(x if attn is None else attn, edge_index)  # [N, h]
+        rank = (scores.abs() if self.flip else scores).sum(1)
+        ranked = rank.detach()
+        if self.training and self.dropscore > 0:
+            dropped = torch.rand(rank.shape, device=rank.device) < self.dropscore
+            ranked = ranked.masked_fill(dropped, -torch.inf)
+        kept, edges, edge_attr = drop(
+            ranked, self.ratio, edge_index, edge_attr, level, sampler="topk", order="index"
+        )
+        x = self._merge(x.index_select(0, kept), scores.index_select(0, kept).tanh())
+        batch = level.batch.index_select(0, kept)
+        return NodeDrop(x, edges, edge_attr, batch, kept, rank.index_select(0, kept))
+
+    def __repr__(self) -> str:
+        """Name the class, the width and the choices that change the result."""
+        return (
+            f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
+            f"scorer={self.scorer!r}, scores={self.scores}, flip={self.flip}, "
+            f"dropscore={self.dropscore}, merge={self.merge!r})"
+        )
+
+    def _score(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Score every node by h criteria, [N, h]."""
+        if isinstance(self.criteria, GCNConv):
+            return self.criteria(x, edge_index)
+        return nn.functional.linear(x, nn.functional.normalize(self.criteria.weight, dim=1))
+
+    def _merge(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Scale the features by each of the h gates and bring the copies together, [K, D]."""
+        if self.project is None:
+            return x * gate.mean(1, keepdim=True)
+        return self.project((gate.unsqueeze(2) * x.unsqueeze(1)).flatten(1))

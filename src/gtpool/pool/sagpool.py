@@ -1,0 +1,139 @@
+"""SAGPool: score each node by one graph convolution, keep the best and scale them by their scores.
+
+Lee, Lee, Kang: "Self-Attention Graph Pooling", arXiv 1904.08082.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.resolver import activation_resolver
+
+from gtpool.graph import Level, NodeDrop, check_count
+from gtpool.ops.drop import drop
+from gtpool.ops.entry import lay_out
+from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+
+
+class SAGPool(nn.Module):
+    r"""Node-dropping pooling scored by a graph convolution with one channel.
+
+    .. math::
+        z   &= \tilde{D}^{-1/2} \tilde{A} \tilde{D}^{-1/2} X \Theta + b,
+               \quad \tilde{A} = A + I, \quad Z = \sigma(z) \\
+        idx &= \mathrm{sample}(Z, \lceil k n \rceil) \\
+        X'  &= X_{idx, :} \odot Z_{idx} \\
+        A'  &= A_{idx, idx}
+
+    The same layer serves SAGPool_h (one after each convolution) and SAGPool_g (one after all).
+
+    Args:
+        in_channels: Width D of the node features, kept unchanged.
+        ratio: Share k of nodes kept, ceil(k * n) of n; an int keeps that many.
+        sampler: A key of ``gtpool.ops.sample.SAMPLERS``; the paper's is ``"topk"``.
+        order: How nodes stand on the wheel, a name of ``ORDERS``; top-k has none.
+        act: The activation of the score, a name that PyG resolves or a callable.
+
+    Differs from the paper:
+        - tanh and the bias b are those of the authors' code; the sampler is a choice.
+        - Top-k ranks z, as the authors' code does, not Z: the same nodes for an increasing
+          :math:`\sigma`, but rounded to float32 tanh is flat beyond 5, and ties would decide. A
+          wheel takes the softmax of Z, which no single node can dominate.
+        - Scores are rounded to half their binary digits before sampling, so that equal nodes tie;
+          of these top-k keeps the lowest index. Neighbours that share all other neighbours do tie.
+        - A listed self-loop does not count beside I, repeated edges add up, and
+          :math:`\tilde{D}` counts the edges to a node, as in PyG's ``GCNConv``. Edge features do
+          not enter the score.
+        - PyG's ``SAGPooling`` scores by ``GraphConv`` unless told otherwise, and multiplies z by a
+          number of random sign that never learns: if it is negative, the lowest scores are kept.
+
+    Example:
+        >>> pool = SAGPool(16, ratio=0.5)
+        >>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
+        >>> pool(torch.randn(6, 16), ring).x.shape
+        torch.Size([3, 16])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        ratio: float = 0.5,
+        *,
+        sampler: str = "topk",
+        order: Order = "index",
+        act: str | Callable[[Tensor], Tensor] = "tanh",
+    ) -> None:
+        super().__init__()
+        check_count("in_channels", in_channels)
+        check_ratio(ratio)
+        check_choice("sampler", sampler, SAMPLERS)
+        check_choice("order", order, ORDERS)
+        self.in_channels, self.ratio, self.sampler = in_channels, ratio, sampler
+        self.order: Order = order
+        self.act = activation_resolver(act)
+        if not callable(self.act):
+            raise ValueError(f"act must be the name of an activation or a callable, got {act!r}")
+        self.theta = nn.Parameter(torch.empty(in_channels))
+        self.bias = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, as PyG's ``GCNConv`` does."""
+        bound = (6 / (self.in_channels + 1)) ** 0.5
+        nn.init.uniform_(self.theta, -bound, bound)
+        nn.init.zeros_(self.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        attn: Tensor | None = None,
+        *,
+        level: Level | None = None,
+    ) -> NodeDrop:
+        """Pool a batch of graphs.
+
+        Args:
+            x: Node features, [N, D].
+            edge_index: Source and target of each edge, [2, E].
+            edge_attr: Edge features, which travel along, [E, ...].
+            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
+            attn: Stands in for ``x`` in the score, [N, D].
+            level: The planned layout of the batch, in place of ``batch``; it is trusted.
+        """
+        if level is None:
+            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
+        raw = self._convolve(x if attn is None else attn, edge_index)
+        score = self.act(raw)
+        kept, edges, edge_attr = drop(
+            raw if self.sampler == "topk" else score,
+            self.ratio,
+            edge_index,
+            edge_attr,
+            level,
+            sampler=self.sampler,
+            order=self.order,
+        )
+        score = score.index_select(0, kept)
+        pooled = (x.index_select(0, kept) * score.unsqueeze(1)).to(x.dtype)
+        return NodeDrop(pooled, edges, edge_attr, level.batch.index_select(0, kept), kept, score)
+
+    def __repr__(self) -> str:
+        """Name the class, the width and the choices that change the result."""
+        return (
+            f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
+            f"sampler={self.sampler!r}, order={self.order!r})"
+        )
+
+    def _convolve(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Give z, [N], in float32 at least: bf16 cannot count the edges of a large hub."""
+        source, target = edge_index
+        value = x @ self.theta
+        value = value.to(torch.promote_types(value.dtype, torch.float32))
+        edge = (source != target).to(value.dtype)  # a listed loop is in I already
+        scale = torch.ones_like(value).index_add(0, target, edge).rsqrt()  # the diagonal of D^-1/2
+        value = scale * value
+        value = value.index_add(0, target, edge * value.index_select(0, source))  # (A + I) v
+        return scale * value + self.bias

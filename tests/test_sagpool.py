@@ -1,0 +1,244 @@
+"""SAGPool against its equations, dense and graph by graph, and against PyG's SAGPooling."""
+
+import math
+
+import pytest
+import torch
+from contract import CHANNELS, Graphs, close, drawn, pack, pooler, ragged, ring, sample_batch
+from hypothesis import assume, given
+from reference_sample import sample
+from torch import Tensor
+from torch_geometric.nn import GCNConv, SAGPooling
+
+from gtpool.graph import NodeDrop
+from gtpool.ops.sample import settle
+from gtpool.ops.segment import level_of
+from gtpool.pool.sagpool import SAGPool
+
+
+def dense_layer(pool: SAGPool, graphs: Graphs, attn: Tensor | None):
+    """Compute the layer graph by graph with n x n matrices: features, scores and kept nodes."""
+    xs, scores, kepts = [], [], []
+    for graph in range(int(graphs.batch.max()) + 1):
+        nodes = (graphs.batch == graph).nonzero().flatten()
+        first, n = int(nodes[0]), len(nodes)
+        adjacency = torch.eye(n, dtype=torch.double)
+        for source, target in graphs.edge_index.T.tolist():
+            if graphs.batch[source] == graph and source != target:
+                adjacency[target - first, source - first] += 1
+        root = adjacency.sum(1).pow(-0.5).diag()
+        seen = (graphs.x if attn is None else attn)[nodes]
+        raw = root @ adjacency @ root @ seen @ pool.theta[:, None] + pool.bias
+        z = raw[:, 0].tanh()
+        by = raw[:, 0] if pool.sampler == "topk" else z
+        kept = sample(pool.sampler, settle(by), [n], pool.ratio, order=pool.order)
+        xs.append(torch.diag(z[kept]) @ graphs.x[nodes[kept]])
+        scores.append(z[kept])
+        kepts += nodes[kept].tolist()
+    return torch.cat(xs), torch.cat(scores), kepts
+
+
+@pytest.mark.parametrize("with_attn", [False, True])
+@pytest.mark.parametrize("order", ["index", "score"])
+@pytest.mark.parametrize("sampler", ["topk", "rws", "rwsv"])
+def test_layer_equals_dense_layer(sampler, order, with_attn):
+    pool = made(sampler=sampler, order=order)
+
+    @drawn
+    @given(ragged())
+    def check(graphs):
+        attn = graphs.x.roll(1, 1).requires_grad_() if with_attn else None
+        asking = [graphs.x.requires_grad_(), pool.theta, pool.bias]
+        asking += [] if attn is None else [attn]
+        out = pool(*graphs, attn)
+        x, score, kept = dense_layer(pool, graphs, attn)
+        assert out.perm.tolist() == kept
+        mine, its = (out.x, out.score), (x, score)
+        mine, its = mine + gradients(mine, asking), its + gradients(its, asking)
+        for one, other in zip(mine, its, strict=True):
+            close(one, other)
+
+    check()
+
+
+def test_layer_equals_that_of_pyg_with_its_sign_set_to_one():
+    ours, theirs = made(), pyg_twin(made(), sign=1)
+    assert ours.state_dict().keys() == {"theta", "bias"}  # so nothing of PyG's is left out
+
+    @drawn
+    @given(ragged())
+    def check(graphs):
+        everything = made(ratio=1.0)(*graphs).score.atanh().sort()[0]
+        assume((everything.diff() > 1e-9).all())
+        graphs.x.requires_grad_()
+        out, (x, edge_index, edge_attr, batch, perm, score) = ours(*graphs), theirs(*graphs)
+        by = perm.argsort()  # PyG's nodes stand in the order of their scores
+        assert out.perm.tolist() == perm[by].tolist()
+        assert torch.equal(out.perm[out.edge_index], perm[edge_index])
+        assert torch.equal(out.batch, batch[by])
+        assert edge_attr is None or torch.equal(out.edge_attr, edge_attr)
+        mine, its = (out.x, out.score), (x[by], score[by])
+        mine += gradients(mine, [graphs.x, ours.theta, ours.bias])
+        its += gradients(its, [graphs.x, theirs.gnn.lin.weight, theirs.gnn.bias])
+        for one, other in zip(mine, its, strict=True):
+            close(one, other.view_as(one))
+
+    check()
+
+
+def test_no_weight_decides_whether_the_best_or_the_worst_stay():
+    graphs, ours = sample_batch(), made()
+    best, flipped = ours(*graphs), pyg_twin(ours, sign=-1)
+    if flipped is None:
+        pytest.skip("this PyG has no weight of random sign")
+    score = made(ratio=1.0)(*graphs).score
+    kept = set(flipped(*graphs)[4].tolist())
+    for graph, n in enumerate(graphs.batch.bincount().tolist()):
+        nodes = (graphs.batch == graph).nonzero().flatten()
+        ranked = nodes[score[nodes].argsort()].tolist()
+        many = (n + 1) // 2
+        assert kept & set(ranked) == set(ranked[:many])  # the worst
+        assert set(best.perm[best.batch == graph].tolist()) == set(ranked[n - many :])
+
+    flipped(*graphs)[0].sin().sum().backward()
+    assert flipped.select.weight.grad.abs().max() < 1e-12  # and it can never learn to turn
+    best.x.sin().sum().backward()
+    assert all(parameter.grad.abs().min() > 1e-6 for parameter in ours.parameters())
+
+
+@pytest.mark.parametrize("sampler", ["topk", "rws", "rwsv"])
+def test_every_parameter_learns(sampler):
+    pool, graphs = made(sampler=sampler), sample_batch()
+    pool(*graphs).x.sin().sum().backward()
+    assert [name for name, _ in pool.named_parameters()] == ["theta", "bias"]
+    assert all(parameter.grad.abs().min() > 1e-6 for parameter in pool.parameters())
+
+
+def test_top_k_tells_nodes_apart_where_tanh_no_longer_does():
+    graphs = pack([(40, ring(40))], seed=0, dtype=torch.float32)
+    pool = made(ratio=0.25).float()
+    small, large = pool(*graphs), pool(graphs.x * 1000, *graphs[1:])
+    assert small.score.unique().numel() == 10
+    assert large.score.unique().tolist() == [1]
+    assert large.perm.tolist() == small.perm.tolist() != list(range(10))
+
+
+def test_a_self_loop_counts_once_listed_or_not():
+    plain, looped = (
+        made(ratio=1.0)(*pack([(3, edges)], seed=0))
+        for edges in (ring(3), [*ring(3), (0, 0), (2, 2), (2, 2)])
+    )
+    assert torch.equal(plain.score, looped.score)
+
+
+def test_an_edge_counts_for_its_target():
+    none, edge = (made(ratio=1.0)(*pack([(3, e)], seed=0)).score for e in ([], [(0, 1)]))
+    assert (none != edge).tolist() == [False, True, False]
+
+
+def test_neighbours_that_share_all_others_tie_and_the_first_stays():
+    complete = [(i, j) for i in range(5) for j in range(5) if i != j]
+    out = made()(*pack([(5, complete)], seed=0))
+    assert out.perm.tolist() == [0, 1, 2]
+    close(out.score, out.score[:1].expand(3))
+
+
+def test_bf16_counts_the_edges_of_a_large_hub():
+    star = pack([(1001, [(leaf, 0) for leaf in range(1, 1001)])], seed=0)
+    star = star._replace(x=torch.ones_like(star.x))
+    pool = made(ratio=1.0)
+    torch.nn.init.constant_(pool.theta, 2**-8)
+    torch.nn.init.zeros_(pool.bias)
+    exact = math.tanh((1000 / math.sqrt(1001) + 1 / 1001) * CHANNELS * 2**-8)
+    assert pool(*star).score[0].item() == pytest.approx(exact, abs=1e-12)
+    short = pool.bfloat16()(*star._replace(x=star.x.bfloat16()))
+    assert short.x.dtype == torch.bfloat16
+    assert short.score[0].item() == pytest.approx(exact, rel=1e-5)
+
+
+def test_attn_stands_in_for_x_in_the_score_only():
+    pool, graphs = made(), sample_batch()
+    attn = graphs.x.roll(1, 1)
+    out, seen = pool(*graphs, attn), pool(attn, *graphs[1:])
+    assert torch.equal(out.perm, seen.perm)
+    assert torch.equal(out.score, seen.score)
+    close(out.x, graphs.x[out.perm] * out.score[:, None])
+
+
+def test_edge_features_travel_along_and_do_not_enter_the_score():
+    graphs = sample_batch()
+    with_features, without = made()(*graphs), made()(*graphs._replace(edge_attr=None))
+    assert without.edge_attr is None
+    assert torch.equal(with_features.x, without.x)
+    stays = torch.isin(graphs.edge_index, with_features.perm).all(0)
+    assert torch.equal(with_features.edge_attr, graphs.edge_attr[stays])
+
+
+def test_planned_layout_gives_what_batch_gives():
+    graphs = sample_batch()
+    planned = made()(*graphs[:3], level=level_of(graphs.batch))
+    assert isinstance(planned, NodeDrop)
+    assert all(map(torch.equal, planned, made()(*graphs)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_channels": 0}, "in_channels must be an int of at least 1, got 0"),
+        ({"ratio": 1.5}, r"share of nodes to keep, in \(0, 1\], got 1.5"),
+        ({"sampler": "rwz"}, "unknown sampler 'rwz'; choose one of 'topk', 'rws', 'rwsv'"),
+        ({"order": "degree"}, "unknown order 'degree'; choose one of 'index', 'score'"),
+        ({"act": "tahn"}, "Could not resolve 'tahn' among choices"),
+        ({"act": None}, "act must be the name of an activation or a callable, got None"),
+    ],
+    ids=str,
+)
+def test_layer_refuses_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        SAGPool(**{"in_channels": 4} | options)
+
+
+def test_layer_refuses_graphs_that_do_not_fit():
+    graphs = sample_batch()
+    with pytest.raises(ValueError, match="the layer was made with in_channels=8"):
+        made()(graphs.x[:, :3], *graphs[1:])
+    with pytest.raises(ValueError, match="attn must be a float tensor"):
+        made()(*graphs, graphs.x[:, :3])
+    with pytest.raises(ValueError, match="attn has 4 rows, but x has 28"):
+        made()(*graphs, graphs.x[:4])
+
+
+def test_act_is_a_name_or_a_callable():
+    graphs = sample_batch()
+    named, called = (made(act=act)(*graphs) for act in ("sigmoid", torch.sigmoid))
+    assert torch.equal(named.x, called.x)
+    close(named.score.logit(), made()(*graphs).score.atanh())
+
+
+def test_repr_names_the_choices():
+    assert repr(SAGPool(4)) == "SAGPool(4, ratio=0.5, sampler='topk', order='index')"
+
+
+def made(*, ratio: float = 0.5, **options) -> SAGPool:
+    """Make a layer whose parameters are always the same, the bias too."""
+    pool = pooler(lambda width, share: SAGPool(width, share, **options), ratio)
+    torch.nn.init.constant_(pool.bias, 0.1)
+    return pool
+
+
+def pyg_twin(pool: SAGPool, sign: float) -> SAGPooling | None:
+    """Make PyG's layer with the same weights; None if it has no weight of random sign."""
+    twin = SAGPooling(CHANNELS, pool.ratio, GNN=GCNConv).double()
+    with torch.no_grad():
+        twin.gnn.lin.weight.copy_(pool.theta)
+        twin.gnn.bias.copy_(pool.bias)
+        if hasattr(twin, "select") and hasattr(twin.select, "weight"):
+            twin.select.weight.fill_(sign)
+        elif sign < 0:
+            return None
+    return twin
+
+
+def gradients(outputs: tuple[Tensor, Tensor], asking: list[Tensor]) -> tuple[Tensor, ...]:
+    loss = outputs[0].sin().sum() + outputs[1].cos().sum()
+    return torch.autograd.grad(loss, asking, materialize_grads=True)

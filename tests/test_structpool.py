@@ -1,0 +1,189 @@
+"""The layer against its equations with n × n matrices; its laws are in test_contract.py."""
+
+import copy
+
+import pytest
+import torch
+from contract import (
+    CHANNELS,
+    Graphs,
+    close,
+    drawn,
+    matrices,
+    odd_batches,
+    pack,
+    pooler,
+    ragged,
+    ring,
+    sample_batch,
+)
+from hypothesis import assume, given
+from torch import Tensor
+
+from gtpool.ops.segment import level_of
+from gtpool.pool.structpool import StructPool
+
+CLUSTERS = 3
+
+
+def layer(dtype: torch.dtype = torch.float64, **options) -> StructPool:
+    return pooler(lambda width, clusters: StructPool(width, clusters, **options), CLUSTERS, dtype)
+
+
+def dense_layer(
+    pool: StructPool, graphs: Graphs, *, guarded: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the layer graph by graph: features, matrices and shares."""
+    weight = weights_of(pool, graphs)
+    sizes = matrices(graphs.edge_index, weight.abs(), graphs.batch)
+    xs, coarse, shares = [], [], []
+    for number, A in enumerate(matrices(graphs.edge_index, weight, graphs.batch)):
+        x, eye = graphs.x[graphs.batch == number], torch.eye(len(A), dtype=torch.double)
+        degree = 1 + sizes[number].sum(0)
+        U = x
+        for linear in pool.unary:  # row i of the transpose has the nodes with an edge to i
+            U = (((A + eye).T @ U @ linear.weight.T + linear.bias) / degree[:, None]).tanh()
+        W = (x @ x.T) * (1 - eye)
+        W = torch.stack([normed(row, node, x, guarded) for node, row in enumerate(W)])
+        Q = U
+        for _ in range(pool.steps):
+            Q = U + W @ (Q.exp() / Q.exp().sum(1, keepdim=True))
+        L = Q.exp() / Q.exp().sum(1, keepdim=True)
+        xs.append(L.T @ x)
+        coarse.append(L.T @ A @ L)
+        shares.append(L)
+    return torch.cat(xs), torch.stack(coarse), torch.cat(shares)
+
+
+def weights_of(pool: StructPool, graphs: Graphs) -> Tensor:
+    if not pool.weighted:
+        return torch.ones(graphs.edge_index.size(1), dtype=torch.double)
+    return graphs.edge_attr if graphs.edge_attr.dim() == 1 else graphs.edge_attr[:, 0]
+
+
+def normed(row: Tensor, node: int, x: Tensor, guarded: bool) -> Tensor:
+    least = x[node].norm() * x.norm(dim=1).sum() / 100
+    if guarded and row.sum().abs() < least:
+        return row * row.sum() / least**2
+    return row / row.sum()
+
+
+def compare_with_dense(pool: StructPool, graphs: Graphs, *, guarded: bool = True) -> None:
+    asking = [graphs.x.requires_grad_(), *pool.parameters()]
+    out = pool(*graphs)
+    coarse = torch.stack(matrices(out.edge_index, out.edge_attr, out.batch))
+    results = (out.x, coarse, out.assign), dense_layer(pool, graphs, guarded=guarded)
+    ours, theirs = (
+        [*parts, *torch.autograd.grad(sum(part.sin().sum() for part in parts), asking)]
+        for parts in results
+    )
+    for mine, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{}, {"weighted": True}, {"steps": 1}], ids=str)
+def test_layer_equals_dense_layer(options):
+    @drawn
+    @given(ragged())
+    def check(graphs):
+        assume(graphs.edge_attr is not None or not options.get("weighted"))
+        compare_with_dense(layer(**options), graphs)
+
+    check()
+
+
+def test_layer_equals_dense_layer_on_odd_and_on_large_graphs():
+    for _, graphs in odd_batches():
+        compare_with_dense(layer(), graphs)
+    compare_with_dense(layer(), pack([(n, ring(n)) for n in (3, 130, 40, 100, 1, 260)], seed=0))
+
+
+def test_division_by_row_sums_is_untouched_where_features_are_positive():
+    graphs = pack([(n, ring(n)) for n in (3, 12, 40)], seed=0)
+    compare_with_dense(layer(), graphs._replace(x=graphs.x.abs()), guarded=False)
+
+
+def test_rows_that_cancel_draw_no_node_where_plain_division_gives_nan():
+    lone = pack([(1, [])], seed=0)
+    pair = pack([(2, [(0, 1), (1, 0)])], seed=0)
+    unlike = pair._replace(x=torch.eye(CHANNELS, dtype=torch.double)[:2])
+    empty = pair._replace(x=torch.zeros(2, CHANNELS, dtype=torch.double))
+    pool = layer()
+    for graphs in (lone, unlike, empty):
+        assert dense_layer(pool, graphs, guarded=False)[2].isnan().all()
+        graphs.x.requires_grad_()
+        out = pool(*graphs)
+        unary = pool._unary(graphs.x, graphs.edge_index, weights_of(pool, graphs))
+        close(out.assign, unary.softmax(1))
+        out.x.square().sum().backward()
+        assert graphs.x.grad.isfinite().all()
+
+
+def test_row_sums_near_zero_neither_explode_nor_tip():
+    x = torch.randn(3, CHANNELS, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    graphs, shares = pack([(3, ring(3))], seed=0), []
+    for side in (-1e-12, 1e-12):  # the first node is at right angles to the others, but for this
+        last = x[2] - x[0] * ((x[1] + x[2]) @ x[0] / (x[0] @ x[0]) + side)
+        tipped = torch.stack([x[0], x[1], last]).requires_grad_()
+        out = layer()(*graphs._replace(x=tipped))
+        out.x.square().sum().backward()
+        assert tipped.grad.isfinite().all()
+        shares.append(out.assign)
+    torch.testing.assert_close(*shares, rtol=0, atol=1e-6)
+
+
+def test_features_and_edges_are_all_shared_out_and_layers_stack():
+    graphs = sample_batch()
+    first = layer()(*graphs)
+    second = layer(weighted=True)(first.x, first.edge_index, first.edge_attr, first.batch)
+    for out in (first, second):
+        close(out.x.sum(0), graphs.x.sum(0))
+        assert out.edge_attr.sum().item() == pytest.approx(graphs.edge_index.size(1))
+        assert out.loss is None
+
+
+def test_a_planned_level_stands_in_for_batch():
+    pool, graphs = layer(), sample_batch()
+    planned = pool(*graphs[:3], level=level_of(graphs.batch))
+    assert all(map(torch.equal, pool(*graphs)[:-1], planned[:-1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_short_floats_add_up_long_graphs(dtype):
+    graphs = pack([(400, [(i, 0) for i in range(1, 400)]), (3, ring(3)), (1, [])], seed=0)
+    x = graphs.x.abs().bfloat16()
+    pool = layer(torch.bfloat16)
+    out = copy.deepcopy(pool).to(dtype)(*graphs._replace(x=x.to(dtype)))
+    exact = pool.double()(*graphs._replace(x=x.double()))
+    off = 0.02 if dtype == torch.bfloat16 else 1e-4
+    for mine, its in ((out.x, exact.x), (out.edge_attr, exact.edge_attr)):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine.double(), its, rtol=off, atol=off)
+
+
+def test_a_graph_needs_no_matrix_of_all_its_pairs():
+    nodes = 100_000  # 40 GB of pairs
+    x = torch.randn(nodes, CHANNELS, generator=torch.Generator().manual_seed(0))
+    out = layer(torch.float32, steps=1)(x, torch.arange(nodes).repeat(2, 1))
+    torch.testing.assert_close(out.x.sum(0), x.sum(0), rtol=1e-3, atol=0.1)
+
+
+def test_weights_come_in_the_first_column_or_alone():
+    pool, graphs = layer(weighted=True), sample_batch()
+    column = pool(*graphs)
+    assert torch.equal(column.x, pool(*graphs._replace(edge_attr=graphs.edge_attr[:, 0])).x)
+    plain = layer()(*graphs)
+    assert not torch.equal(column.x, plain.x)
+    ones = torch.ones(graphs.edge_index.size(1), dtype=torch.long)
+    assert torch.equal(pool(*graphs._replace(edge_attr=ones)).x, plain.x)
+
+
+def test_wrong_use_is_an_error_that_says_so():
+    graphs = pack([(3, ring(3))], seed=0)
+    with pytest.raises(ValueError, match="weighted edges"):
+        layer(weighted=True)(*graphs)
+    with pytest.raises(ValueError, match="x must be a float tensor"):
+        layer()(graphs.x[:, 1:], graphs.edge_index)
+    for options in ({"clusters": 0}, {"clusters": 2, "steps": 0}, {"clusters": 0.5}):
+        with pytest.raises(ValueError, match="must be an int of at least 1"):
+            StructPool(CHANNELS, **options)

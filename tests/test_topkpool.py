@@ -1,0 +1,195 @@
+"""TopKPool against its equations, node by node, and against PyG's TopKPooling."""
+
+import math
+
+import pytest
+import torch
+from contract import CHANNELS, Graphs, close, drawn, pack, pooler, ragged, ring, sample_batch
+from hypothesis import given
+from reference_sample import sample
+from torch import Tensor
+from torch_geometric.nn import TopKPooling
+
+from gtpool.graph import NodeDrop
+from gtpool.ops.sample import settle
+from gtpool.ops.segment import level_of
+from gtpool.pool.topkpool import TopKPool
+
+
+def naive_layer(pool: TopKPool, graphs: Graphs, attn: Tensor | None):
+    """Compute the layer one node at a time: features, scores, kept nodes and kept edges."""
+    seen = graphs.x if attn is None else attn
+    length = sum(entry * entry for entry in pool.direction) ** 0.5
+    y = [sum(row[c] * pool.direction[c] for c in range(CHANNELS)) / length for row in seen]
+    gate = [value.tanh() for value in y]
+    by = settle(torch.stack(y if pool.sampler == "topk" else gate))
+    kept = sample(pool.sampler, by, graphs.batch.bincount().tolist(), pool.ratio, order=pool.order)
+    x = torch.stack([graphs.x[node] * gate[node] for node in kept])
+    edges = [
+        [kept.index(source), kept.index(target)]
+        for source, target in graphs.edge_index.T.tolist()
+        if source in kept and target in kept
+    ]
+    return x, torch.stack([gate[node] for node in kept]), kept, edges
+
+
+@pytest.mark.parametrize("with_attn", [False, True])
+@pytest.mark.parametrize("order", ["index", "score"])
+@pytest.mark.parametrize("sampler", ["topk", "rws", "rwsv"])
+def test_layer_equals_naive_layer(sampler, order, with_attn):
+    pool = made(sampler=sampler, order=order)
+
+    @drawn
+    @given(ragged())
+    def check(graphs):
+        attn = graphs.x.roll(1, 1).requires_grad_() if with_attn else None
+        asking = [graphs.x.requires_grad_(), pool.direction]
+        asking += [] if attn is None else [attn]
+        out = pool(*graphs, attn)
+        x, score, kept, edges = naive_layer(pool, graphs, attn)
+        assert out.perm.tolist() == kept
+        assert out.edge_index.T.tolist() == edges
+        mine, its = (out.x, out.score), (x, score)
+        mine, its = mine + gradients(mine, asking), its + gradients(its, asking)
+        for one, other in zip(mine, its, strict=True):
+            close(one, other)
+
+    check()
+
+
+@pytest.mark.parametrize("act", ["tanh", "sigmoid"])
+def test_layer_equals_that_of_pyg_with_the_same_weight(act):
+    ours, theirs = made(act=act), TopKPooling(CHANNELS, nonlinearity=act).double()
+    theirs.select.load_state_dict({"weight": ours.direction.detach()[None]})
+
+    @drawn
+    @given(ragged())  # random features: no two scores are equal
+    def check(graphs):
+        graphs.x.requires_grad_()
+        out, (x, edge_index, edge_attr, batch, perm, score) = ours(*graphs), theirs(*graphs)
+        by = perm.argsort()  # PyG's nodes stand in the order of their scores
+        assert out.perm.tolist() == perm[by].tolist()
+        assert torch.equal(out.perm[out.edge_index], perm[edge_index])
+        assert torch.equal(out.batch, batch[by])
+        assert edge_attr is None or torch.equal(out.edge_attr, edge_attr)
+        mine, its = (out.x, out.score), (x[by], score[by])
+        mine += gradients(mine, [graphs.x, ours.direction])
+        its += gradients(its, [graphs.x, theirs.select.weight])
+        for one, other in zip(mine, its, strict=True):
+            close(one, other.view_as(one))
+
+    check()
+
+
+@pytest.mark.parametrize("sampler", ["topk", "rws", "rwsv"])
+def test_the_direction_learns_and_only_its_direction_matters(sampler):
+    pool, graphs = made(sampler=sampler), sample_batch()
+    before = pool(*graphs)
+    before.x.sin().sum().backward()
+    assert [name for name, _ in pool.named_parameters()] == ["direction"]
+    gradient = pool.direction.grad
+    assert gradient.abs().min() > 1e-6
+    close(gradient @ pool.direction, torch.zeros((), dtype=torch.double))
+    with torch.no_grad():
+        pool.direction.mul_(7)
+    assert torch.equal(before.perm, pool(*graphs).perm)
+    close(before.x, pool(*graphs).x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("nodes", "ratio", "kept"), [(257, 0.5, 129), (257, 1.0, 257), (257, 1, 1), (100, 0.07, 7)]
+)
+def test_counts_are_exact_in_every_type(dtype, nodes, ratio, kept):
+    graphs = pack([(nodes, ring(nodes)), (1, [])], seed=0, dtype=dtype)
+    out = made(ratio=ratio).to(dtype)(*graphs)
+    assert out.batch.bincount().tolist() == [kept, 1]
+    assert out.x.dtype == out.score.dtype == dtype
+
+
+def test_top_k_tells_nodes_apart_where_tanh_no_longer_does():
+    graphs = pack([(40, ring(40))], seed=0, dtype=torch.float32)
+    pool = made(ratio=0.25).float()
+    small, large = pool(*graphs), pool(graphs.x * 1000, *graphs[1:])
+    assert small.score.unique().numel() == 10
+    assert large.score.unique().tolist() == [1]
+    assert large.perm.tolist() == small.perm.tolist() != list(range(10))
+
+
+@pytest.mark.parametrize("sampler", ["rws", "rwsv"])
+def test_a_wheel_shares_itself_by_the_gate_and_not_by_the_projection(sampler):
+    x = torch.tensor([[1.0], [9.0], [1.0], [1.0], [1.0], [1.0]], dtype=torch.double)
+    pool = TopKPool(1, ratio=0.5, sampler=sampler).double()
+    torch.nn.init.ones_(pool.direction)
+    kept = pool(x, torch.empty(2, 0, dtype=torch.long)).perm.tolist()
+    by_gate, by_projection = (sample(sampler, by, [6], 0.5) for by in (x[:, 0].tanh(), x[:, 0]))
+    assert kept == by_gate != by_projection
+
+
+def test_score_is_the_gate_by_hand():
+    x = torch.tensor([[3.0, 4.0], [0.0, 5.0], [-5.0, 0.0]])
+    pool = TopKPool(2, ratio=2)
+    pool.load_state_dict({"direction": torch.tensor([30.0, 40.0])})
+    out = pool(x, torch.tensor([[0, 1, 2], [1, 0, 0]]))
+    y = [5.0, 4.0]  # (3, 4) and (0, 5) along (0.6, 0.8)
+    assert out.perm.tolist() == [0, 1]
+    assert out.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert out.score.tolist() == pytest.approx([math.tanh(value) for value in y])
+    close(out.x, x[:2] * torch.tensor(y).tanh()[:, None])
+
+
+def test_attn_stands_in_for_x_in_the_score_only():
+    pool, graphs = made(), sample_batch()
+    attn = graphs.x.roll(1, 1)
+    out, seen = pool(*graphs, attn), pool(attn, *graphs[1:])
+    assert torch.equal(out.perm, seen.perm)
+    assert torch.equal(out.score, seen.score)
+    close(out.x, graphs.x[out.perm] * out.score[:, None])
+
+
+def test_planned_layout_gives_what_batch_gives():
+    graphs = sample_batch()
+    planned = made()(*graphs[:3], level=level_of(graphs.batch))
+    assert isinstance(planned, NodeDrop)
+    assert all(map(torch.equal, planned, made()(*graphs)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_channels": 0}, "in_channels must be an int of at least 1, got 0"),
+        ({"ratio": 1.5}, r"share of nodes to keep, in \(0, 1\], got 1.5"),
+        ({"sampler": "rwz"}, "unknown sampler 'rwz'; choose one of 'topk', 'rws', 'rwsv'"),
+        ({"order": "degree"}, "unknown order 'degree'; choose one of 'index', 'score'"),
+        ({"act": "tahn"}, "Could not resolve 'tahn' among choices"),
+        ({"act": None}, "act must be the name of an activation or a callable, got None"),
+    ],
+    ids=str,
+)
+def test_layer_refuses_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        TopKPool(**{"in_channels": 4} | options)
+
+
+def test_layer_refuses_graphs_that_do_not_fit():
+    graphs = sample_batch()
+    with pytest.raises(ValueError, match="the layer was made with in_channels=8"):
+        made()(graphs.x[:, :3], *graphs[1:])
+    with pytest.raises(ValueError, match="attn must be a float tensor"):
+        made()(*graphs, graphs.x[:, :3])
+    with pytest.raises(ValueError, match="attn has 4 rows, but x has 28"):
+        made()(*graphs, graphs.x[:4])
+
+
+def test_repr_names_the_choices():
+    assert repr(TopKPool(4)) == "TopKPool(4, ratio=0.5, sampler='topk', order='index')"
+
+
+def made(*, ratio: float = 0.5, **options) -> TopKPool:
+    """Make a layer whose direction is always the same."""
+    return pooler(lambda width, share: TopKPool(width, share, **options), ratio)
+
+
+def gradients(outputs: tuple[Tensor, Tensor], asking: list[Tensor]) -> tuple[Tensor, ...]:
+    loss = outputs[0].sin().sum() + outputs[1].cos().sum()
+    return torch.autograd.grad(loss, asking, materialize_grads=True)
