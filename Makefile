@@ -34,6 +34,7 @@ bench: $(READY)
 	$(BIN)/python bench/attention.py
 	$(BIN)/python bench/take.py
 	$(BIN)/python bench/epoch.py
+	$(BIN)/python bench/methods.py
 	$(BIN)/python bench/start.py
 
 format: $(READY)

@@ -52,6 +52,7 @@ class SAGPoolH(nn.Module):
     """The hierarchical network of the SAGPool paper, of PyG's own layers."""
 
     ratios = ()
+    chain_steps = 0
 
     def __init__(self, channels: int, outputs: int) -> None:
         super().__init__()
@@ -83,6 +84,10 @@ class SAGPoolH(nn.Module):
     def classify(self, graphs: Graphs) -> Tensor:
         """Give the logits of a batch of ours."""
         return self(graphs.x, graphs.edge_index, graphs.batch)
+
+    def learn(self, graphs: Graphs) -> tuple[Tensor, None]:
+        """Give the logits; there is no auxiliary loss."""
+        return self.classify(graphs), None
 
 
 def _time(name: str, data: GraphDataset, split: Split) -> list[dict[str, object]]:
