@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint types architecture unit slow bench format clean
+.PHONY: demo test lint types architecture unit slow bench docs format clean
 
 demo: $(READY)
 	$(BIN)/gtpool demo --output-dir out
@@ -37,12 +37,15 @@ bench: $(READY)
 	$(BIN)/python bench/methods.py
 	$(BIN)/python bench/start.py
 
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) out dist
+	rm -rf $(VENV) out dist site
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gtpool needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 from gtpool.data.sources import load
 from gtpool.model.bundle import load_bundle, save_bundle
+from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -60,6 +62,63 @@ def test_the_folder_holds_three_files_and_a_card_for_people(folder):
     card = (folder / "README.md").read_text()
     for said in ("MUTAG", "-1, 1", "accuracy: 0.875", "conv gin", "gtpool predict"):
         assert said in card
+
+
+def _front(card: str) -> dict:
+    _, metadata, _ = card.split("---\n", 2)
+    return yaml.safe_load(metadata)
+
+
+def test_the_card_gives_the_figures_in_words_and_to_the_hub(model):
+    metrics = {"metric": "accuracy", "test": 0.8947368, "valid_metric": None, "valid_loss": 0.25}
+    run = {"seed": 42, "split": {"fold": 2, "folds": 10}}
+    card = model_card(model, {**ABOUT, "metrics": metrics, "run": run, "license": "mit"})
+    assert "- accuracy on the test part (seed 42, fold 3 of 10): 0.8947\n" in card
+    assert "- accuracy on the validation part: not known\n" in card
+    assert "- loss on the validation part: 0.25\n" in card
+    told = _front(card)
+    assert (told["library_name"], told["license"], told["metrics"]) == (
+        "gtpool",
+        "mit",
+        ["accuracy"],
+    )
+    (result,) = told["model-index"][0]["results"]
+    assert result["dataset"]["name"] == "MUTAG"
+    assert result["metrics"][0]["value"] == 0.8947368
+
+
+@pytest.mark.parametrize("about", [{}, {"metrics": {"metric": "rmse", "test": float("nan")}}])
+def test_the_card_claims_no_figure_that_there_is_not(model, about):
+    told = _front(model_card(model, about))
+    assert {"metrics", "model-index", "license"} & set(told) == set()
+
+
+def test_a_small_figure_stays_a_number(model):
+    card = model_card(model, {"metrics": {"metric": "rmse", "test": 1e-05}})
+    assert _front(card)["model-index"][0]["results"][0]["metrics"][0]["value"] == 1e-05
+
+
+HOSTILE = 'a"b: [\n---\n<script>\u2028\x00\x85'
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {
+            "schema": {"name": HOSTILE, "task": HOSTILE, "targets": [HOSTILE]},
+            "metrics": {"metric": HOSTILE, "test": 1.0, HOSTILE: HOSTILE},
+            "versions": {HOSTILE: HOSTILE},
+            "license": HOSTILE,
+        },
+        {"schema": [1], "metrics": "good", "versions": 3, "run": {"split": 1}, "license": {}},
+        {"schema": {"targets": 3, "recipe": "x"}, "run": {"split": {"fold": "1"}}},
+    ],
+)
+def test_what_strangers_wrote_into_a_bundle_stays_in_its_place(model, about):
+    card = model_card(model, about)
+    assert _front(card)["library_name"] == "gtpool"
+    assert card.count("\n---\n") == 1
+    assert "<script>" not in card.split("---\n", 2)[2]
 
 
 @pytest.mark.parametrize("dtype", [torch.double, torch.bfloat16])

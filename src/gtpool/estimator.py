@@ -21,6 +21,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.gather import Array, GraphsOf, classes_of, numbers_of, read_graphs
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.split import Split
+from gtpool.explain.explanation import Explanation, explain
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
@@ -164,6 +165,38 @@ class _GraphEstimator:
         }
         save_bundle(folder, self.model_, about)
 
+    def explain(
+        self,
+        graphs: GraphsOf,
+        index: int = 0,
+        *,
+        importance: bool = True,
+        epochs: int = 100,
+        seed: int = 0,
+        target: int | None = None,
+    ) -> Explanation:
+        """Say which nodes each level keeps of a graph, and which nodes the answer rests on.
+
+        Args:
+            graphs: As for ``predict``.
+            index: Which of them, from 0.
+            importance: Find the importance of each node and its fidelity, which takes a while.
+            epochs: Steps of that search.
+            seed: Of its random start.
+            target: The number of the class or task to explain; by default what is predicted.
+        """
+        data = self._ready(graphs)
+        return explain(
+            self.model_,
+            data,
+            index,
+            importance=importance,
+            epochs=epochs,
+            seed=seed,
+            target=target,
+            task=self._task,
+        )
+
     @classmethod
     def _load(cls, folder: Path | str) -> tuple[Self, dict[str, Any]]:
         """Give the estimator of a bundle, and what the bundle says of it."""
@@ -228,12 +261,15 @@ class _GraphEstimator:
             edge_weight=self.edge_weight,
         )
 
+    def _ready(self, graphs: GraphsOf) -> GraphDataset:
+        """Read graphs by the recipe of the training, onto the device of the network."""
+        data = self._read(graphs, self._fitted().recipe)
+        check_fit(data, self.model_.shape, edges=self.model_.uses_edge_features)
+        return data.to(self.model_.shift.device)
+
     def _outputs(self, graphs: GraphsOf) -> Tensor:
         """Run the network, [graphs, outputs], on the host."""
-        schema = self._fitted()
-        data = self._read(graphs, schema.recipe)
-        check_fit(data, self.model_.shape, edges=self.model_.uses_edge_features)
-        data = data.to(self.model_.shift.device)
+        data = self._ready(graphs)
         return predict(self.model_, data, torch.arange(len(data))).cpu()
 
 

@@ -66,12 +66,12 @@ def predict_source(
         smiles_column: Of a table; None takes the one that the model was trained on.
         device: "auto", "cpu" or "cuda".
     """
-    schema = _schema(bundle)
+    schema = schema_of(bundle)
     column = smiles_column or bundle.part("run", "data").get("smiles_column")
     read = read_unseen(source, schema, data_dir=data_dir, smiles_column=column)
-    answers = _answers(schema, _logits(bundle, read, device))
+    told = answers(schema, _logits(bundle, read, device))
     rows = tuple(
-        Prediction(row.number, row.id, *next(answers))
+        Prediction(row.number, row.id, *next(told))
         if row.reason is None
         else Prediction(row.number, row.id, None, (), row.reason)
         for row in read.rows
@@ -103,7 +103,7 @@ def evaluate_source(
         compared, and what was ``left_out`` with a reason each; of classes also ``targets`` and the
         ``confusion`` matrix, a row for each true class.
     """
-    schema = _schema(bundle)
+    schema = schema_of(bundle)
     trained = bundle.part("run", "data")
     columns = target_columns or trained.get("target_columns") or ()
     if not columns and schema.task != "classes":
@@ -160,7 +160,8 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
     write_whole(path, text.getvalue().encode())
 
 
-def _schema(bundle: Bundle) -> Schema:
+def schema_of(bundle: Bundle) -> Schema:
+    """Read what a model predicts from which features; one that does not say is an error."""
     where = str(bundle.folder or "the model")
     schema = read_schema(bundle.about.get("schema"), where)
     if schema.num_outputs != bundle.model.shape.outputs:
@@ -171,20 +172,15 @@ def _schema(bundle: Bundle) -> Schema:
     return schema
 
 
-def _logits(bundle: Bundle, read: Unseen, device: str) -> Tensor:
-    """Run the model over the graphs that can be predicted, [graphs, outputs]."""
-    if read.data is None:
-        return torch.empty(0, bundle.model.shape.outputs)
-    check_fit(read.data, bundle.model.shape, edges=bundle.model.uses_edge_features)
-    chosen = choose_device(device)
-    model, data = bundle.model.to(chosen), read.data.to(chosen)
-    return predict(model, data, torch.arange(len(data))).cpu()
-
-
-def _answers(
+def answers(
     schema: Schema, logits: Tensor
 ) -> Iterator[tuple[str | tuple[float, ...], tuple[float, ...]]]:
-    """Give the value and the probabilities of each graph."""
+    """Give the value and the probabilities of each graph, as in ``Prediction``.
+
+    Args:
+        schema: What the model predicts.
+        logits: What it gave, [graphs, outputs].
+    """
     if schema.task == "regression":
         yield from ((tuple(row), ()) for row in logits.tolist())
     elif schema.task == "binary":
@@ -193,3 +189,13 @@ def _answers(
     else:
         for row in logits.double().softmax(1).tolist():
             yield schema.targets[row.index(max(row))], tuple(row)
+
+
+def _logits(bundle: Bundle, read: Unseen, device: str) -> Tensor:
+    """Run the model over the graphs that can be predicted, [graphs, outputs]."""
+    if read.data is None:
+        return torch.empty(0, bundle.model.shape.outputs)
+    check_fit(read.data, bundle.model.shape, edges=bundle.model.uses_edge_features)
+    chosen = choose_device(device)
+    model, data = bundle.model.to(chosen), read.data.to(chosen)
+    return predict(model, data, torch.arange(len(data))).cpu()

@@ -14,11 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpool.atomic import new_folder
+from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec
 
 FORMAT = 1
-_CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
+FILES = _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
 _KEYS = {"format", "model", "shape", "about"}
 _Json = dict[str, Any]
 
@@ -63,10 +64,10 @@ def save_bundle(folder: Path | str, model: Classifier, about: dict[str, Any]) ->
     except TypeError as error:
         raise ValueError(f"the model cannot be saved to {folder}: {error}") from error
     tensors = {name: part.cpu().contiguous() for name, part in model.state_dict().items()}
-    with new_folder(folder, (_CONFIG, _WEIGHTS, _CARD), "a model") as made:
+    with new_folder(folder, FILES, "a model") as made:
         save_file(tensors, made / _WEIGHTS)
         (made / _CONFIG).write_text(text, encoding="utf-8")
-        (made / _CARD).write_text(_card(model, about), encoding="utf-8")
+        (made / _CARD).write_text(model_card(model, about), encoding="utf-8")
 
 
 def load_bundle(folder: Path | str) -> Bundle:
@@ -166,33 +167,3 @@ def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> torch.dty
         if not tensor.isfinite().all():
             raise ValueError(f"{name} holds numbers that are not finite")
     return kind
-
-
-def _card(model: Classifier, about: _Json) -> str:
-    """Describe the model for a person."""
-    schema: _Json = about.get("schema") or {}
-    targets = [str(name) for name in schema.get("targets", ())]
-    count = sum(part.numel() for part in model.parameters())
-    shown = ", ".join(targets[:20]) + (f" and {len(targets) - 20} more" if targets[20:] else "")
-    options = ", ".join(f"{name} {value}" for name, value in model.spec.to_json().items())
-    columns = model.shape.node_width or len(model.shape.node_categories)
-    lines = [
-        f"# A gtpool model of {schema.get('name', 'graphs')}",
-        "",
-        f"- predicts: {schema.get('task', 'outputs')}, {shown or model.shape.outputs}",
-        f"- features: {(schema.get('recipe') or {}).get('kind', 'given')}, {columns} a node",
-        f"- network: {count:,} parameters; {options}",
-    ]
-    for title in ("metrics", "versions"):
-        values: _Json = about.get(title) or {}
-        lines += [f"- {title}, {name}: {value}" for name, value in values.items()]
-    lines += [
-        "",
-        "`config.json` holds the options of the network, the recipe of the features with its",
-        "statistics, and the names of what is predicted; `model.safetensors` holds the weights.",
-        "Neither can execute anything.",
-        "",
-        "    gtpool predict THIS_FOLDER DATA -o predictions.csv",
-        "",
-    ]
-    return "\n".join(lines)

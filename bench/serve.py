@@ -1,0 +1,142 @@
+"""Load `gtpool serve` on loopback with wrk: one molecule a request, batching on and off.
+
+A model of the default width, trained for two epochs, answers 1, 8 and 32 clients that each wait
+for an answer before they ask again. wrk (Debian's package) runs on the same machine. The last rows
+have somebody ask for explanations all the while.
+"""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from urllib.request import Request, urlopen
+
+import torch
+from record import record, table
+
+from gtpool.data.locate import EMBEDDED
+from gtpool.estimator import GraphClassifier
+
+CLIENTS = (1, 8, 32)
+SECONDS = 10
+HEADINGS = ["batching", "clients", "beside", "requests/s", "p50, ms", "p99, ms", "graphs a pass"]
+SCRIPT = """
+local bodies, at = %s, 0
+wrk.method, wrk.headers["Content-Type"] = "POST", "application/json"
+request = function()
+  at = at %% #bodies + 1
+  return wrk.format(nil, nil, nil, bodies[at])
+end
+done = function(summary, latency)
+  local wrong = summary.errors
+  print(string.format('FOUND {"requests": %%d, "us": %%d, "p50": %%f, "p99": %%f, "errors": %%d}',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    wrong.connect + wrong.read + wrong.write + wrong.status + wrong.timeout))
+end
+"""
+
+
+def main() -> None:
+    """Measure, print a table, append the rows to results/bench/serve.jsonl."""
+    if shutil.which("wrk") is None:
+        sys.exit("bench/serve.py needs wrk: apt-get install wrk")
+    torch.set_num_threads(1)  # as the service does
+    lines = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()
+    molecules = [line.split("\t") for line in lines[1:201] + lines[-400:-200]]
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        smiles, classes = ([row[part] for row in molecules] for part in (0, 1))
+        GraphClassifier(epochs=2).fit(smiles, classes).save(folder / "model")
+        bodies = [json.dumps(json.dumps({"smiles": text})) for text in smiles[::4]]
+        (folder / "ask.lua").write_text(SCRIPT % f"{{{', '.join(bodies)}}}")
+        for batching in (True, False):
+            with _serving(folder / "model", batching) as url:
+                _load(url, folder, 8, 3)  # warms up
+                rows += [_row(url, folder, batching, clients) for clients in CLIENTS]
+                if batching:
+                    with _explaining(url, smiles[0]):
+                        more = [_row(url, folder, batching, clients) for clients in CLIENTS]
+                    rows += [{**row, "beside": "explanations"} for row in more]
+    keys = ("batching", "clients", "beside", "per_second", "p50_ms", "p99_ms", "pass_graphs")
+    table(HEADINGS, [[row[key] for key in keys] for row in rows])
+    record("serve", rows)
+
+
+@contextmanager
+def _serving(model: Path, batching: bool) -> Generator[str]:
+    program = [sys.executable, "-c", "from gtpool.cli import main; main()"]
+    words = ["serve", str(model), "--port", "0", "--batch" if batching else "--no-batch"]
+    with subprocess.Popen([*program, *words], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stdout.readline() if process.stdout else ""
+            yield said.split(" on ")[1].split()[0]
+        finally:
+            process.terminate()
+
+
+def _row(url: str, folder: Path, batching: bool, clients: int) -> dict[str, object]:
+    load, before = os.getloadavg()[0], _passes(url)
+    found, after = _load(url, folder, clients, SECONDS), _passes(url)
+    graphs, passes = (after[part] - before[part] for part in (0, 1))
+    if found["errors"]:
+        sys.exit(f"{found['errors']} of {found['requests']} requests failed")
+    return {
+        "batching": "on" if batching else "off",
+        "clients": clients,
+        "beside": "",
+        "per_second": round(1e6 * found["requests"] / found["us"]),
+        "p50_ms": round(found["p50"] / 1e3, 1),
+        "p99_ms": round(found["p99"] / 1e3, 1),
+        "pass_graphs": round(graphs / passes, 1),
+        "seconds": SECONDS,
+        "cores": os.cpu_count(),
+        "load_before": round(load, 2),
+        "width": 128,
+    }
+
+
+def _load(url: str, folder: Path, clients: int, seconds: int) -> dict[str, float]:
+    words = ["wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--timeout", "30s", "--latency"]
+    words += ["-s", str(folder / "ask.lua"), f"{url}/predict"]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return json.loads(said.partition("FOUND ")[2])
+
+
+def _passes(url: str) -> tuple[float, float]:
+    """Count the graphs and the forward passes so far."""
+    with urlopen(f"{url}/metrics") as answer:  # noqa: S310
+        lines = answer.read().decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith("gtpool_batch_graphs_"))
+    return float(values["gtpool_batch_graphs_sum"]), float(values["gtpool_batch_graphs_count"])
+
+
+@contextmanager
+def _explaining(url: str, smiles: str) -> Generator[None]:
+    """Ask for one explanation after the other."""
+    stop, body = Event(), json.dumps({"smiles": smiles}).encode()
+
+    def ask() -> None:
+        while not stop.is_set():
+            asked = Request(f"{url}/explain", body, {"Content-Type": "application/json"})  # noqa: S310
+            with urlopen(asked) as answer:  # noqa: S310
+                answer.read()
+
+    thread = Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

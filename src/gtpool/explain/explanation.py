@@ -1,0 +1,183 @@
+"""One graph and one answer: whom each level kept, where it looked, and what the answer rests on."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.schema import TASKS, Task
+from gtpool.explain.importance import node_importance, probability, probability_of_part
+from gtpool.explain.trace import Step, at_rest, attention_mass, keep_by, score_nodes, watch
+from gtpool.model.classifier import Classifier
+from gtpool.ops.sample import check_choice
+
+
+class LevelView(NamedTuple):
+    """One pooling step; nodes go by their numbers in the input graph."""
+
+    nodes: tuple[int, ...]
+    """Those that are there before the step; what is told of nodes follows this order."""
+    score: tuple[float, ...]
+    global_score: tuple[float, ...] | None
+    """The parts of GTPool's score; None for other poolers."""
+    local_score: tuple[float, ...] | None
+    attention: tuple[float, ...] | None
+    """Share of the kept nodes' attention that falls on each node; GTPool's only."""
+    kept: tuple[int, ...]
+    """Those that the model keeps."""
+    topk: tuple[int, ...]
+    """Those that top-k would have kept on the same scores."""
+    edges: list[tuple[int, int]]
+    """Edges among ``nodes``."""
+
+
+class Fidelity(NamedTuple):
+    """What becomes of the answer without the most important nodes, and with them alone."""
+
+    nodes: tuple[int, ...]
+    """The more important half of the nodes, the most important first."""
+    without: float
+    """The target's probability (of regression: its value) when they are removed."""
+    alone: float
+    """The same when they alone are kept."""
+    p: float
+    """The same of the whole graph."""
+
+
+class Explanation(NamedTuple):
+    """Plain values all through."""
+
+    target: int
+    """The class or task that is explained."""
+    logits: tuple[float, ...]
+    """What the model says of the graph."""
+    nodes: int
+    edges: list[tuple[int, int]]
+    levels: tuple[LevelView, ...]
+    """The steps that dropped nodes; none of a model that is flat or merges nodes."""
+    importance: tuple[float, ...] | None
+    """Of each node, from 0 to 1."""
+    fidelity: Fidelity | None
+    """None without importance, and of a graph of one node, of which nothing can be removed."""
+
+    def paths(self) -> list[tuple[int, ...]]:
+        """Give each node's number in the input and after each step that it survives."""
+        paths: list[tuple[int, ...]] = [(node,) for node in range(self.nodes)]
+        for view in self.levels:
+            for place, node in enumerate(view.kept):
+                paths[node] += (place,)
+        return paths
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a dictionary that JSON can hold, names and all."""
+        levels = [view._asdict() for view in self.levels]
+        fidelity = None if self.fidelity is None else self.fidelity._asdict()
+        return {**self._asdict(), "levels": levels, "fidelity": fidelity}
+
+
+def explain(
+    model: Classifier,
+    data: GraphDataset,
+    index: int = 0,
+    *,
+    importance: bool = True,
+    epochs: int = 100,
+    seed: int = 0,
+    target: int | None = None,
+    task: Task | None = None,
+) -> Explanation:
+    """Explain what a model says of a graph; neither the model nor torch's random state changes.
+
+    Args:
+        model: The network, on the device of ``data``.
+        data: Graphs with the features that the model was trained on.
+        index: Which graph, from 0.
+        importance: Find the importance of each node by PyG's ``GNNExplainer``, and its fidelity.
+        epochs: Steps of that search.
+        seed: Of its random start.
+        target: The class or task to explain. By default the class that the model chooses, the task
+            of the highest probability or, of regression, the first.
+        task: What the outputs mean, where ``data`` has no labels that tell.
+
+    Example:
+        >>> from gtpool.data.sources import load
+        >>> from gtpool.spec import ModelSpec, ShapeSpec
+        >>> model = Classifier(ModelSpec(width=16), ShapeSpec(outputs=2, node_width=7))
+        >>> explanation = explain(model, load("MUTAG"), epochs=10)
+        >>> [len(view.kept) for view in explanation.levels], len(explanation.importance)
+        ([9, 5, 3], 17)
+    """
+    kind = _task(data, model.shape.outputs, task)
+    model, graph = at_rest(model), data.take([index])
+    logits, steps = watch(model, graph)
+    said = _target(logits[0], kind, target)
+    found = fidelity = None
+    if importance:
+        found = node_importance(model, graph, said, kind, epochs=epochs, seed=seed)
+        order = sorted(range(len(found)), key=lambda node: -found[node])
+        half = len(found) // 2
+        if half:
+            parts = (order[half:], order[:half])
+            without, alone = (probability_of_part(model, graph, part, said, kind) for part in parts)
+            p = probability(logits, said, kind)
+            fidelity = Fidelity(tuple(order[:half]), without, alone, p)
+    return Explanation(
+        target=said,
+        logits=tuple(logits[0].tolist()),
+        nodes=graph.x.size(0),
+        edges=_pairs(graph.edge_index, range(graph.x.size(0))),
+        levels=_views(steps, graph.x.size(0)),
+        importance=found,
+        fidelity=fidelity,
+    )
+
+
+def _task(data: GraphDataset, outputs: int, task: Task | None) -> Task:
+    if task is not None:
+        check_choice("task", task, TASKS)
+        return task
+    if data.schema.num_outputs != outputs:
+        raise ValueError(
+            f"{data.schema.name} does not tell what the {outputs} outputs of the model mean; say "
+            f"task=, one of {', '.join(TASKS)}"
+        )
+    return data.schema.task
+
+
+def _target(logits: Tensor, task: Task, target: int | None) -> int:
+    if target is None:
+        return 0 if task == "regression" else int(logits.argmax())
+    if not 0 <= target < logits.numel():
+        raise ValueError(f"target must be 0 to {logits.numel() - 1}, got {target}")
+    return target
+
+
+def _views(steps: Sequence[Step], count: int) -> tuple[LevelView, ...]:
+    """Tell of each step in the numbers of the input graph."""
+    views: list[LevelView] = []
+    nodes = tuple(range(count))
+    for step in steps:
+        scores = score_nodes(step)
+        kept, topk = step.out.perm, keep_by(step, "topk", scores.score)
+        view = LevelView(
+            nodes=nodes,
+            score=tuple(scores.score.tolist()),
+            global_score=_values(scores.global_score),
+            local_score=_values(scores.local_score),
+            attention=_values(attention_mass(step)),
+            kept=tuple(nodes[place] for place in kept.tolist()),
+            topk=tuple(nodes[place] for place in topk.tolist()),
+            edges=_pairs(step.edge_index, nodes),
+        )
+        views.append(view)
+        nodes = view.kept
+    return tuple(views)
+
+
+def _values(part: Tensor | None) -> tuple[float, ...] | None:
+    return None if part is None else tuple(part.tolist())
+
+
+def _pairs(edge_index: Tensor, nodes: Sequence[int]) -> list[tuple[int, int]]:
+    return [(nodes[source], nodes[target]) for source, target in edge_index.T.tolist()]

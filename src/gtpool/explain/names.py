@@ -1,0 +1,36 @@
+"""What to call the nodes of a graph when a person is to look at it."""
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.molecule import ATOM_FIELDS
+from gtpool.data.tu import MUTAG_ATOMS
+
+
+def name_nodes(data: GraphDataset, index: int = 0) -> list[str]:
+    """Give the element of each atom, else the label of each node, else its number.
+
+    Args:
+        data: The graphs, whose schema tells how their features were made.
+        index: Which graph, from 0.
+
+    Example:
+        >>> from gtpool.data.gather import read_graphs
+        >>> name_nodes(read_graphs(["CCO"]))
+        ['C', 'C', 'O']
+    """
+    x, recipe = data.take([index]).x, data.schema.recipe
+    if recipe.kind == "molecule":
+        return [_element(code) for code in x[:, 0].tolist()]
+    if not recipe.labels:
+        return [str(node) for node in range(x.size(0))]
+    columns = x[:, recipe.attributes : recipe.attributes + len(recipe.labels)]
+    labels = [recipe.labels[column] for column in columns.argmax(1).tolist()]
+    if data.schema.name == "MUTAG" and max(labels) < len(MUTAG_ATOMS):
+        return [MUTAG_ATOMS[label] for label in labels]
+    return [str(label) for label in labels]
+
+
+def _element(code: int) -> str:
+    from rdkit.Chem import GetPeriodicTable  # noqa: PLC0415 - other graphs do without
+
+    number = ATOM_FIELDS["atomic_number"][code]
+    return GetPeriodicTable().GetElementSymbol(number) if isinstance(number, int) else "?"

@@ -1,0 +1,163 @@
+"""A saved model and graphs of anyone's in, explanations of some of them out."""
+
+import csv
+import gzip
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gtpool.data.apply import check_fit, read_schema
+from gtpool.data.locate import EMBEDDED, find_raw
+from gtpool.data.molecule import read_molecules
+from gtpool.data.numbers import read_text
+from gtpool.data.registry import DATASETS
+from gtpool.data.schema import Schema, Task
+from gtpool.data.unseen import Row, Unit, Unseen, read_unseen
+from gtpool.explain.diversity import Diversity, diversity
+from gtpool.explain.explanation import Explanation, explain
+from gtpool.explain.names import name_nodes
+from gtpool.model.bundle import Bundle
+from gtpool.study.run import choose_device
+
+
+class Explained(NamedTuple):
+    """A graph of a source and why the model says what it says of it."""
+
+    number: int
+    """Line of the file, or number of the graph from 0."""
+    id: str
+    """The SMILES of a table, the id of JSON lines, else nothing."""
+    truth: str | None
+    """The class that the source names, where it does."""
+    names: list[str]
+    """What to call each node: its element or label."""
+    smiles: str | None
+    """Where it is known and its atoms are the nodes."""
+    explanation: Explanation
+
+
+class Explanations(NamedTuple):
+    """Some graphs of a source, and a look at all of them."""
+
+    unit: Unit
+    """What a graph's number counts."""
+    task: Task
+    targets: tuple[str, ...]
+    """Names of the classes or tasks."""
+    sampler: str | None
+    """What chooses the nodes that stay; None where the model drops none."""
+    graphs: tuple[Explained, ...]
+    diversity: Diversity | None
+    """Of all graphs, where it was asked for and the model drops nodes."""
+
+
+def explain_source(
+    bundle: Bundle,
+    source: str | Path,
+    *,
+    graph: int | None = None,
+    graphs: int = 3,
+    target: str | None = None,
+    epochs: int = 100,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    smiles_column: str | None = None,
+    device: str = "auto",
+) -> Explanations:
+    """Explain one graph of a source, or a few and how diverse the kept nodes of all are.
+
+    Args:
+        bundle: What ``load_bundle`` gave.
+        source: As for ``predict_source``.
+        graph: The number of one graph, from 0; of a table or JSON lines the line.
+        graphs: How many, evenly spread over the source, where none is named.
+        target: The class or task to explain; by default what the model says.
+        epochs: Steps of the search for important nodes.
+        seed: Of that search, and of the nodes by lot.
+        data_dir: Where to look first for a dataset known by name.
+        smiles_column: Of a table; None takes the one that the model was trained on.
+        device: "auto", "cpu" or "cuda".
+    """
+    model, schema = bundle.model, read_schema(bundle.about.get("schema"), str(bundle.folder))
+    if schema.num_outputs != model.shape.outputs:
+        raise ValueError(f"{bundle.folder} does not name a target for each output of its network")
+    asked = None if target is None else _place(schema, target)
+    column = smiles_column or bundle.part("run", "data").get("smiles_column")
+    read = read_unseen(source, schema, data_dir=data_dir, smiles_column=column)
+    if read.data is None:
+        raise ValueError(f"{source} has no graph that the model can be asked about")
+    check_fit(read.data, model.shape, edges=model.uses_edge_features)
+    place = choose_device(device)
+    model, data = model.to(place), read.data.to(place)
+    rows = [row for row in read.rows if row.reason is None]
+    chosen = _spread(len(rows), graphs) if graph is None else [_find(read, rows, graph, source)]
+    molecules = schema.recipe.kind == "molecule"
+    smiles = _smiles(source, rows, data_dir) if molecules else None
+    found: list[Explained] = []
+    for index in chosen:
+        row, names = rows[index], name_nodes(data, index)
+        why = explain(model, data, index, epochs=epochs, seed=seed, target=asked, task=schema.task)
+        known = row.label if schema.task == "classes" else None
+        drawn = smiles[index] if smiles and _atoms(smiles[index]) == names else None
+        truth = None if known is None else str(known)
+        found.append(Explained(row.number, row.id, truth, names, drawn, why))
+    sampler = getattr(model.pools[0], "sampler", "topk") if model.ratios else None
+    seen = diversity(model, data, seed=seed) if graph is None and model.ratios else None
+    return Explanations(read.unit, schema.task, schema.targets, sampler, tuple(found), seen)
+
+
+def _place(schema: Schema, target: str) -> int:
+    if target not in schema.targets:
+        raise ValueError(
+            f"the model knows no target {target!r}; it has {', '.join(schema.targets)}"
+        )
+    return schema.targets.index(target)
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    """Choose numbers below ``count`` at even distances, from 0 on."""
+    wanted = min(wanted, count)
+    return [count * step // wanted for step in range(wanted)]
+
+
+def _find(read: Unseen, rows: Sequence[Row], number: int, source: str | Path) -> int:
+    """Give the place of a row among those that can be explained."""
+    for row in read.rows:
+        if row.number == number and row.reason is not None:
+            raise ValueError(f"{read.unit} {number} of {source} cannot be read: {row.reason}")
+    numbers = [row.number for row in rows]
+    if number not in numbers:
+        raise ValueError(
+            f"{source} has no {read.unit} {number}: it has {read.unit}s {min(numbers)} to "
+            f"{max(numbers)}"
+        )
+    return numbers.index(number)
+
+
+def _smiles(source: str | Path, rows: Sequence[Row], data_dir: Path | None) -> list[str] | None:
+    """Give the SMILES of each graph, where the source has them."""
+    if source == "B3DB":
+        text = gzip.decompress((EMBEDDED / "B3DB" / "B3DB.tsv.gz").read_bytes()).decode()
+        every = [line.split()[0] for line in text.splitlines()[1:]]
+        return read_molecules(every).matching(every)
+    if isinstance(source, str) and source in DATASETS:
+        folder = find_raw(source, data_dir)
+    else:
+        folder = Path(source)
+    mapping = folder / "mapping" / "mol.csv.gz"  # OGB's
+    if mapping.is_file():
+        lines = list(csv.DictReader(StringIO(read_text(mapping).decode())))
+        whole = len(lines) == len(rows) and "smiles" in lines[0]
+        return [line["smiles"] for line in lines] if whole else None
+    return [row.id for row in rows] if folder.is_file() else None
+
+
+def _atoms(smiles: str) -> list[str]:
+    """Give the elements of a molecule; none where it cannot be read."""
+    molecules = read_molecules([smiles])
+    if molecules.failed:
+        return []
+    return name_nodes(molecules.labelled(torch.empty(1, 0), "molecule", "regression", ()))

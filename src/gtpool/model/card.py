@@ -1,0 +1,146 @@
+"""What a saved model says of itself to a person, and to Hugging Face's hub: its ``README.md``."""
+
+import html
+import json
+import math
+import re
+from typing import Any, cast
+
+from gtpool.model.classifier import Classifier
+
+_Json = dict[str, Any]
+_LISTED = 20
+
+
+def model_card(model: Classifier, about: dict[str, Any]) -> str:
+    """Describe a model in Markdown, with the hub's metadata in front.
+
+    Args:
+        model: The trained network.
+        about: What a bundle holds beside it. ``metrics`` are given as they are; ``license``, where
+            there is one, is a name that the hub knows, such as "mit".
+    """
+    lines = ["---", *_metadata(about), "---", "", f"# A gtpool model of {_clean(_name(about))}", ""]
+    lines += [*_facts(model, about), "", "## Figures", ""]
+    lines += [f"- {what}: {value}" for what, value in _figures(about)] or ["None were stored."]
+    lines += [
+        "",
+        "## Use",
+        "",
+        "    gtpool predict THIS_FOLDER DATA -o predictions.csv",
+        "    gtpool serve THIS_FOLDER",
+        "",
+        "`config.json` holds the options of the network, the recipe of the features with its",
+        "statistics, and the names of what is predicted; `model.safetensors` holds the weights.",
+        "Neither can execute anything.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _metadata(about: _Json) -> list[str]:
+    """Give the lines of YAML that the hub reads: one key each, its value as JSON."""
+    kind = "regression" if _part(about, "schema").get("task") == "regression" else "classification"
+    told: _Json = {
+        "library_name": "gtpool",
+        "pipeline_tag": "graph-ml",
+        "tags": [f"graph-{kind}", "graph-pooling", "pytorch-geometric"],
+    }
+    if isinstance(about.get("license"), str):
+        told["license"] = about["license"]
+    metrics = _part(about, "metrics")
+    metric, value = metrics.get("metric"), metrics.get("test")
+    if isinstance(metric, str) and _is_finite(value):
+        result = {
+            "task": {"type": "graph-ml", "name": f"graph {kind}"},
+            "dataset": {"type": _name(about), "name": _name(about), "split": "test"},
+            "metrics": [{"type": metric, "value": value, "name": f"{metric}{_which(about)}"}],
+        }
+        told["metrics"] = [metric]
+        told["model-index"] = [{"name": f"gtpool of {_name(about)}", "results": [result]}]
+    return [f"{key}: {_yaml(value)}" for key, value in told.items()]
+
+
+def _facts(model: Classifier, about: _Json) -> list[str]:
+    schema = _part(about, "schema")
+    listed: Any = schema.get("targets")
+    targets = [_clean(str(name)) for name in listed] if isinstance(listed, list | tuple) else []
+    more = f" and {len(targets) - _LISTED} more" if targets[_LISTED:] else ""
+    shown = ", ".join(targets[:_LISTED]) + more
+    count = sum(part.numel() for part in model.parameters())
+    options = ", ".join(f"{name} {value}" for name, value in model.spec.to_json().items())
+    columns = model.shape.node_width or len(model.shape.node_categories)
+    recipe = _part(schema, "recipe").get("kind", "given")
+    return [
+        f"- predicts: {_clean(str(schema.get('task', 'outputs')))}, {shown or model.shape.outputs}",
+        f"- features: {_clean(str(recipe))}, {columns} a node",
+        f"- network: {count:,} parameters; {_clean(options)}",
+        *(
+            f"- {_clean(name)}: {_clean(str(number))}"
+            for name, number in _part(about, "versions").items()
+        ),
+    ]
+
+
+def _figures(about: _Json) -> list[tuple[str, str]]:
+    """Name each stored figure in words."""
+    metrics = _part(about, "metrics")
+    metric = str(metrics.get("metric", "metric"))
+    words = {
+        "test": f"{metric} on the test part{_which(about)}",
+        "valid_metric": f"{metric} on the validation part",
+        "valid_loss": "loss on the validation part",
+    }
+    return [
+        (_clean(words.get(name, name)), _clean(_number(value)))
+        for name, value in metrics.items()
+        if name != "metric"
+    ]
+
+
+def _which(about: _Json) -> str:
+    """Say which run of a cross-validation the figures are of, where it is known."""
+    run = _part(about, "run")
+    split = _part(run, "split")
+    fold, folds, seed = split.get("fold"), split.get("folds"), run.get("seed")
+    if not isinstance(fold, int) or not isinstance(folds, int):
+        return ""
+    return f" (seed {seed}, fold {fold + 1} of {folds})"
+
+
+def _name(about: _Json) -> str:
+    return str(_part(about, "schema").get("name") or "graphs")
+
+
+def _part(table: _Json, name: str) -> _Json:
+    """Give a table inside a table; what strangers wrote in its place counts as nothing."""
+    found = table.get(name)
+    return cast("_Json", found) if isinstance(found, dict) else {}
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _number(value: object) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "not known"
+    return f"{value:.4f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def _clean(text: str) -> str:
+    """Keep a stranger's name on its line, and out of HTML."""
+    return html.escape("".join(c if c.isprintable() else " " for c in text), quote=False)
+
+
+def _yaml(value: Any) -> str:  # noqa: ANN401
+    """Write a value as JSON, which YAML contains, but for two things that its readers trip over."""
+    if isinstance(value, dict):
+        pairs = cast("_Json", value).items()
+        return "{" + ", ".join(f"{_yaml(key)}: {_yaml(part)}" for key, part in pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_yaml(part) for part in cast("list[Any]", value)) + "]"
+    if isinstance(value, str):
+        printable = "".join(c if c.isprintable() else " " for c in value)
+        return json.dumps(printable, ensure_ascii=False)
+    return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value))  # 1e-05 would be read as a text

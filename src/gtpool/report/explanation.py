@@ -1,0 +1,255 @@
+"""One HTML page that explains what a model says of some graphs; it needs nothing beside itself."""
+
+from collections.abc import Sequence
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gtpool.report.diversity import TITLES, diversity_table, draw_diversity, judge_diversity
+from gtpool.report.molecule import Marks, draw_graph
+from gtpool.report.table import Table
+from gtpool.study.store import write_whole
+
+# Values only: the page needs no torch, which the module does.
+if TYPE_CHECKING:
+    from gtpool.explain import Explained, Explanation, Explanations, Fidelity, LevelView
+
+MOST_LISTED = 500
+"""Nodes of a graph above which the table ends: the first so many are listed."""
+
+
+def write_explanation(
+    path: Path, title: str, found: "Explanations", notes: Sequence[str] = ()
+) -> None:
+    """Write the page, whole or not at all; the same explanations give the same bytes.
+
+    Args:
+        path: The HTML file.
+        title: Which model and which graphs.
+        found: What ``explain_source`` gave.
+        notes: What a reader must know of how the figures came about.
+    """
+    page = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("explanation.html.j2")
+    diversity = found.diversity
+    text = page.render(
+        title=title,
+        notes=notes,
+        dropping=found.sampler is not None,
+        diversity=None
+        if diversity is None
+        else {
+            "graphs": len(diversity.occupied),
+            "intervals": diversity.intervals,
+            "judged": judge_diversity(diversity),
+            "table": diversity_table(diversity),
+            "picture": Markup(draw_diversity(diversity)),  # noqa: S704 - ours, numbers only
+        },
+        graphs=[_part(graph, found) for graph in found.graphs],
+    )
+    write_whole(path, text.encode())
+
+
+def draw_level(
+    view: "LevelView",
+    edges: Sequence[tuple[int, int]],
+    names: Sequence[str],
+    *,
+    smiles: str | None = None,
+) -> str:
+    """Draw a step on the whole input graph as SVG: kept filled, top-k ringed, gone before faded.
+
+    Args:
+        view: The step.
+        edges: Of the input graph.
+        names: What to write on each of its nodes.
+        smiles: Of a molecule: rdkit draws it, and its atoms must be the nodes.
+    """
+    gone = set(range(len(names))) - set(view.nodes)
+    ringed = () if view.topk == view.kept else view.topk
+    caption = f"{len(view.kept)} of {len(view.nodes)} nodes kept: {_listed(view.kept)}"
+    return draw_graph(edges, names, Marks(view.kept, ringed, gone), caption, smiles)
+
+
+def draw_survivors(
+    explanation: "Explanation", names: Sequence[str], *, smiles: str | None = None
+) -> list[str]:
+    """Draw the input graph, then again after each step, with the nodes that are left filled."""
+    left = [range(0), *(view.kept for view in explanation.levels)]
+    captions = [f"the whole graph, {explanation.nodes} nodes"]
+    captions += [
+        f"after step {step}: {_listed(view.kept)}"
+        for step, view in enumerate(explanation.levels, 1)
+    ]
+    return [
+        draw_graph(explanation.edges, names, Marks(kept), caption, smiles)
+        for kept, caption in zip(left, captions, strict=True)
+    ]
+
+
+def _part(graph: "Explained", found: "Explanations") -> dict[str, Any]:
+    """Give the values of a graph that the page shows."""
+    why, target = graph.explanation, found.targets[graph.explanation.target]
+    pictures = [
+        (
+            _step(step, view, found.sampler),
+            draw_level(view, why.edges, graph.names, smiles=graph.smiles),
+        )
+        for step, view in enumerate(why.levels, 1)
+    ]
+    if why.fidelity is not None:
+        marks = Marks(why.fidelity.nodes, colour="important")
+        caption = f"the most important half: {_listed(sorted(why.fidelity.nodes))}"
+        svg = draw_graph(why.edges, graph.names, marks, caption, graph.smiles)
+        pictures.append(("The more important half of the nodes.", svg))
+    return {
+        "name": f"{found.unit} {graph.number}",
+        "id": graph.id or graph.smiles or "",
+        "said": _said(why, found),
+        "target": target,
+        "truth": graph.truth,
+        "pictures": [(caption, Markup(svg)) for caption, svg in pictures],  # noqa: S704 - escaped there
+        "key": [_KEY[name] for name in _shown(why)],
+        "fidelity": why.fidelity and _judged(why.fidelity, found.task, target),
+        "nodes": _nodes_table(graph),
+        "left_out": max(0, why.nodes - MOST_LISTED),
+        "steps": [
+            (step, _step_table(view, graph.names)) for step, view in enumerate(why.levels[1:], 2)
+        ],
+    }
+
+
+_KEY = {
+    "kept": ("background: var(--kept)", "kept by the model"),
+    "ring": ("border: 2px solid var(--ring)", "kept by top-k"),
+    "gone": ("background: var(--line)", "gone before, pale"),
+    "important": ("background: var(--important)", "important"),
+}
+
+
+def _shown(why: "Explanation") -> list[str]:
+    """Name the marks that the pictures of a graph have."""
+    there = {
+        "kept": bool(why.levels),
+        "ring": any(view.topk != view.kept for view in why.levels),
+        "gone": len(why.levels) > 1,
+        "important": why.fidelity is not None,
+    }
+    return [name for name, is_there in there.items() if is_there]
+
+
+def _said(why: "Explanation", found: "Explanations") -> str:
+    """Say what the model answers, and how sure it is."""
+    name, logit = found.targets[why.target], why.logits[why.target]
+    if found.task == "regression":
+        return f"{name}: {logit:.4g}"
+    if found.task == "binary":
+        return f"{name}: {'yes' if logit >= 0 else 'no'}, probability {_sigmoid(logit):.3f}"
+    top = max(why.logits)
+    powers = [exp(value - top) for value in why.logits]
+    best = powers.index(1.0)
+    said = f"{found.targets[best]}, probability {1 / sum(powers):.3f}"
+    if best != why.target:
+        said += f"; asked about {name}, probability {powers[why.target] / sum(powers):.3f}"
+    return said
+
+
+def _sigmoid(value: float) -> float:
+    return 1 / (1 + exp(-value)) if value >= 0 else exp(value) / (1 + exp(value))
+
+
+def _step(step: int, view: "LevelView", sampler: str | None) -> str:
+    """Say what a step did, under its picture."""
+    name = TITLES[sampler or "topk"]
+    said = f"Step {step}: {name} keeps {len(view.kept)} of {len(view.nodes)} nodes"
+    if sampler == "topk":
+        return f"{said}."
+    others = len(set(view.topk) - set(view.kept))
+    return f"{said}; top-k would keep {others or 'no'} other{'s' * (others > 1)} (ringed)."
+
+
+def _judged(told: "Fidelity", task: str, target: str) -> str:
+    """Say what the fidelity figures mean."""
+    number = ".4g" if task == "regression" else ".3f"
+    p, without, alone = (format(value, number) for value in (told.p, told.without, told.alone))
+    return (
+        f"{_QUANTITIES[task]} {target} is {p}. Without the {len(told.nodes)} most important nodes "
+        f"it is {without}; with these alone, {alone}. {_VERDICTS[_verdict(told, task)]}"
+    )
+
+
+def _verdict(told: "Fidelity", task: str) -> str:
+    """Compare the named nodes alone with the others alone."""
+    p, without, alone = told.p, told.without, told.alone
+    if task == "regression":
+        return "named" if abs(alone - p) < abs(without - p) else "others"
+    if task == "binary" and p < 0.5:  # the answer is no
+        p, without, alone = 1 - p, 1 - without, 1 - alone
+    if max(without, alone) < p / 2:
+        return "neither"
+    return "named" if alone > without else "others"
+
+
+_VERDICTS = {
+    "named": "They bear the answer better than the other nodes do: the importance is borne out.",
+    "others": "The other nodes bear the answer as well or better: do not trust the importance.",
+    "neither": "Neither they nor the others bear the answer alone: the model needs both.",
+}
+_QUANTITIES = {
+    "classes": "The probability of class",
+    "binary": "The probability of",
+    "regression": "The predicted value of",
+}
+
+
+def _nodes_table(graph: "Explained") -> Table:
+    """List the nodes: how the first step saw them, their importance and how far they came."""
+    why = graph.explanation
+    heads, columns = ["node", "name"], [[str(node) for node in range(why.nodes)], graph.names]
+    if why.levels:
+        more_heads, more = _columns(why.levels[0])
+        heads, columns = [*heads, *more_heads], [*columns, *more]
+    if why.importance is not None:
+        heads.append("importance")
+        columns.append([f"{value:.3f}" for value in why.importance])
+    if why.levels:
+        heads += ["kept up to step", "its number from step to step"]
+        paths = why.paths()
+        columns.append([str(len(path) - 1) for path in paths])
+        columns.append([" → ".join(map(str, path)) for path in paths])
+    lines = zip(*(column[:MOST_LISTED] for column in columns), strict=True)
+    return Table(tuple(heads), tuple(lines))
+
+
+def _step_table(view: "LevelView", names: Sequence[str]) -> Table:
+    heads, columns = _columns(view)
+    nodes = [str(node) for node in view.nodes]
+    called = [names[node] for node in view.nodes]
+    kept, topk = (["●" if node in part else "" for node in view.nodes] for part in view[5:7])
+    listed = (nodes, called, *columns, kept, topk)
+    lines = zip(*(column[:MOST_LISTED] for column in listed), strict=True)
+    return Table(("node", "name", *heads, "kept", "top-k"), tuple(lines))
+
+
+def _columns(view: "LevelView") -> tuple[list[str], list[list[str]]]:
+    """Give the columns of numbers that a step has."""
+    values = {
+        "score": view.score,
+        "global": view.global_score,
+        "local": view.local_score,
+        "attention": view.attention,
+    }
+    there = {name: part for name, part in values.items() if part is not None}
+    return list(there), [[f"{value:.4f}" for value in part] for part in there.values()]
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes)) or "none"

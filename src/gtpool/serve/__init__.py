@@ -1,0 +1,1 @@
+"""A saved model behind HTTP: predictions, explanations, a page to look at."""

@@ -1,0 +1,142 @@
+"""The service of a model, for any server that speaks ASGI."""
+
+import hmac
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, FastAPI, Response
+from fastapi.responses import HTMLResponse
+from fastapi.security import APIKeyHeader
+
+from gtpool import __version__
+from gtpool.model.bundle import Bundle
+from gtpool.serve import messages
+from gtpool.serve.describe import answers_with, asks_for, describe, docs_page
+from gtpool.serve.endpoints import HANDLERS, Endpoints
+from gtpool.serve.limits import Limits, Refusal
+from gtpool.serve.metrics import CONTENT_TYPE, Counted
+from gtpool.serve.service import Service
+from gtpool.study.run import choose_device
+
+_PAGE = Path(__file__).parent / "page.html"
+_KEY = APIKeyHeader(name="X-API-Key", auto_error=False)
+_TURNED_AWAY = (408, 413, 415, 422, 429, 503)
+
+
+def create_app(
+    bundle: Bundle,
+    limits: Limits | None = None,
+    *,
+    batch: bool = True,
+    api_key: str | None = None,
+    device: str = "auto",
+) -> FastAPI:
+    """Make the service; its threads stop when the server that runs it does.
+
+    Args:
+        bundle: What ``load_bundle`` gave.
+        limits: How much it takes on; None for the defaults.
+        batch: Whether requests that wait together share a forward pass.
+        api_key: What clients must send as ``X-API-Key``; None asks for nothing.
+        device: "auto", "cpu" or "cuda".
+    """
+    service = Service(bundle, limits or Limits(), batch=batch, device=choose_device(device))
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="gtpool",
+        version=__version__,
+        description="Predictions of a model of graphs, and why.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=lifespan,
+        exception_handlers=HANDLERS,
+    )
+    _add_paths(app, service, api_key)
+    described = describe(app)
+    pages = {"/": _PAGE.read_text(encoding="utf-8"), "/docs": docs_page(described)}
+    _add_pages(app, pages, json.dumps(described))
+    paths = {*described["paths"], *pages, "/openapi.json"}
+    app.add_middleware(Counted, metrics=service.metrics, paths=paths)
+    return app
+
+
+def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
+    does, keyed = Endpoints(service), APIRouter()
+    example = service.reader.example()
+    if service.reader.takes == "smiles":
+        many = asks_for(messages.PredictSmiles, {"smiles": [example]})
+        single = asks_for(messages.ExplainSmiles, {"smiles": example})
+    else:
+        many = asks_for(messages.PredictGraphs, {"graphs": [example]})
+        single = asks_for(messages.ExplainGraph, {"graph": example})
+    keyed.add_api_route(
+        "/predict",
+        does.predict,
+        methods=["POST"],
+        summary="Predict one graph or several",
+        openapi_extra=many,
+        responses=answers_with(messages.Predictions, *_TURNED_AWAY),
+    )
+    keyed.add_api_route(
+        "/explain",
+        does.explain,
+        methods=["POST"],
+        summary="Explain the prediction of one graph",
+        openapi_extra=single,
+        responses=answers_with(messages.Explained, *_TURNED_AWAY),
+    )
+    keyed.add_api_route(
+        "/model", does.model, summary="What is served", responses=answers_with(messages.Model)
+    )
+    keyed.add_api_route(
+        "/metrics",
+        does.metrics,
+        summary="Counts and times",
+        responses={200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}},
+        response_class=Response,
+    )
+    guards = [] if api_key is None else [Depends(_key_check(api_key))]
+    app.include_router(
+        keyed, dependencies=guards, responses=answers_with(None, 401) if guards else {}
+    )
+    app.add_api_route(
+        "/healthz",
+        does.health,
+        summary="Whether the service works",
+        responses=answers_with(messages.Health, 503),
+    )
+
+
+def _key_check(api_key: str) -> Callable[[str | None], Awaitable[None]]:
+    async def check(given: Annotated[str | None, Depends(_KEY)]) -> None:
+        if not hmac.compare_digest((given or "").encode(), api_key.encode()):
+            raise Refusal(401, "send the API key of this service as the header X-API-Key")
+
+    return check
+
+
+def _add_pages(app: FastAPI, pages: dict[str, str], described: str) -> None:
+    """Add what a browser shows; it needs no key, for it tells of the model only what it takes."""
+    unframed = {"Content-Security-Policy": "frame-ancestors 'none'"}
+
+    def showing(text: str) -> Callable[[], Awaitable[Response]]:
+        async def show() -> Response:
+            return HTMLResponse(text, headers=unframed)
+
+        return show
+
+    async def describing() -> Response:
+        return Response(described, media_type="application/json")
+
+    for path, text in pages.items():
+        app.add_api_route(path, showing(text), include_in_schema=False)
+    app.add_api_route("/openapi.json", describing, include_in_schema=False)

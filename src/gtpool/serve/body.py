@@ -1,0 +1,99 @@
+"""The body of a request: bytes no more than allowed, JSON, and of the form that is asked for."""
+
+import json
+import re
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from gtpool.serve.limits import Refusal
+
+_UNION = re.compile(r"str|int|list\[.*")  # pydantic names the member of a union that failed
+_LONGEST = 200  # characters of what a client sent that are sent back to it
+
+
+async def receive(request: Request, most: int) -> bytes:
+    """Take in a body, and no byte more than allowed, whatever its head says.
+
+    Args:
+        request: Whose body is to be JSON.
+        most: Bytes.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if (
+        kind != "application/json"
+        or request.headers.get("content-encoding", "identity") != "identity"
+    ):
+        raise Refusal(415, "send Content-Type: application/json, and the body not compressed")
+    told = request.headers.get("content-length", "")
+    if told.isdecimal() and int(told) > most:
+        raise _too_large(most)
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise _too_large(most)
+    return bytes(body)
+
+
+def parse(body: bytes, form: type[BaseModel]) -> dict[str, Any]:
+    """Read JSON and check its form; the first fault is a ``Refusal`` that says where it is.
+
+    Args:
+        body: Text in UTF-8.
+        form: What it must look like. The values are given as JSON has them.
+
+    Example:
+        >>> from gtpool.serve.messages import ExplainSmiles
+        >>> parse(b'{"smiles": "CCO"}', ExplainSmiles)
+        {'smiles': 'CCO'}
+    """
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_once)
+    except UnicodeDecodeError:
+        raise Refusal(422, "the body is not text in UTF-8") from None
+    except RecursionError:
+        raise Refusal(422, "the body is not JSON that can be read: it nests too deep") from None
+    except ValueError as error:
+        raise Refusal(422, f"the body is not JSON that can be read: {error}") from None
+    if not isinstance(value, dict):
+        raise Refusal(422, f"the body must be an object with the key {_keys(form)}")
+    try:
+        form.model_validate(value)
+    except ValidationError as error:
+        raise _refused(error, form) from None
+    return value
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {most} bytes; send several requests")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return value
+
+
+def _keys(form: type[BaseModel]) -> str:
+    return " or ".join(form.model_fields)
+
+
+def _refused(error: ValidationError, form: type[BaseModel]) -> Refusal:
+    """Tell the fault that lies deepest: of a union, what was meant comes furthest."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    fault = max(faults, key=lambda one: len(one["loc"]))
+    where = ""
+    for part in fault["loc"]:
+        if isinstance(part, int):
+            where += f"[{part}]"
+        elif not _UNION.fullmatch(part):
+            where += f".{part}" if where else part
+    detail = fault["msg"]
+    if fault["type"] in ("extra_forbidden", "missing") and "." not in where:
+        detail = f"this model takes {_keys(form)}"
+    elif fault["type"] == "extra_forbidden":
+        detail = "unknown key"
+    return Refusal(422, detail, where[:_LONGEST] or None)

@@ -1,0 +1,231 @@
+"""From the bytes of a request to graphs, or to the place of what is wrong with them."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from gtpool.data.apply import check_fit, pick, strange
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.features import Raw, featurize
+from gtpool.data.molecule import read_molecules
+from gtpool.data.records import pack
+from gtpool.data.schema import Recipe, Schema
+from gtpool.model.classifier import Classifier
+from gtpool.serve.batch import join
+from gtpool.serve.body import parse
+from gtpool.serve.limits import Limits, Refusal
+from gtpool.serve.messages import ExplainGraph, ExplainSmiles, PredictGraphs, PredictSmiles
+
+_Record = dict[str, Any]
+
+_AT_ONCE = 8  # molecules between two looks at the clock
+
+
+class Question(NamedTuple):
+    """What a request asks about, each graph of it exactly once and in order."""
+
+    ids: tuple[str, ...]
+    """The SMILES, or the name that the client gave."""
+    places: tuple[str, ...]
+    """Where each stands in the request."""
+    reasons: Mapping[int, str]
+    """Why a graph cannot be predicted, by its number."""
+    data: GraphDataset | None
+    """The graphs that have no reason, in order; None where there are none."""
+
+
+class Reader:
+    """Reads requests for one model; several threads may use it at once.
+
+    Args:
+        model: What the graphs must fit.
+        schema: What it was trained on.
+        limits: How much a request may ask for.
+    """
+
+    takes: Literal["smiles", "graphs"]
+
+    def __init__(self, model: Classifier, schema: Schema, limits: Limits) -> None:
+        self.takes = "smiles" if schema.recipe.kind == "molecule" else "graphs"
+        self._recipe, self._limits = schema.recipe, limits
+        self._shape, self._edges = model.shape, model.uses_edge_features
+
+    def example(self) -> str | _Record:
+        """Give a molecule, or a graph with all that the model wants to know."""
+        if self.takes == "smiles":
+            return "CCO"
+        recipe, record = self._recipe, dict[str, Any](nodes=2, edges=[[0, 1]], undirected=True)
+        if recipe.attributes and not recipe.degree:
+            record["node_features"] = [[0.0] * recipe.attributes] * 2
+        if recipe.labels:
+            record["node_labels"] = [recipe.labels[0]] * 2
+        if recipe.edge_weighted:
+            record["edge_weights"] = [1.0]
+        if recipe.edge_attributes > recipe.edge_weighted:
+            record["edge_features"] = [[0.0] * (recipe.edge_attributes - recipe.edge_weighted)]
+        if recipe.edge_labels:
+            record["edge_labels"] = [recipe.edge_labels[0]]
+        return record
+
+    def many(self, body: bytes, deadline: float) -> Question:
+        """Read the body of ``/predict``; what is wrong with it is a ``Refusal``.
+
+        Args:
+            body: JSON with ``smiles`` or ``graphs``, whichever the model takes.
+            deadline: When to give up, by ``monotonic``.
+        """
+        if self.takes == "smiles":
+            smiles = parse(body, PredictSmiles)["smiles"]
+            if isinstance(smiles, str):
+                return self._molecules([smiles], ("smiles",), deadline)
+            return self._molecules(smiles, self._places("smiles", smiles), deadline)
+        graphs = parse(body, PredictGraphs)["graphs"]
+        return self._graphs(graphs, self._places("graphs", graphs))
+
+    def single(self, body: bytes, deadline: float) -> Question:
+        """Read the body of ``/explain``: one graph, no larger than can be explained.
+
+        Args:
+            body: JSON with ``smiles`` or ``graph``, whichever the model takes.
+            deadline: When to give up, by ``monotonic``.
+        """
+        if self.takes == "smiles":
+            smiles = parse(body, ExplainSmiles)["smiles"]
+            found = self._molecules([smiles], ("smiles",), deadline)
+        else:
+            found = self._graphs([parse(body, ExplainGraph)["graph"]], ("graph",))
+        if found.data is not None:
+            size = (found.data.x.size(0), found.data.edge_index.size(1))
+            most = (self._limits.explain_nodes, self._limits.explain_edges)
+            if size[0] > most[0] or size[1] > most[1]:
+                told = f"only graphs of up to {most[0]} nodes and {most[1]} edges are explained"
+                raise Refusal(422, told, found.places[0])
+        return found
+
+    def _places(self, key: str, items: Sequence[object]) -> tuple[str, ...]:
+        most = self._limits.graphs
+        if len(items) > most:
+            raise Refusal(422, f"more than {most} graphs; send several requests", f"{key}[{most}]")
+        return tuple(f"{key}[{number}]" for number in range(len(items)))
+
+    def _molecules(
+        self, smiles: Sequence[str], places: tuple[str, ...], deadline: float
+    ) -> Question:
+        most = self._limits.smiles_characters
+        said = {number: _unreadable(text, most) for number, text in enumerate(smiles)}
+        reasons = {number: reason for number, reason in said.items() if reason is not None}
+        left = [number for number in said if number not in reasons]
+        turns = deque(left[at : at + _AT_ONCE] for at in range(0, len(left), _AT_ONCE))
+        parts: list[GraphDataset] = []
+        nodes = edges = 0
+        while turns:
+            if monotonic() > deadline:
+                raise TimeoutError
+            numbers = turns.popleft()
+            try:
+                found = read_molecules([smiles[number] for number in numbers])
+            except RuntimeError:  # rdkit breaks down over a few that it should refuse
+                if len(numbers) == 1:
+                    reasons[numbers[0]] = "refused by rdkit"
+                else:
+                    turns.extendleft([number] for number in reversed(numbers))
+                continue
+            reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
+            if found.sizes.numel():
+                empty = torch.empty(found.sizes.numel(), 0)
+                parts.append(found.labelled(empty, "the request", "regression", ()))
+                nodes, edges = nodes + found.x.size(0), edges + found.edge_index.size(1)
+                self._check_size(nodes, edges, places[numbers[-1]])
+        return Question(tuple(smiles), places, reasons, join(parts) if parts else None)
+
+    def _graphs(self, records: Sequence[_Record], places: tuple[str, ...]) -> Question:
+        nodes = edges = 0
+        for record, place in zip(records, places, strict=True):
+            count = _count_nodes(record)
+            nodes, edges = nodes + count, edges + _count_edges(record)
+            self._check_size(nodes, edges, place)
+            _check_ends(record["edges"], count, place)
+        try:
+            raw = pack(
+                zip(places, map(_bare, records), strict=True), "the request", need_targets=False
+            )
+            reasons, data = self._features(_with_edge_columns(raw, self._recipe))
+        except ValueError as error:
+            raise _placed(str(error), places) from error
+        names = (record.get("id") for record in records)
+        ids = tuple("" if name is None else str(name) for name in names)
+        return Question(ids, places, reasons, data)
+
+    def _features(self, raw: Raw) -> tuple[dict[int, str], GraphDataset | None]:
+        """Make features of the graphs whose labels the model knows; say why of the others not."""
+        reasons = strange(raw, self._recipe)
+        known = torch.tensor([number not in reasons for number in range(raw.sizes.numel())])
+        if not known.any():
+            return reasons, None
+        data = featurize(pick(raw, known), self._recipe)
+        check_fit(data, self._shape, edges=self._edges)
+        return reasons, data
+
+    def _check_size(self, nodes: int, edges: int, place: str) -> None:
+        for what, found, most in (
+            ("nodes", nodes, self._limits.nodes),
+            ("edges", edges, self._limits.edges),
+        ):
+            if found > most:
+                raise Refusal(422, f"more than {most} {what} in one request", place)
+
+
+def _unreadable(smiles: str, most: int) -> str | None:
+    """Say why rdkit is not even asked."""
+    if len(smiles) > most:
+        return f"longer than {most} characters"
+    return None if smiles.isascii() else "not a valid SMILES: it has characters beyond ASCII"
+
+
+def _count_nodes(record: _Record) -> int:
+    """Count the nodes before anything is made of them; 0 where it is not told."""
+    rows = (len(record.get(key) or ()) for key in ("node_features", "node_labels"))
+    return max(record.get("nodes") or 0, *rows)
+
+
+def _count_edges(record: _Record) -> int:
+    return len(record["edges"]) * (2 if record.get("undirected") else 1)
+
+
+def _check_ends(edges: Sequence[Sequence[int]], nodes: int, place: str) -> None:
+    if edges and nodes:
+        outside = (np.asarray(edges) >= nodes).any(1)
+        if outside.any():
+            at = int(outside.argmax())
+            raise Refusal(
+                422,
+                f"edge {edges[at]} points outside, the nodes are 0 to {nodes - 1}",
+                f"{place}.edges[{at}]",
+            )
+
+
+def _bare(record: _Record) -> _Record:
+    """Leave out the label, which is not looked at, and what is null."""
+    return {key: part for key, part in record.items() if key != "label" and part is not None}
+
+
+def _with_edge_columns(raw: Raw, recipe: Recipe) -> Raw:
+    """Give graphs without a single edge the columns of edges that the model knows, all empty."""
+    if raw.edge_index.size(1):
+        return raw
+    return raw._replace(
+        edge_labels=torch.empty(0, dtype=torch.long) if recipe.edge_labels else None,
+        edge_attributes=torch.empty(0, recipe.edge_attributes) if recipe.edge_attributes else None,
+    )
+
+
+def _placed(message: str, places: Sequence[str]) -> Refusal:
+    """Take the place out of a message, or name the whole."""
+    place, colon, rest = message.partition(": ")
+    if colon and place in places:
+        return Refusal(422, rest, place)
+    return Refusal(422, message, places[0].partition("[")[0])

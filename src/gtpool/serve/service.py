@@ -1,0 +1,188 @@
+"""What the service does with a request, apart from HTTP."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from gtpool.data.schema import Schema
+from gtpool.model import method_name
+from gtpool.model.bundle import Bundle
+from gtpool.predict import answers, schema_of
+from gtpool.serve.batch import Batcher
+from gtpool.serve.explaining import Explaining
+from gtpool.serve.limits import Limits, Refusal, busy
+from gtpool.serve.metrics import Metrics
+from gtpool.serve.read import Question, Reader
+
+_Json = dict[str, Any]
+_T = TypeVar("_T")
+
+_READERS = 4  # so that a long list of molecules does not hold up the short ones
+
+
+class Service:
+    """A model with its queue and its threads; the event loop only waits for them.
+
+    Args:
+        bundle: What ``load_bundle`` gave.
+        limits: How much it takes on.
+        batch: Whether requests share forward passes.
+        device: Where the model predicts; it explains on the CPU.
+    """
+
+    def __init__(
+        self, bundle: Bundle, limits: Limits, *, batch: bool, device: torch.device
+    ) -> None:
+        self.limits, self.schema = limits, schema_of(bundle)
+        self.reader = Reader(bundle.model, self.schema, limits)
+        _try(self.reader)
+        self._about = _described(bundle, self.schema, self.reader.takes, limits)
+        self._explaining = Explaining(bundle.model, self.schema, epochs=limits.explain_epochs)
+        self._batcher = Batcher(
+            bundle.model,
+            graphs=limits.batch_graphs,
+            nodes=limits.nodes,
+            share=batch,
+            seen=self._saw,
+            device=device,
+        )
+        self.metrics = Metrics(lambda: self._in_hand, self._batcher.waiting)
+        self._in_hand = 0
+        self._to_explain = 0
+        self._readers = ThreadPoolExecutor(_READERS, "gtpool-read")
+        self._explainer = ThreadPoolExecutor(1, "gtpool-explain")
+
+    @contextmanager
+    def admit(self) -> Generator[None]:
+        """Hold a place for a request, if there is one."""
+        if self._in_hand >= self.limits.requests:
+            raise busy("the queue is full")
+        self._in_hand += 1
+        try:
+            yield
+        finally:
+            self._in_hand -= 1
+
+    async def predict(self, body: bytes, deadline: float) -> bytes:
+        """Answer the body of ``/predict`` with JSON.
+
+        Args:
+            body: What came.
+            deadline: When nobody waits any more, by ``monotonic``.
+        """
+        question = await _in(self._readers, lambda: self.reader.many(body, deadline))
+        logits = await self._logits(question)
+        return await _in(self._readers, lambda: _dumped(self._answered(question, logits)))
+
+    async def explain(self, body: bytes, deadline: float) -> bytes:
+        """Answer the body of ``/explain`` with JSON.
+
+        Args:
+            body: What came.
+            deadline: When nobody waits any more, by ``monotonic``.
+        """
+        if self._to_explain >= self.limits.explain_requests:
+            raise busy("too many explanations are asked for")
+        self._to_explain += 1
+        try:
+            question = await _in(self._readers, lambda: self.reader.single(body, deadline))
+            answered = self._answered(question, await self._logits(question))
+            told = await _in(self._explainer, lambda: self._explain(question, deadline))
+        finally:
+            self._to_explain -= 1
+        (answered["prediction"],) = answered.pop("predictions")
+        return await _in(self._readers, lambda: _dumped({**answered, **told}))
+
+    def about(self) -> _Json:
+        """Give what ``/model`` says."""
+        return self._about
+
+    def stuck(self) -> bool:
+        """Say whether one forward pass has run for longer than any request may take."""
+        return self._batcher.busy_seconds() > self.limits.seconds
+
+    def close(self) -> None:
+        """Answer what is queued, then stop all threads."""
+        self._batcher.close()
+        self._readers.shutdown()
+        self._explainer.shutdown(cancel_futures=True)
+
+    def _saw(self, graphs: int) -> None:
+        self.metrics.batches.observe(graphs)
+        self.metrics.predicted.add(by=graphs)
+
+    async def _logits(self, question: Question) -> Tensor:
+        if question.data is None:
+            return torch.empty(0, self.schema.num_outputs)
+        return await asyncio.wrap_future(self._batcher.submit(question.data))
+
+    def _answered(self, question: Question, logits: Tensor) -> _Json:
+        """Give what ``/predict`` says; a graph that is alone and has no answer is refused."""
+        rows = _rows(question, logits, self.schema)
+        if len(rows) == 1 and rows[0]["reason"] is not None:
+            raise Refusal(422, rows[0]["reason"], question.places[0])
+        schema = self.schema
+        return {"task": schema.task, "targets": schema.targets, "predictions": rows}
+
+    def _explain(self, question: Question, deadline: float) -> _Json:
+        if question.data is None:
+            raise ValueError("there is no graph to explain")
+        smiles = question.ids[0] if self.reader.takes == "smiles" else None
+        return self._explaining.explain(question.data, smiles, deadline)
+
+
+def _try(reader: Reader) -> None:
+    """Refuse a model of features that no request can have, such as codes of the user's own."""
+    try:
+        reader.many(_dumped({reader.takes: [reader.example()]}), math.inf)
+    except Refusal as refusal:
+        raise ValueError(f"this model cannot be served: {refusal.detail}") from refusal
+
+
+async def _in(pool: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+
+def _dumped(value: _Json) -> bytes:
+    return json.dumps(value, allow_nan=False).encode()
+
+
+def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _Json:
+    return {
+        "name": schema.name,
+        "task": schema.task,
+        "targets": schema.targets,
+        "takes": takes,
+        "method": method_name(bundle.model.spec.to_json()),
+        "metrics": bundle.part("metrics"),
+        "versions": bundle.part("versions"),
+        "levels": len(bundle.model.pools),
+        "limits": {
+            "graphs": limits.graphs,
+            "nodes": limits.nodes,
+            "edges": limits.edges,
+            "body_bytes": limits.body_bytes,
+        },
+    }
+
+
+def _rows(question: Question, logits: Tensor, schema: Schema) -> list[_Json]:
+    """Give a prediction or a reason for each graph, in order."""
+    finite = logits.isfinite().all(1)
+    sound, told = iter(finite.tolist()), answers(schema, logits[finite])
+    rows: list[_Json] = []
+    for number, name in enumerate(question.ids):
+        reason = question.reasons.get(number)
+        if reason is None and not next(sound):
+            reason = "its features are so large that the model gives no number"
+        value, shares = (None, ()) if reason is not None else next(told)
+        chances = dict(zip(schema.targets, shares, strict=True)) if shares else None
+        rows.append({"id": name, "prediction": value, "probabilities": chances, "reason": reason})
+    return rows

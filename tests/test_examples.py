@@ -1,0 +1,66 @@
+"""The examples run as they stand, and what they print is true."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gtpool.data.locate import EMBEDDED
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture
+def run():
+    """Start an example by the name of its file; give what it prints."""
+    beside = str(Path(sys.executable).parent)  # where the `gtpool` of this environment lies
+    path = os.pathsep.join([beside, os.environ.get("PATH", "")])
+
+    def start(name, *words):
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / name, *words],
+            env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return start
+
+
+def test_a_layer_in_a_pyg_model_learns(run):
+    right, count = re.fullmatch(
+        r"(\d+) of (\d+) test graphs right \([\d.]+%\)\n", run("layer_in_pyg.py")
+    ).groups()
+    assert int(count) == 38
+    assert int(right) > 0.7 * 38  # the larger class is two thirds
+
+
+def test_the_wheel_in_topk_pooling_keeps_as_many_atoms_and_sees_more(run):
+    line = r"(.+): (\d+) atoms kept, ([\d.]+)% kept or next to one\n"
+    said = re.fullmatch(line + line, run("rws_in_topk.py")).groups()
+    topk, many, less, rws, same, more = said
+    assert (topk, rws) == ("top-k", "RWS")
+    assert many == same
+    assert float(more) > float(less)
+
+
+@pytest.mark.slow
+def test_from_a_csv_to_a_served_model(run, tmp_path):
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    rows = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join([rows[0], *rows[1::40]]).replace("\t", ",") + "\n")
+    answer = json.loads(run("csv_to_service.py", table, "CCO"))
+    assert answer["targets"] == ["BBB+", "BBB-"]
+    (row,) = answer["predictions"]
+    assert row["id"] == "CCO"
+    assert row["prediction"] in answer["targets"]
+    assert sum(row["probabilities"].values()) == pytest.approx(1)
