@@ -8,8 +8,6 @@ from gtpool.ops.merge import (
     coarse_graph,
     merge,
     neighbours,
-    padded,
-    places,
     products,
     root_of,
     squares,
@@ -66,20 +64,6 @@ def test_products_do_not_see_the_padding():
     for number, product in enumerate(products(left, right, level)):
         here = graphs.batch == number
         close(product, left[here].T @ right[here])
-
-
-def test_padded_sets_graphs_apart():
-    graphs = pack([(2, []), (3, [])], seed=0)
-    level = level_of(graphs.batch)
-    assert places(level).tolist() == [0, 1, 3, 4, 5]
-    value = torch.arange(1.0, 6.0).unsqueeze(1)
-    assert padded(value, level).squeeze(2).tolist() == [[1, 2, 0], [3, 4, 5]]
-
-
-def test_padded_keeps_graphs_of_one_size_as_they_are():
-    graphs = pack([(2, []), (2, [])], seed=0)
-    value = torch.arange(8.0).view(2, 4).T  # not contiguous
-    assert torch.equal(padded(value, level_of(graphs.batch)), value.reshape(2, 2, 2))
 
 
 def test_an_edge_brings_its_source_to_its_target():

@@ -102,7 +102,7 @@ def test_gcn_takes_the_first_edge_feature_as_weight():
 
 def test_clusters_are_convolved_by_their_weights_and_the_identity():
     torch.manual_seed(0)
-    conv = CoarseGCN(5, 4, FLOATS).double()
+    conv = CoarseGCN(5, 4).double()
     dense = torch.rand(3, 3).double()
     dense = dense + dense.T  # with loops, for what is inside a cluster
     x = torch.randn(3, 5).double()
@@ -111,11 +111,19 @@ def test_clusters_are_convolved_by_their_weights_and_the_identity():
     scale = tilde.sum(0).rsqrt()
     expected = (scale[:, None] * tilde * scale) @ x @ conv.conv.lin.weight.T + conv.conv.bias
     weight = dense[source, target].unsqueeze(1)
-    torch.testing.assert_close(conv(x, torch.stack([source, target]), weight), expected)
+    edges = torch.stack([source, target])
+    torch.testing.assert_close(conv(x, edges, weight), expected)
+    conv.clusters = 3  # three a graph, all joined: the same by a matrix product
+    torch.testing.assert_close(conv(x, edges, weight), expected)
+    one_way = torch.rand(2 * 9, 1).double()
+    two = torch.cat([edges, edges + 3], 1), torch.randn(6, 5).double()
+    product = conv(two[1], two[0], one_way)
+    conv.clusters = None
+    torch.testing.assert_close(product, conv(two[1], two[0], one_way))
 
 
 def test_clusters_without_an_edge_keep_their_features():
-    conv = CoarseGCN(5, 4, FLOATS)
+    conv = CoarseGCN(5, 4)
     x, nothing = torch.randn(3, 5), torch.empty(2, 0, dtype=torch.long)
     expected = conv.conv.lin(x) + conv.conv.bias
     torch.testing.assert_close(conv(x, nothing, torch.empty(0, 1)), expected)

@@ -67,14 +67,20 @@ class Classifier(nn.Module):
         self.encoder = CategoryEncoder(categories, width) if categories else nn.Identity()
         entry = width if categories else shape.node_width
         inner = width * spec.convs_per_level if spec.jump else width
+        clusters = _count_clusters(spec, shape)
         self.levels = nn.ModuleList()
         for level in range(spec.levels):
             coarse = level > 0 and spec.pool in COARSE
+            before = clusters[level - 1] if coarse and clusters else None
             enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
-            blocks = (Block(spec, shape, channels, coarse=coarse) for channels in enter)
+            blocks = (
+                Block(spec, shape, channels, coarse=coarse, clusters=before) for channels in enter
+            )
             self.levels.append(nn.ModuleList(blocks))
-        pooled = range(spec.levels if spec.pool != "none" else 0)
-        self.pools = nn.ModuleList(_make_pool(spec, shape, inner, level) for level in pooled)
+        self.pools = nn.ModuleList(
+            _make_pool(spec, shape, inner, level, clusters)
+            for level in range(spec.levels if spec.pool != "none" else 0)
+        )
         reads = max(1, len(self.pools)) + (spec.read_input and len(self.pools) > 0)
         make_readout = READOUTS[spec.readout]
         self.readouts = nn.ModuleList(make_readout(inner, spec, shape) for _ in range(reads))
@@ -213,21 +219,28 @@ def chain_steps(spec: ModelSpec) -> int:
     return spec.levels if spec.pool == "haarpool" else 0
 
 
-def _make_pool(spec: ModelSpec, shape: ShapeSpec, channels: int, level: int) -> nn.Module:
+def _count_clusters(spec: ModelSpec, shape: ShapeSpec) -> list[int]:
+    """Say how many clusters each level makes of a graph, where the number is the same for all."""
+    if KINDS.get(spec.pool) != "clustering" or spec.pool == "haarpool":
+        return []
+    if not shape.mean_nodes:
+        raise ValueError(f"{spec.pool} is sized by the data: the shape must say mean_nodes")
+    counts = [shape.mean_nodes]
+    for _ in range(spec.levels):
+        counts.append(kept_count(counts[-1], spec.ratio))
+    return counts[1:]
+
+
+def _make_pool(
+    spec: ModelSpec, shape: ShapeSpec, channels: int, level: int, clusters: list[int]
+) -> nn.Module:
     """Make the pooler of a level, sized and told of weights as its kind asks."""
     make, options = POOLS[spec.pool], dict(spec.pool_options)
     if spec.pool == "haarpool":
         return make(channels, spec.levels - level)
     if spec.pool in COARSE:
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
-    if KINDS[spec.pool] == "dropping":
-        return make(channels, spec.ratio, **options)
-    if not shape.mean_nodes:
-        raise ValueError(f"{spec.pool} is sized by the data: the shape must say mean_nodes")
-    clusters = shape.mean_nodes
-    for _ in range(level + 1):
-        clusters = kept_count(clusters, spec.ratio)
-    return make(channels, clusters, **options)
+    return make(channels, clusters[level] if clusters else spec.ratio, **options)
 
 
 def _check_spec(spec: ModelSpec) -> None:

@@ -53,16 +53,24 @@ class GCN(nn.Module):
 class CoarseGCN(nn.Module):
     """Kipf and Welling's convolution of clusters: the weight of an edge counts, and I is added.
 
-    PyG's own adds a loop only where there is none; here loops hold what is inside a cluster.
+    PyG's own adds a loop only where there is none; here loops hold what is inside a cluster. Where
+    each graph has the same number of clusters, all joined in order, a matrix product does it.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+    def __init__(self, in_channels: int, out_channels: int, clusters: int | None = None) -> None:
         super().__init__()
-        del shape  # what the edges of clusters hold is known
         self.conv = GCNConv(in_channels, out_channels, add_self_loops=False)
+        self.clusters = clusters
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
+        if self.clusters is not None:
+            count = self.clusters
+            weight = edge_attr.view(-1, count, count)
+            weight = weight + torch.eye(count, dtype=weight.dtype, device=weight.device)
+            scale = weight.sum(1).rsqrt().unsqueeze(2)  # of what comes in
+            sent = scale * self.conv.lin(x).view(-1, count, self.conv.out_channels)
+            return (scale * (weight.transpose(1, 2) @ sent)).flatten(0, 1) + self.conv.bias
         loops = torch.arange(x.size(0), device=x.device).expand(2, -1)
         weight = torch.cat([edge_attr[:, 0], x.new_ones(x.size(0))])
         return self.conv(x, torch.cat([edge_index, loops], 1), weight)
@@ -137,9 +145,8 @@ class OgbGCN(MessagePassing):
 class PerNode(nn.Module):
     """A linear map of each node alone, blind to edges."""
 
-    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+    def __init__(self, in_channels: int, out_channels: int, _: object = None) -> None:
         super().__init__()
-        del shape
         self.linear = nn.Linear(in_channels, out_channels)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
@@ -155,12 +162,12 @@ CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
     "ogb-gcn": OgbGCN,
     "linear": PerNode,
 }
-COARSE_CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
+COARSE_CONVS: dict[str, Callable[[int, int, int | None], nn.Module]] = {
     "gcn": CoarseGCN,
     "ogb-gcn": CoarseGCN,
     "linear": PerNode,
 }
-"""What a convolution becomes where nodes are clusters and edges have weights."""
+"""What a convolution becomes where nodes are clusters, so many a graph, and edges have weights."""
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "none": lambda _: nn.Identity(),
     "batch": nn.BatchNorm1d,
@@ -172,11 +179,19 @@ class Block(nn.Module):
     """A convolution, its norm and ReLU, with the input added where asked and widths agree."""
 
     def __init__(
-        self, spec: ModelSpec, shape: ShapeSpec, in_channels: int, *, coarse: bool = False
+        self,
+        spec: ModelSpec,
+        shape: ShapeSpec,
+        in_channels: int,
+        *,
+        coarse: bool = False,
+        clusters: int | None = None,
     ) -> None:
         super().__init__()
-        convs = COARSE_CONVS if coarse else CONVS
-        self.conv = convs[spec.conv](in_channels, spec.width, shape)
+        if coarse:
+            self.conv = COARSE_CONVS[spec.conv](in_channels, spec.width, clusters)
+        else:
+            self.conv = CONVS[spec.conv](in_channels, spec.width, shape)
         self.norm = NORMS[spec.norm](spec.width)
         self.residual = spec.residual and in_channels == spec.width
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gtpool.graph import Level
+from gtpool.ops.bucket import Buckets
 from gtpool.ops.entry import eager
 from gtpool.ops.segment import plan, segment_sum
 
@@ -96,30 +97,16 @@ def merge(
 def products(left: Tensor, right: Tensor, level: Level) -> Tensor:
     """Give the product of each graph's columns, left^T right, [N, A] x [N, B] -> [G, A, B].
 
-    Graphs are padded with zeros to the largest one, which adds nothing to a sum.
+    Graphs of similar size are padded with zeros, which add nothing to a sum.
     """
+    buckets = Buckets.of(level.ptr, left.unsqueeze(1))
+    rows = buckets.each(buckets.pad(left), buckets.pad(right))
     with torch.autocast(left.device.type, enabled=False):
-        return padded(left, level).transpose(1, 2) @ padded(right, level)
-
-
-@eager
-def padded(value: Tensor, level: Level) -> Tensor:
-    """Set the rows of each graph apart, with zeros below, [N, F] -> [G, n, F]."""
-    graphs, most = level.sizes.numel(), int(level.sizes.max())
-    if graphs * most == value.size(0):
-        return value.reshape(graphs, most, -1)
-    out = value.new_zeros(graphs * most, value.size(1))
-    return out.index_copy(0, places(level), value).view(graphs, most, -1)
-
-
-@eager
-def places(level: Level) -> Tensor:
-    """Say where each node stands in a padded batch seen as rows, [N]."""
-    most = int(level.sizes.max())
-    before = torch.arange(level.sizes.numel()) * most - level.ptr[:-1]  # of each graph, on the host
-    before = before.to(level.batch.device, non_blocking=True)
-    node = torch.arange(level.batch.numel(), device=level.batch.device)
-    return node + before.index_select(0, level.batch)
+        found = torch.cat([first.transpose(1, 2) @ second for _, first, second in rows])
+    if len(buckets.shapes) == 1 and buckets.slot is None:
+        return found
+    place = level.sizes.sort(stable=True)[1].argsort()  # buckets go by size
+    return found.index_select(0, place.to(left.device, non_blocking=True))
 
 
 @eager

@@ -4,6 +4,8 @@ Ranjan, Sanyal, Talukdar: "ASAP: Adaptive Structure Aware Pooling for Learning H
 Representations", arXiv 1911.07979.
 """
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu, logsigmoid
@@ -213,7 +215,8 @@ def coarsen(
     entries = torch.stack([edges[0], column])[:, inside]
     assign = _sparse(entries, share[inside], num_nodes, kept.numel())
     adjacency = _sparse(edges, weight, num_nodes, num_nodes)
-    with torch.autocast(share.device.type, enabled=False):
+    with torch.autocast(share.device.type, enabled=False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")  # torch, once
         joint = torch.sparse.mm(assign.t(), torch.sparse.mm(adjacency, assign)).coalesce()
     ends, value = joint.indices(), joint.values()
     between = ends[0] != ends[1]

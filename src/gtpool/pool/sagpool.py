@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
 from gtpool.graph import Level, NodeDrop, check_count
-from gtpool.ops.drop import drop
+from gtpool.ops.drop import drop_and_scale
 from gtpool.ops.entry import lay_out
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 
@@ -106,9 +106,10 @@ class SAGPool(nn.Module):
         if level is None:
             level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
         raw = self._convolve(x if attn is None else attn, edge_index)
-        score = self.act(raw)
-        kept, edges, edge_attr = drop(
-            raw if self.sampler == "topk" else score,
+        return drop_and_scale(
+            x,
+            raw,
+            self.act(raw),
             self.ratio,
             edge_index,
             edge_attr,
@@ -116,9 +117,6 @@ class SAGPool(nn.Module):
             sampler=self.sampler,
             order=self.order,
         )
-        score = score.index_select(0, kept)
-        pooled = (x.index_select(0, kept) * score.unsqueeze(1)).to(x.dtype)
-        return NodeDrop(pooled, edges, edge_attr, level.batch.index_select(0, kept), kept, score)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
