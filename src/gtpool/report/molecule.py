@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import networkx as nx
 
-from gtpool.report.plot import _layout  # pyright: ignore[reportPrivateUsage]
+from gtpool.report.plot import layout
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -117,7 +117,7 @@ def _places(edges: tuple[tuple[int, int], ...], count: int) -> list[tuple[float,
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from(edges)
-    return [(round(_HOP * x, 1), round(_HOP * y, 1)) for x, y in _layout(graph).tolist()]
+    return [(round(_HOP * x, 1), round(_HOP * y, 1)) for x, y in layout(graph).tolist()]
 
 
 def _pale(faded: bool) -> str:

@@ -39,7 +39,7 @@ def draw_kept(
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(len(labels)))
     graph.add_edges_from(edges)
-    place: dict[int, list[float]] = dict(enumerate(_layout(graph).tolist()))
+    place: dict[int, list[float]] = dict(enumerate(layout(graph).tolist()))
     with _drawing((3.6 * len(panels), 3.6)) as figure:
         for axes, (title, kept) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
@@ -217,7 +217,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 14 else f"{name[:13]}…"
 
 
-def _layout(graph: "nx.Graph[int]") -> np.ndarray:
+def layout(graph: "nx.Graph[int]") -> np.ndarray:
     """Place nodes so that distances on paper follow distances in the graph, [N, 2].
 
     Classical scaling of the path lengths, then stress majorisation (Gansner et al., 2004).
