@@ -114,7 +114,17 @@ def test_version_and_help():
     assert (result.exit_code, result.output) == (0, f"gtpool {__version__}\n")
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    for command in ("train", "predict", "evaluate", "demo", "compare", "list", "data"):
+    for command in (
+        "train",
+        "predict",
+        "evaluate",
+        "explain",
+        "serve",
+        "demo",
+        "compare",
+        "list",
+        "data",
+    ):
         assert f" {command} " in result.output
 
 

@@ -224,3 +224,9 @@ def test_b3db_is_the_published_table_less_two_molecules():
     for position in (0, 5042, 5043, 7804):  # also those beside the gaps
         alone = read_molecules([rows[position][0]])
         assert torch.equal(data.take([position]).x, alone.x.long())
+
+
+@pytest.mark.parametrize("smiles", ["[CH99999]", "Cé"])
+def test_what_rdkit_chokes_on_is_refused(smiles):
+    read = read_molecules(["CCO", smiles])
+    assert [failure.position for failure in read.failed] == [1]

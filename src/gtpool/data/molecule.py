@@ -211,6 +211,8 @@ def _parse(smiles: str) -> "Mol | str":
         return "the SMILES is empty"
     if len(smiles) > MAX_SMILES:
         return f"longer than {MAX_SMILES} characters"
+    if not smiles.isascii():  # rdkit would leave out the rest without a word
+        return "not a valid SMILES"
     molecule = cast("Mol | None", Chem.MolFromSmiles(smiles))
     if molecule is None:
         return _refusal(Chem.MolFromSmiles(smiles, sanitize=False))
@@ -223,7 +225,10 @@ def _refusal(unchecked: "Mol | None") -> str:
 
     if unchecked is None:
         return "not a valid SMILES"
-    problems = Chem.DetectChemistryProblems(unchecked)
+    try:
+        problems = Chem.DetectChemistryProblems(unchecked)
+    except RuntimeError:  # rdkit breaks down over a few that it should refuse, as [CH99999]
+        problems = ()
     return " ".join(problems[0].Message().split()) if problems else "refused by rdkit"
 
 

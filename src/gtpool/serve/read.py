@@ -1,6 +1,5 @@
 """From the bytes of a request to graphs, or to the place of what is wrong with them."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Literal, NamedTuple
@@ -119,21 +118,13 @@ class Reader:
         said = {number: _unreadable(text, most) for number, text in enumerate(smiles)}
         reasons = {number: reason for number, reason in said.items() if reason is not None}
         left = [number for number in said if number not in reasons]
-        turns = deque(left[at : at + _AT_ONCE] for at in range(0, len(left), _AT_ONCE))
         parts: list[GraphDataset] = []
         nodes = edges = 0
-        while turns:
+        for at in range(0, len(left), _AT_ONCE):
             if monotonic() > deadline:
                 raise TimeoutError
-            numbers = turns.popleft()
-            try:
-                found = read_molecules([smiles[number] for number in numbers])
-            except RuntimeError:  # rdkit breaks down over a few that it should refuse
-                if len(numbers) == 1:
-                    reasons[numbers[0]] = "refused by rdkit"
-                else:
-                    turns.extendleft([number] for number in reversed(numbers))
-                continue
+            numbers = left[at : at + _AT_ONCE]
+            found = read_molecules([smiles[number] for number in numbers])
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
                 empty = torch.empty(found.sizes.numel(), 0)

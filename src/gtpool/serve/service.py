@@ -56,8 +56,9 @@ class Service:
         self.metrics = Metrics(lambda: self._in_hand, self._batcher.waiting)
         self._in_hand = 0
         self._to_explain = 0
-        self._readers = ThreadPoolExecutor(_READERS, "gtpool-read")
-        self._explainer = ThreadPoolExecutor(1, "gtpool-explain")
+        one = torch.set_num_threads, (1,)  # of OpenMP's, for each of these
+        self._readers = ThreadPoolExecutor(_READERS, "gtpool-read", *one)
+        self._explainer = ThreadPoolExecutor(1, "gtpool-explain", *one)
 
     @contextmanager
     def admit(self) -> Generator[None]:
