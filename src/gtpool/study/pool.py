@@ -127,6 +127,9 @@ def _interrupts_blocked() -> Generator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing.resource_tracker import ensure_running  # noqa: PLC0415 - POSIX alone
+
+    ensure_running()  # which the first process starts otherwise, and which unblocks what it can
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
