@@ -1,8 +1,13 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+
+# Started in the background by a shell, the tests would ignore Ctrl-C, and so all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two test processes on two cores: more threads each would wait for one another.
 torch.set_num_threads(1)
