@@ -1,8 +1,7 @@
 """The hierarchical classifier: encode, then (conv, pool, read out) x levels, then a head."""
 
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, cast, get_args
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,26 +13,17 @@ from gtpool.graph import (
     Level,
     NodeMerge,
     check_batch,
-    check_count,
     check_edges,
     check_features,
-    check_share,
 )
-from gtpool.model.parts import (
-    COARSE_CONVS,
-    CONVS,
-    NORMS,
-    Block,
-    CategoryEncoder,
-    check_codes,
-    head,
-)
-from gtpool.model.readout import LEARNED, READOUTS
+from gtpool.model.check import check_shape, check_spec
+from gtpool.model.parts import Block, CategoryEncoder, check_codes, head
+from gtpool.model.readout import READOUTS
 from gtpool.ops.chain import build_chain
-from gtpool.ops.sample import check_choice, check_ratio, kept_count
+from gtpool.ops.sample import kept_count
 from gtpool.ops.segment import level_of
 from gtpool.pool import COARSE, KINDS, POOLS
-from gtpool.spec import Combine, ModelSpec, ShapeSpec
+from gtpool.spec import ModelSpec, ShapeSpec
 
 
 class Classifier(nn.Module):
@@ -59,8 +49,8 @@ class Classifier(nn.Module):
 
     def __init__(self, spec: ModelSpec, shape: ShapeSpec) -> None:
         super().__init__()
-        _check_spec(spec)
-        _check_shape(shape)
+        check_spec(spec)
+        check_shape(shape)
         self.spec, self.shape = spec, shape
         width = spec.width
         categories = shape.node_categories
@@ -241,56 +231,6 @@ def _make_pool(
     if spec.pool in COARSE:
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
     return make(channels, clusters[level] if clusters else spec.ratio, **options)
-
-
-def _check_spec(spec: ModelSpec) -> None:
-    check_choice("pool", spec.pool, ("none", *POOLS))
-    check_choice("conv", spec.conv, CONVS)
-    check_choice("readout", spec.readout, READOUTS)
-    check_choice("norm", spec.norm, NORMS)
-    check_choice("combine", spec.combine, get_args(Combine))
-    check_ratio(spec.ratio)
-    check_share("dropout", spec.dropout)
-    for name in ("width", "levels", "convs_per_level"):
-        check_count(name, getattr(spec, name))
-    step = 4 if spec.conv == "gat" else 2
-    if spec.width % step:
-        what = "four heads" if spec.conv == "gat" else "head"
-        raise ValueError(f"width must be a multiple of {step} for the {what}, got {spec.width}")
-    learned = LEARNED.get(spec.readout, nn.Identity)
-    _check_options(spec.readout, learned, spec.readout_options)
-    if spec.pool != "none":
-        _check_options(spec.pool, POOLS[spec.pool], spec.pool_options)
-        if spec.pool in COARSE and spec.levels > 1 and spec.conv not in COARSE_CONVS:
-            raise ValueError(
-                f"after {spec.pool} edges have weights, which conv {spec.conv!r} cannot use; "
-                f"choose one of {', '.join(COARSE_CONVS)}"
-            )
-    elif spec.pool_options or spec.read_input:
-        which = "pool_options" if spec.pool_options else "read_input"
-        raise ValueError(f"{which} is for models that pool, and pool is 'none'")
-
-
-def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
-    """Refuse an option that the pooler or read-out does not have."""
-    parameters = inspect.signature(factory).parameters.values()
-    known = [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
-    known = [option for option in known if option != "weighted"]  # which the level decides
-    for option in options:
-        if option not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise ValueError(f"{name} has no option {option!r}; {has}")
-
-
-def _check_shape(shape: ShapeSpec) -> None:
-    check_count("outputs", shape.outputs)
-    if bool(shape.node_width) == bool(shape.node_categories):
-        raise ValueError("nodes have either node_width columns of floats or node_categories")
-    for name in ("node_categories", "edge_categories"):
-        for count in getattr(shape, name):
-            check_count(f"each of {name}", count)
-    if shape.node_width:
-        check_count("node_width", shape.node_width)
 
 
 def _explain_level_0_only(model: Classifier) -> None:

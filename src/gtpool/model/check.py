@@ -1,0 +1,66 @@
+"""What a network can be made from: choices that go together, shapes that data can have."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, get_args
+
+from torch import nn
+
+from gtpool.graph import check_count, check_share
+from gtpool.model.parts import COARSE_CONVS, CONVS, NORMS
+from gtpool.model.readout import LEARNED, READOUTS
+from gtpool.ops.sample import check_choice, check_ratio
+from gtpool.pool import COARSE, POOLS
+from gtpool.spec import Combine, ModelSpec, ShapeSpec
+
+
+def check_spec(spec: ModelSpec) -> None:
+    """Raise a ValueError for a choice that does not exist, or that does not go with another."""
+    check_choice("pool", spec.pool, ("none", *POOLS))
+    check_choice("conv", spec.conv, CONVS)
+    check_choice("readout", spec.readout, READOUTS)
+    check_choice("norm", spec.norm, NORMS)
+    check_choice("combine", spec.combine, get_args(Combine))
+    check_ratio(spec.ratio)
+    check_share("dropout", spec.dropout)
+    for name in ("width", "levels", "convs_per_level"):
+        check_count(name, getattr(spec, name))
+    step = 4 if spec.conv == "gat" else 2
+    if spec.width % step:
+        what = "four heads" if spec.conv == "gat" else "head"
+        raise ValueError(f"width must be a multiple of {step} for the {what}, got {spec.width}")
+    learned = LEARNED.get(spec.readout, nn.Identity)
+    _check_options(spec.readout, learned, spec.readout_options)
+    if spec.pool != "none":
+        _check_options(spec.pool, POOLS[spec.pool], spec.pool_options)
+        if spec.pool in COARSE and spec.levels > 1 and spec.conv not in COARSE_CONVS:
+            raise ValueError(
+                f"after {spec.pool} edges have weights, which conv {spec.conv!r} cannot use; "
+                f"choose one of {', '.join(COARSE_CONVS)}"
+            )
+    elif spec.pool_options or spec.read_input:
+        which = "pool_options" if spec.pool_options else "read_input"
+        raise ValueError(f"{which} is for models that pool, and pool is 'none'")
+
+
+def check_shape(shape: ShapeSpec) -> None:
+    """Raise a ValueError for a shape that no data has."""
+    check_count("outputs", shape.outputs)
+    if bool(shape.node_width) == bool(shape.node_categories):
+        raise ValueError("nodes have either node_width columns of floats or node_categories")
+    for name in ("node_categories", "edge_categories"):
+        for count in getattr(shape, name):
+            check_count(f"each of {name}", count)
+    if shape.node_width:
+        check_count("node_width", shape.node_width)
+
+
+def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
+    """Refuse an option that the pooler or read-out does not have."""
+    parameters = inspect.signature(factory).parameters.values()
+    known = [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
+    known = [option for option in known if option != "weighted"]  # which the level decides
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"{name} has no option {option!r}; {has}")
