@@ -14,6 +14,12 @@ DROPPING = {
     "gtpool-v gated, local only": partial(GTPool, lam=0.0, gate="tanh"),
     "gtpool-v gated, global only": partial(GTPool, lam=1.0, gate="tanh"),
     "gtpool with top-k": partial(GTPool, sampler="topk"),
+    "gtpool-v, linear attention, in score order": partial(
+        GTPool, attention="linear", order="score"
+    ),
+    "gtpool-v gated, linear attention, in score order": partial(
+        GTPool, attention="linear", heads=2, gate="tanh", order="score"
+    ),
 }
 CLUSTERING = {
     name: make

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGPooling
 
 from gtpool import GTPool, NodeDrop, unpool
+from gtpool.ops import memory
+from gtpool.ops.attention import attend
 from gtpool.ops.sample import settle
 from gtpool.ops.segment import level_of
 
@@ -93,7 +95,9 @@ def hand_features(node: int) -> list[float]:
 def test_scores_by_hand():
     pool = hand_layer("rws")
     x, edge_index = doubles(X), torch.tensor(PATH).T
-    q, k, v, attended, lse = pool._attend(x, None, level_of(torch.zeros(4, dtype=torch.long)))
+    level = level_of(torch.zeros(4, dtype=torch.long))
+    q, k, v = (part(x).unsqueeze(1) for part in (pool.query, pool.key, pool.value))
+    attended, lse = attend(q, k, v, level.ptr)
     close(q[:, 0], x * math.sqrt(2) * math.log(2))
     assert k[:, 0].tolist() == X
     assert v[:, 0].tolist() == V
@@ -361,3 +365,24 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(pool(*graphs).x, pool(*graphs).x)
     pool.eval()
     assert torch.equal(pool(*graphs).x, pool(*graphs).x)
+
+
+# Linear attention
+
+
+@pytest.mark.parametrize("options", [{}, {"heads": 2, "gate": "tanh"}])
+def test_linear_attention_is_near_the_exact_one_while_logits_are_small(options):
+    torch.manual_seed(0)
+    exact, linear = (GTPool(8, attention=kind, **options) for kind in ("exact", "linear"))
+    linear.load_state_dict(exact.state_dict())
+    x, ring = 0.1 * torch.randn(12, 8), torch.stack([torch.arange(12), torch.arange(12).roll(1)])
+    seen = [layer.scores(x, ring).score for layer in (exact, linear)]
+    torch.testing.assert_close(*seen, atol=1e-4, rtol=1e-3)
+    assert not torch.equal(*seen)
+
+
+def test_a_batch_that_would_not_fit_is_refused_before_it_is_tried(monkeypatch):
+    monkeypatch.setattr(memory, "ASKED_FROM_NODES", 10)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1000)
+    with pytest.raises(ValueError, match=r"needs about .* GB, but .* GB are free"):
+        GTPool(8)(torch.randn(20, 8), torch.zeros(2, 0, dtype=torch.long))

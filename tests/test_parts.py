@@ -3,10 +3,12 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 from gtpool.model.parts import (
     COARSE_CONVS,
     CONVS,
+    GCN,
     NORMS,
     Block,
     CategoryEncoder,
@@ -175,3 +177,35 @@ def test_head_drops_units_in_training_alone():
     assert not torch.equal(network(x), network(x))
     network.eval()
     assert torch.equal(network(x), network(x))
+
+
+@pytest.mark.parametrize("widths", [(3, 8), (8, 3), (5, 5)])
+def test_gcn_is_pyg_s_in_outputs_and_gradients(widths):
+    conv = GCN(*widths, FLOATS).double()
+    edges = torch.cat([RING, torch.tensor([[0, 1, 1, 3], [0, 1, 1, 2]])], 1)
+    x = torch.randn(5, widths[0], dtype=torch.double, requires_grad=True)
+    leaves = (x, *conv.parameters())
+    ours, theirs = conv(x, edges, None), conv.conv(x, edges)
+    torch.testing.assert_close(ours, theirs)
+    sent = torch.randn(ours.shape, dtype=torch.double)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, leaves, sent), torch.autograd.grad(theirs, leaves, sent)
+    )
+
+
+def test_gcn_goes_pyg_s_way_where_an_explainer_masks_edges():
+    conv, x = GCN(5, 5, FLOATS), torch.randn(3, 5)
+    plain = conv(x, RING, None)
+    set_masks(conv, torch.full((6,), -20.0), RING, apply_sigmoid=True)
+    masked = conv(x, RING, None)
+    clear_masks(conv)
+    assert not torch.allclose(plain, masked)
+    assert torch.equal(plain, conv(x, RING, None))
+
+
+def test_gcn_in_half_precision_and_under_autocast_is_pyg_s():
+    conv, x = GCN(5, 5, FLOATS), torch.randn(3, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(conv(x, RING, None), conv.conv(x, RING))
+    conv = conv.bfloat16()
+    assert torch.equal(conv(x.bfloat16(), RING, None), conv.conv(x.bfloat16(), RING))

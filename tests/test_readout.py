@@ -49,3 +49,11 @@ def test_gradient_reaches_the_nodes(name):
     x = torch.randn(5, 2, dtype=torch.double, requires_grad=True)
     level = level_of(torch.tensor([0, 0, 1, 1, 1]))
     assert torch.autograd.gradcheck(lambda x: made(name, 2)(x, NO_EDGES, level), (x,))
+
+
+def test_nodes_that_share_the_maximum_share_its_gradient():
+    x = torch.tensor([[2.0, 1.0], [2.0, 0.0], [1.0, 1.0], [5.0, 5.0]], requires_grad=True)
+    level = level_of(torch.tensor([0, 0, 0, 1]))
+    read = made("max", 2)(x, NO_EDGES, level)
+    (grad,) = torch.autograd.grad(read, x, torch.tensor([[6.0, 8.0], [1.0, 3.0]]))
+    assert grad.tolist() == [[3.0, 4.0], [3.0, 0.0], [0.0, 4.0], [1.0, 3.0]]

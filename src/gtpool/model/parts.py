@@ -4,9 +4,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch_geometric.nn import GATConv, GCNConv, GINConv, MessagePassing
 from torch_geometric.utils import degree
 
+from gtpool.ops.bag import look_up, smooth
+from gtpool.ops.dropout import Dropout
 from gtpool.spec import ModelSpec, ShapeSpec
 
 
@@ -30,7 +33,9 @@ class CategoryEncoder(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         """Encode each row of codes."""
-        return self.table(codes + self.first).sum(1)
+        codes = codes + self.first
+        plain = codes.device.type == "cpu" and not torch.compiler.is_compiling()
+        return look_up(self.table.weight, codes) if plain else self.table(codes).sum(1)
 
 
 class GCN(nn.Module):
@@ -44,10 +49,23 @@ class GCN(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
         if not self.weighted:
-            return self.conv(x, edge_index)
+            return self.conv(x, edge_index) if self._needs_pyg(x) else self._convolve(x, edge_index)
         if edge_attr is None:
             raise ValueError("the model was made for weighted edges, and there are no edge_attr")
         return self.conv(x, edge_index, edge_attr[:, 0])
+
+    def _needs_pyg(self, x: Tensor) -> bool:
+        """Say where PyG's own way is wanted: to explain, compile, on a GPU, in short floats."""
+        exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+        plain = exact and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return bool(self.conv.explain) or not plain
+
+    def _convolve(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Do what PyG's does in a few passes, over the narrower of input and output."""
+        weight, bias = self.conv.lin.weight, self.conv.bias
+        if self.conv.in_channels <= self.conv.out_channels:
+            return linear(smooth(x, edge_index), weight, bias)
+        return smooth(linear(x, weight), edge_index) + bias
 
 
 class CoarseGCN(nn.Module):
@@ -223,9 +241,9 @@ def head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Seque
     return nn.Sequential(
         nn.Linear(in_channels, width),
         nn.ReLU(),
-        nn.Dropout(dropout),
+        Dropout(dropout),
         nn.Linear(width, width // 2),
         nn.ReLU(),
-        nn.Dropout(dropout),
+        Dropout(dropout),
         nn.Linear(width // 2, outputs),
     )

@@ -1,16 +1,19 @@
 """Read-outs: from the nodes of each graph to one vector a graph."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import global_add_pool, global_mean_pool
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from gtpool.graph import Level
 from gtpool.model.gmt import GMT
 from gtpool.model.set2set import Set2Set
 from gtpool.model.sortpool import SortPool
 from gtpool.ops.sample import kept_count
+from gtpool.ops.segment import segment_sum
 from gtpool.spec import ModelSpec, ShapeSpec
 
 
@@ -35,24 +38,47 @@ class Reduce(nn.Module):
 
 def mean(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Average the nodes of each graph, [N, D] -> [G, D]."""
-    return global_mean_pool(x, batch, num_graphs)
+    count = batch.bincount(minlength=num_graphs).clamp_(min=1)
+    return segment_sum(x, batch, num_graphs) / count.unsqueeze(1)
 
 
 def maximum(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Take the largest entry of each column over the nodes of each graph, [N, D] -> [G, D]."""
-    most = x.new_zeros(num_graphs, x.size(1))
-    index = batch.unsqueeze(1).expand_as(x)
-    return most.scatter_reduce(0, index, x, "amax", include_self=False)
+    return _Maximum.apply(x, batch, num_graphs)
 
 
 def total(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Add up the nodes of each graph, [N, D] -> [G, D]."""
-    return global_add_pool(x, batch, num_graphs)
+    return segment_sum(x, batch, num_graphs)
 
 
 def mean_max(x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Set mean and maximum side by side, [N, D] -> [G, 2D]."""
     return torch.cat([mean(x, batch, num_graphs), maximum(x, batch, num_graphs)], 1)
+
+
+class _Maximum(Function):
+    """The gradient of an entry goes to the nodes that have it, in equal parts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:  # noqa: ANN401
+        most = x.new_zeros(num_graphs, x.size(1))
+        index = batch.unsqueeze(1).expand_as(x)
+        most = most.scatter_reduce_(0, index, x, "amax", include_self=False)
+        ctx.save_for_backward(x, batch, most)
+        return most
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_most: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        x, batch, most = ctx.saved_tensors
+        # In floats: a comparison that is stored as bool takes five times as long.
+        has = most.index_select(0, batch).eq_(x)
+        share = d_most / segment_sum(has, batch, most.size(0)).clamp_(min=1)
+        return has.mul_(share.index_select(0, batch)), None, None
 
 
 def _sortpool(in_channels: int, spec: ModelSpec, shape: ShapeSpec) -> nn.Module:

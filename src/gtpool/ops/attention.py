@@ -35,6 +35,7 @@ def attend(
     *,
     scale: float | None = None,
     backend: Backend = "auto",
+    buckets: Buckets | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Let every node attend to every node of its own graph.
 
@@ -45,6 +46,7 @@ def attend(
         ptr: First node of each graph and N at the end, [G + 1]; on the host, nothing synchronises.
         scale: Factor on q·k; the default is 1/sqrt(C).
         backend: A name of ``BACKENDS``; "auto" picks by graph size and device.
+        buckets: The padded layout of the batch for these heads, where it is planned.
 
     Returns:
         ``out`` [N, H, C] in the dtype of ``v``, and the log-sum-exp of each row of logits [N, H],
@@ -75,11 +77,38 @@ def attend(
         if backend == "reference":
             out, lse = attend_reference(*parts, ptr, scale=factor)
         else:
-            buckets = Buckets.of(ptr, parts[0])
+            buckets = Buckets.of(ptr, parts[0]) if buckets is None else buckets
             rows = (part.flatten(0, 1) for part in parts)
             rows = _Attend.apply(*rows, buckets, factor, _fused_from(backend, q.device))
             out, lse = (part.unflatten(0, q.shape[:2]) for part in rows)
     return out.to(v.dtype), lse
+
+
+def attend_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kept: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    buckets: Buckets,
+    some: Buckets,
+) -> Tensor:
+    """Give some rows of what :func:`attend` gave, with the gradients of these rows alone.
+
+    Args:
+        q: Queries of the rows, [K, H, C].
+        k: Keys, [N, H, C].
+        v: Values, [N, H, C].
+        kept: The nodes whose rows they are, ascending, [K].
+        out: What :func:`attend` returned for all nodes with the default scale, [N, H, C].
+        lse: The same, [N, H].
+        buckets: The padded layout of all nodes, in the dtype of ``lse``.
+        some: That of the kept ones, graph by graph in the same buckets.
+    """
+    parts = (part.to(lse.dtype).flatten(0, 1) for part in (q, k, v))
+    rows = (part.index_select(0, kept).flatten(0, 1) for part in (out.to(lse.dtype), lse))
+    return _AttendRows.apply(*parts, *rows, buckets, some).view(q.shape).to(v.dtype)
 
 
 def edge_attention(
@@ -123,7 +152,7 @@ class _Attend(Function):
         scale: float,
         fused_from: float,
     ) -> tuple[Tensor, Tensor]:
-        q, k, v = (buckets.pad(part) for part in (q, k, v))
+        q, k, v = (buckets.fill(part) for part in (q, k, v))
         out, lse = torch.empty_like(v), v.new_empty(v.size(0))
         for mask, *parts in buckets.each(q, k, v, out, lse):
             _kernel(parts[0].size(1), fused_from).forward(mask, *parts, scale=scale)
@@ -149,6 +178,43 @@ class _Attend(Function):
             for mask, *parts in buckets.each(q, k, v, out, lse, *grads, *given):
                 _kernel(parts[0].size(1), fused_from).backward(mask, *parts, scale=scale)
         return *(buckets.unpad(grad) for grad in grads), None, None, None
+
+
+class _AttendRows(Function):
+    """Some rows of an output that is known, and the gradients that go through them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        buckets: Buckets,
+        some: Buckets,
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.plan = buckets, some
+        return out.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        buckets, some = ctx.plan
+        q, k, v, out, lse = ctx.saved_tensors
+        q, out, lse = (some.fill(part) for part in (q, out, lse))
+        k, v, d_out = buckets.fill(k), buckets.fill(v), some.pad(d_out)
+        d_q, d_k, d_v = (torch.empty_like(part) for part in (q, k, v))
+        fused_from = _fused_from("auto", q.device)
+        rows, columns = some.split(q, out, lse, d_q, d_out), buckets.each(k, v, d_k, d_v)
+        for q, out, lse, into, given, (mask, k, v, *grads) in zip(*rows, columns, strict=True):
+            kernel = _kernel(k.size(1), fused_from)
+            kernel.backward(mask, q, k, v, out, lse, into, *grads, given, scale=q.size(-1) ** -0.5)
+        return some.unpad(d_q), buckets.unpad(d_k), buckets.unpad(d_v), *[None] * 4
 
 
 class _Kernel(Protocol):

@@ -19,17 +19,17 @@ def available(device: torch.device) -> bool:
 
 
 def forward(
-    mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
+    mask: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
 ) -> None:
     """Fill out and lse."""
     op = getattr(torch.ops.aten, _FORWARD)
     q, k, v = (part[:, None] for part in (q, k, v))
-    parts = op(q, k, v, attn_mask=_with_head(mask), scale=scale)
+    parts = op(q, k, v, attn_mask=mask[:, None], scale=scale)
     _fill((out, lse), parts)
 
 
 def backward(
-    mask: Tensor | None,
+    mask: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -58,14 +58,10 @@ def backward(
         *(part[:, None] for part in (d_out, q, k, v, out, lse)),
         0.0,
         is_causal=False,
-        attn_mask=_with_head(mask),
+        attn_mask=mask[:, None],
         scale=scale,
     )
     _fill((d_q, d_k, d_v), parts)
-
-
-def _with_head(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask[:, None]
 
 
 def _fill(wholes: tuple[Tensor, ...], parts: tuple[Tensor, ...]) -> None:

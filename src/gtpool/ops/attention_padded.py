@@ -1,7 +1,8 @@
 """Attention over one padded bucket by plain matrix products, on any device.
 
 Rows are taken in blocks, so that the weights of a long sequence are never held whole. Shapes for S
-sequences of length L: q, k, v, out [S, L, C], lse [S, L], mask [S, 1, L].
+sequences of length L: q, k, v, out [S, L, C], lse [S, L], mask [S, 1, L]. The backward pass may be
+given fewer rows of q, out and lse than there are of k and v.
 """
 
 from collections.abc import Iterator
@@ -18,10 +19,10 @@ ROWS = 128
 
 
 def forward(
-    mask: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
+    mask: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
 ) -> None:
     """Fill out and lse."""
-    for seqs, rows in _blocks(q):
+    for seqs, rows in _blocks(q, k):
         here = seqs, rows
         logits = _logits(mask, q, k, scale, seqs, rows)
         top = logits.amax(-1, keepdim=True)
@@ -32,7 +33,7 @@ def forward(
 
 
 def backward(
-    mask: Tensor | None,
+    mask: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -50,7 +51,7 @@ def backward(
     row_term = (d_out * out).sum(-1, keepdim=True).neg_()  # equal for all weights of a row
     if d_lse is not None:
         row_term += d_lse[..., None]
-    for seqs, rows in _blocks(q):
+    for seqs, rows in _blocks(q, k):
         here = seqs, rows
         more = float(rows.start > 0)  # the first block of rows overwrites, the others add
         weight = _logits(mask, q, k, scale, seqs, rows).sub_(lse[here][..., None]).exp_()
@@ -60,19 +61,16 @@ def backward(
         d_k[seqs].baddbmm_(d_logits.mT, q[here], beta=more, alpha=scale)
 
 
-def _blocks(q: Tensor) -> Iterator[tuple[slice, slice]]:
+def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
     """Cut a bucket into whole sequences, or into rows of one sequence where it is long."""
     count, length = q.shape[:2]
     held = HELD if q.device.type == "cpu" else HELD_ON_DEVICE
-    seqs = max(1, held // length**2)
-    rows = length if seqs > 1 else max(ROWS, held // length)
+    seqs = max(1, held // (length * k.size(1)))
+    rows = length if seqs > 1 else max(ROWS, held // k.size(1))
     for first in range(0, count, seqs):
         for row in range(0, length, rows):
             yield slice(first, first + seqs), slice(row, row + rows)
 
 
-def _logits(
-    mask: Tensor | None, q: Tensor, k: Tensor, scale: float, seqs: slice, rows: slice
-) -> Tensor:
-    start = q.new_zeros(()) if mask is None else mask[seqs]
-    return torch.baddbmm(start, q[seqs, rows], k[seqs].mT, alpha=scale)
+def _logits(mask: Tensor, q: Tensor, k: Tensor, scale: float, seqs: slice, rows: slice) -> Tensor:
+    return torch.baddbmm(mask[seqs], q[seqs, rows], k[seqs].mT, alpha=scale)

@@ -6,11 +6,18 @@ its own, and a row of a padded tensor is one head of one node.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from gtpool.graph import Level
+from gtpool.ops.sample import kept_ptr
+
+Numbers = NDArray[np.int64]
 
 _EDGES = (
     *(8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
@@ -24,11 +31,19 @@ class Buckets(NamedTuple):
 
     shapes: tuple[tuple[int, int], ...]
     """Of each bucket: how many sequences, and how many rows each."""
-    masks: tuple[Tensor | None, ...]
-    """Added to the logits, -inf on padding, [sequences, 1, length]; None if nothing is padded."""
-    slot: Tensor | None
-    """Padded row of each head of each node, [N * H]; None for one bucket without padding."""
     heads: int
+    order: Numbers
+    """Graphs that have nodes, from the first bucket to the last, [G]."""
+    place: Tensor
+    """Slot, or padded row, of each head of each node, [N * H]."""
+    row: Tensor
+    """The way back: row of each slot; padding repeats the last row of its sequence, [slots]."""
+    padding: Tensor
+    """The slots that are padding."""
+    whole: bool
+    """Whether there is one bucket, without padding, in the order of the batch."""
+    masks: tuple[Tensor, ...] = ()
+    """Added to the logits of each bucket, -inf on padding, [sequences, 1, length]."""
 
     @classmethod
     def of(cls, ptr: Tensor, like: Tensor) -> Self:
@@ -38,59 +53,114 @@ class Buckets(NamedTuple):
             ptr: First node of each graph and N at the end, [G + 1].
             like: Gives the heads, the dtype and the device, [N, H, ...].
         """
-        num_nodes, heads = like.shape[:2]
-        ptr = ptr.unique_consecutive()  # a graph without nodes repeats an entry, and has no rows
-        sizes, by_size = ptr.diff().sort(stable=True)
-        spans = _spans(sizes)
-        shapes = tuple((count * heads, longest) for count, _, longest in spans)
-        num_slots = sum(count * length for count, length in shapes)
-        if len(spans) == 1 and num_slots == num_nodes * heads:
-            return cls(shapes, (None,), None, heads)
+        starts = _starts(ptr)
+        sizes = np.diff(starts)
+        order = sizes.argsort(kind="stable")
+        ends = np.searchsorted(sizes[order], _EDGES, side="right").tolist()
+        bounds = sorted({0, *ends, *range(ends[-1], sizes.size + 1)})
+        buckets = cls._lay_out(starts, order, bounds, like)
+        mask = like.new_zeros(buckets.row.numel()).index_fill_(0, buckets.padding, -torch.inf)
+        masks = (part.unsqueeze(1) for part in _split(mask, buckets.shapes))
+        return buckets._replace(masks=tuple(masks))
 
-        count, _, longest = torch.tensor(spans).unbind(1)
-        length = longest.repeat_interleave(count)[:, None]
-        first = heads * (length.cumsum(0) - length) + length * torch.arange(heads)
-        shift = torch.empty_like(first).index_copy_(0, by_size, first) - ptr[:-1, None]
-        shift = shift.repeat_interleave(ptr.diff(), 0, output_size=num_nodes)
-        slot = (shift + torch.arange(num_nodes)[:, None]).flatten()
-        slot = slot.to(like.device, non_blocking=True)
+    def of_kept(self, ptr: Tensor, like: Tensor) -> Self:
+        """Lay out some nodes of each graph, where graphs share a bucket as they do here."""
+        counts = (count // self.heads for count, _ in self.shapes)
+        bounds = list(accumulate(counts, initial=0))
+        return self._lay_out(_starts(ptr), self.order, bounds, like)
 
-        mask = like.new_full((num_slots,), -torch.inf).index_fill_(0, slot, 0)
-        masks = tuple(
-            part[:, None] if shortest < longest else None
-            for part, (_, shortest, longest) in zip(_split(mask, shapes), spans, strict=True)
+    @classmethod
+    def _lay_out(cls, starts: Numbers, order: Numbers, bounds: list[int], like: Tensor) -> Self:
+        """Lay out graphs in an order, those between two bounds in one bucket.
+
+        In NumPy, whose calls take a fraction of the time of torch's on a few numbers.
+        """
+        heads = like.size(1)
+        size = np.diff(starts)[order]
+        longest = np.maximum.reduceat(size, bounds[:-1])
+        counts = np.diff(bounds) * heads
+        # Of each sequence, [G * H]: its length with padding, its first slot, first row, last row.
+        length = longest.repeat(counts)
+        begin = length.cumsum() - length
+        first = (starts[order][:, None] * heads + np.arange(heads)).ravel()
+        last = first + (size.repeat(heads) - 1) * heads
+
+        slot = np.arange(length.sum())
+        row = slot * heads + (first - begin * heads).repeat(length)
+        limit = last.repeat(length)
+        real = row <= limit
+        place = np.empty(starts[-1] * heads, np.int64)
+        place[row[real]] = slot[real]
+        whole = counts.size == 1 and slot.size == place.size and bool((np.diff(order) > 0).all())
+        place, row, padding = (
+            torch.from_numpy(part).to(like.device, non_blocking=True)
+            for part in (place, np.minimum(row, limit), np.flatnonzero(~real))
         )
-        return cls(shapes, masks, slot, heads)
+        shapes = tuple(zip(counts.tolist(), longest.tolist(), strict=True))
+        return cls(shapes, heads, order, place, row, padding, whole)
+
+    @property
+    def slot(self) -> Tensor | None:
+        """The slot of each row; None where each row is where it was."""
+        return None if self.whole else self.place
 
     def pad(self, rows: Tensor) -> Tensor:
         """Move rows to their slots, zeros elsewhere, [N * H, ...] -> [slots, ...]."""
-        if self.slot is None:
+        return self.fill(rows) if self.whole else self.fill(rows).index_fill_(0, self.padding, 0)
+
+    def fill(self, rows: Tensor) -> Tensor:
+        """Move rows to their slots; padding repeats the last of its sequence, [slots, ...]."""
+        if self.whole:
             return _swap(rows, self.shapes[0][1], self.heads)
-        num_slots = sum(count * length for count, length in self.shapes)
-        return rows.new_zeros(num_slots, *rows.shape[1:]).index_copy_(0, self.slot, rows)
+        return rows.index_select(0, self.row)
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Bring the rows back, [slots, ...] -> [N * H, ...]."""
-        if self.slot is None:
+        if self.whole:
             return _swap(padded, self.heads, self.shapes[0][1])
-        return padded.index_select(0, self.slot)
+        return padded.index_select(0, self.place)
 
-    def each(self, *padded: Tensor) -> Iterator[tuple[Tensor | None, *tuple[Tensor, ...]]]:
+    def each(self, *padded: Tensor) -> Iterator[tuple[Tensor, *tuple[Tensor, ...]]]:
         """Give each bucket's mask and its views of padded tensors, [sequences, length, ...]."""
-        return zip(self.masks, *(_split(part, self.shapes) for part in padded), strict=True)
+        return zip(self.masks, *self.split(*padded), strict=True)
+
+    def split(self, *padded: Tensor) -> list[list[Tensor]]:
+        """Give each bucket's view of each padded tensor, [sequences, length, ...]."""
+        return [_split(part, self.shapes) for part in padded]
 
 
-def _spans(sizes: Tensor) -> list[tuple[int, int, int]]:
-    """Cut ascending sizes into buckets: how many graphs, the smallest size and the largest."""
-    ends = torch.searchsorted(sizes, torch.tensor(_EDGES), right=True).tolist()
-    bounds = sorted({0, *ends, *range(ends[-1], sizes.numel() + 1)})
-    ordered = sizes.tolist()
-    return [(end - begin, ordered[begin], ordered[end - 1]) for begin, end in pairwise(bounds)]
+def buckets_of(level: Level, like: Tensor) -> Buckets:
+    """Lay out a batch for heads such as ``like``'s, [N, H, ...], once."""
+    name = ("buckets", like.size(1), like.dtype, like.device)
+    return level.recall(name, lambda: Buckets.of(level.ptr, like))
+
+
+def kept_buckets(level: Level, ratio: float, like: Tensor) -> Buckets:
+    """Lay out the nodes that a ratio keeps, such as ``like``, [K, H, ...], once."""
+    name = ("kept buckets", str(ratio), like.size(1), like.device)
+    return level.recall(name, lambda: buckets_of(level, like).of_kept(kept_ptr(level, ratio), like))
+
+
+def each_head(index: Tensor, heads: int) -> Tensor:
+    """Number the heads of nodes, [M] -> [M * H].
+
+    A vector is gathered from several times as fast as a matrix of few columns.
+    """
+    if heads == 1:
+        return index
+    return (index.unsqueeze(1) * heads + torch.arange(heads, device=index.device)).flatten()
+
+
+def _starts(ptr: Tensor) -> Numbers:
+    """Give the first node of each graph that has any, and the number of all at the end."""
+    starts = ptr.numpy()
+    return starts[np.append(True, starts[1:] > starts[:-1])]
 
 
 def _split(padded: Tensor, shapes: tuple[tuple[int, int], ...]) -> list[Tensor]:
-    parts = padded.split([count * length for count, length in shapes])
-    return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
+    parts = torch.split_with_sizes(padded, [count * length for count, length in shapes])
+    rest = padded.shape[1:]
+    return [part.view(*shape, *rest) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _swap(rows: Tensor, outer: int, inner: int) -> Tensor:

@@ -12,7 +12,7 @@ from gtpool.ops.segment import induced
 def keep(score: Tensor, ratio: float, level: Level, *, sampler: str, order: Order) -> Tensor:
     """Choose the nodes that stay, ascending, [K]; equal nodes tie whatever rounding did to them."""
     sample = SAMPLERS[sampler]
-    return sample(settle(score), level.batch, ratio, order=order, sizes=level.sizes)
+    return sample(settle(score), level.batch, ratio, order=order, level=level)
 
 
 @eager

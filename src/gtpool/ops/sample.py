@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gtpool.graph import Level
 from gtpool.ops.segment import offsets, segment_max, sizes_of, spread
 
 Order = Literal["index", "score"]
@@ -41,6 +42,7 @@ def topk(
     points: Points = "fixed",
     generator: torch.Generator | None = None,
     sizes: Tensor | None = None,
+    level: Level | None = None,
 ) -> Tensor:
     """Keep the nodes of highest score; of equal scores, the lowest index.
 
@@ -54,7 +56,7 @@ def topk(
     if points != "fixed" or generator is not None:
         raise ValueError("topk draws no points: leave points='fixed' and generator=None")
     check_choice("order", order, ORDERS)
-    layout = _layout(score, batch, ratio, sizes)
+    layout = _layout(score, batch, ratio, sizes, level)
     place = _argsort(-score, layout.batch)
     node = torch.arange(batch.numel(), device=batch.device)
     highest = node < spread(layout.first + layout.kept, layout.batch)
@@ -70,6 +72,7 @@ def rws(
     points: Points = "fixed",
     generator: torch.Generator | None = None,
     sizes: Tensor | None = None,
+    level: Level | None = None,
 ) -> Tensor:
     """Roulette wheel sampling: keep the node whose interval holds the point.
 
@@ -82,6 +85,7 @@ def rws(
         points: Evenly spaced, or drawn uniformly from ``generator``.
         generator: Source of random points, on the device of ``score``.
         sizes: Nodes of each graph on the host, [G]; with it nothing synchronises a GPU.
+        level: The planned layout of the batch, in place of ``sizes``, which is trusted.
 
     Returns:
         The kept nodes in ascending order, [K].
@@ -91,7 +95,7 @@ def rws(
         >>> rws(score, torch.zeros(4, dtype=torch.long), 0.5).tolist()
         [1, 3]
     """
-    return _spin(_own_borders, score, batch, ratio, order, points, generator, sizes)
+    return _spin(_own_borders, score, batch, ratio, order, points, generator, sizes, level)
 
 
 def rwsv(
@@ -103,6 +107,7 @@ def rwsv(
     points: Points = "fixed",
     generator: torch.Generator | None = None,
     sizes: Tensor | None = None,
+    level: Level | None = None,
 ) -> Tensor:
     """The variant of roulette wheel sampling: keep the node whose right border is nearest.
 
@@ -114,7 +119,7 @@ def rwsv(
         >>> rwsv(score, torch.zeros(4, dtype=torch.long), 0.5).tolist()
         [1, 2]
     """
-    return _spin(_midway_borders, score, batch, ratio, order, points, generator, sizes)
+    return _spin(_midway_borders, score, batch, ratio, order, points, generator, sizes, level)
 
 
 SAMPLERS: dict[str, Sampler] = {"topk": topk, "rws": rws, "rwsv": rwsv}
@@ -183,6 +188,12 @@ def kept_count(nodes: int, ratio: float) -> int:
     return min(ratio, nodes) if isinstance(ratio, int) else ceil(Fraction(str(ratio)) * nodes)
 
 
+def kept_ptr(level: Level, ratio: float) -> Tensor:
+    """Give the first kept node of each graph, and their number at the end, on the host, [G + 1]."""
+    # As text: 1 keeps one node, 1.0 all of them.
+    return level.recall(("kept", str(ratio)), lambda: offsets(kept_counts(level.sizes, ratio)))
+
+
 class _Layout(NamedTuple):
     """What follows from sizes and ratio alone, on the device of the scores.
 
@@ -198,7 +209,12 @@ class _Layout(NamedTuple):
     unit: Tensor  # the largest weight: a power of two, as high as int64 allows for this size
 
 
-def _layout(score: Tensor, batch: Tensor, ratio: float, sizes: Tensor | None) -> _Layout:
+def _layout(
+    score: Tensor, batch: Tensor, ratio: float, sizes: Tensor | None, level: Level | None
+) -> _Layout:
+    if level is not None:
+        name = ("wheel", str(ratio), level.batch.device)
+        return level.recall(name, lambda: _lay_out(level.batch, ratio, level.sizes))
     if score.dim() != 1 or score.shape != batch.shape:
         raise ValueError(
             f"score and batch must be vectors of one length, got {list(score.shape)} "
@@ -208,6 +224,10 @@ def _layout(score: Tensor, batch: Tensor, ratio: float, sizes: Tensor | None) ->
     size = sizes_of(batch) if sizes is None else sizes.long()
     if sizes is not None and int(size.sum()) != batch.numel():
         raise ValueError(f"sizes add up to {int(size.sum())} nodes, but batch has {batch.numel()}")
+    return _lay_out(batch, ratio, size)
+
+
+def _lay_out(batch: Tensor, ratio: float, size: Tensor) -> _Layout:
     if not size.all():
         number = size.bool().cumsum(0) - 1
         batch = number.to(batch.device, non_blocking=True).index_select(0, batch)
@@ -233,10 +253,11 @@ def _spin(
     points: Points,
     generator: torch.Generator | None,
     sizes: Tensor | None,
+    level: Level | None,
 ) -> Tensor:
     check_choice("order", order, ORDERS)
     check_choice("points", points, POINTS)
-    layout = _layout(score, batch, ratio, sizes)
+    layout = _layout(score, batch, ratio, sizes, level)
     place = _argsort(score, layout.batch) if order == "score" else None
     weight = _weights(score, layout)
     if place is not None:
@@ -327,12 +348,12 @@ def _argsort(score: Tensor, batch: Tensor) -> Tensor:
     """
     score = score.detach()
     if score.dtype in (torch.float32, torch.bfloat16, torch.float16):
-        return (_sortable(score.float(), torch.int32) + (batch << 32)).argsort(stable=True)
-    place = _sortable(score.double(), torch.int64).argsort(stable=True)
+        return (sortable(score.float(), torch.int32) + (batch << 32)).argsort(stable=True)
+    place = sortable(score.double(), torch.int64).argsort(stable=True)
     return place.index_select(0, batch.index_select(0, place).argsort(stable=True))
 
 
-def _sortable(score: Tensor, dtype: torch.dtype) -> Tensor:
+def sortable(score: Tensor, dtype: torch.dtype) -> Tensor:
     """Read floats as integers of the same width and in the same order."""
     digits = (score + 0.0).view(dtype)  # -0.0 becomes 0.0, its equal
     return torch.where(digits < 0, digits ^ torch.iinfo(dtype).max, digits)

@@ -7,7 +7,7 @@ because shapes follow from it. No function here loops over graphs.
 import torch
 from torch import Tensor
 
-from gtpool.graph import Level
+from gtpool.graph import Level, Plans
 
 
 def sizes_of(batch: Tensor) -> Tensor:
@@ -34,13 +34,13 @@ def plan(sizes: Tensor, device: torch.device) -> Level:
     """Lay out graphs of these sizes (on the host) as one packed batch on ``device``."""
     ptr = offsets(sizes)
     counts = sizes.to(device, non_blocking=True)
-    return Level(sizes, ptr, torch.repeat_interleave(counts, output_size=int(ptr[-1])))
+    return Level(sizes, ptr, torch.repeat_interleave(counts, output_size=int(ptr[-1])), Plans())
 
 
 def level_of(batch: Tensor) -> Level:
     """Read the layout off a batch that nobody planned (the one synchronisation on a GPU)."""
     sizes = sizes_of(batch)
-    return Level(sizes, offsets(sizes), batch)
+    return Level(sizes, offsets(sizes), batch, Plans())
 
 
 def induced(
@@ -54,9 +54,10 @@ def induced(
     """
     number = kept.new_full((num_nodes,), -1)
     number = number.index_copy_(0, kept, torch.arange(kept.numel(), device=kept.device))
-    ends = number.index_select(0, edge_index.flatten()).view_as(edge_index)
-    stays = (ends >= 0).all(0)
-    return ends[:, stays], None if edge_attr is None else edge_attr[stays]
+    source, target = number.index_select(0, edge_index.flatten()).view_as(edge_index)
+    stays = ((source | target) >= 0).nonzero().view(-1)  # -1 has all bits set
+    edges = torch.stack([source.index_select(0, stays), target.index_select(0, stays)])
+    return edges, None if edge_attr is None else edge_attr.index_select(0, stays)
 
 
 def spread(value: Tensor, batch: Tensor) -> Tensor:

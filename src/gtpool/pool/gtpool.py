@@ -9,18 +9,23 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, pad
 from torch_geometric.nn.resolver import activation_resolver
 
 from gtpool.graph import Level, NodeDrop, check_count, check_share
-from gtpool.ops import attention
+from gtpool.ops.attention_linear import Linear
+from gtpool.ops.attention_streamed import Attended, Streamed, known_rows, look
+from gtpool.ops.bucket import each_head
 from gtpool.ops.drop import drop
-from gtpool.ops.entry import eager, lay_out
+from gtpool.ops.dropout import Dropout
+from gtpool.ops.entry import lay_out
+from gtpool.ops.memory import check_fits
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
 
+Attention = Literal["exact", "linear"]
+ATTENTIONS = ("exact", "linear")
 GATES = (None, "tanh")
-
-attend, edge_attention = eager(attention.attend), eager(attention.edge_attention)
 
 
 class Scores(NamedTuple):
@@ -58,6 +63,8 @@ class GTPool(nn.Module):
         lam: Weight of the global score, from 0 to 1; the local score has the rest.
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``.
         order: How nodes stand on the wheel, a name of ``ORDERS``.
+        attention: ``"exact"``, or ``"linear"`` for graphs of hundreds of thousands of nodes: the
+            kernelised attention of ``gtpool.ops.attention_linear``, another function.
         gate: ``"tanh"`` scales the attended part of X-hat by tanh(s), so that the score learns.
         act: The activation of the scores, a name that PyG resolves or a callable.
         out_proj: Map the concatenated heads by W_O before the residual is added.
@@ -92,6 +99,7 @@ class GTPool(nn.Module):
         lam: float = 0.4,
         sampler: str = "rwsv",
         order: Order = "index",
+        attention: Attention = "exact",
         gate: Literal["tanh"] | None = None,
         act: str | Callable[[Tensor], Tensor] = "tanh",
         out_proj: bool = False,
@@ -102,6 +110,7 @@ class GTPool(nn.Module):
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
         check_choice("order", order, ORDERS)
+        check_choice("attention", attention, ATTENTIONS)
         check_choice("gate", gate, GATES)
         check_count("in_channels", in_channels)
         check_count("heads", heads)
@@ -114,6 +123,7 @@ class GTPool(nn.Module):
         self.in_channels, self.ratio, self.heads, self.lam = in_channels, ratio, heads, lam
         self.sampler, self.gate, self.dropout = sampler, gate, dropout
         self.order: Order = order
+        self.attention: Attention = attention
 
         self.query = nn.Linear(in_channels, in_channels, bias=False)
         self.key = nn.Linear(in_channels, in_channels, bias=False)
@@ -128,7 +138,7 @@ class GTPool(nn.Module):
         self.ffn = nn.Sequential(
             nn.Linear(in_channels, hidden),
             nn.GELU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden, in_channels),
         )
         self.theta_global.requires_grad_(gate is not None and lam > 0)
@@ -168,19 +178,36 @@ class GTPool(nn.Module):
         """
         if level is None:
             level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
-        q, k, v, attended, lse = self._attend(x, attn, level)  # (4)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.gate is not None):
-            score = self._score(q, k, v, attended, lse, edge_index).score  # (5)-(7)
+        check_fits(
+            *(x.size(0), edge_index.size(1), self.in_channels, self.heads),
+            attention=self.attention,
+            training=torch.is_grad_enabled(),
+            device=x.device,
+            itemsize=x.element_size(),
+        )
+        weight, k, v = self._maps(x, attn)
+        learns = self.gate is not None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and learns):
+            asked = linear(x if attn is None else attn, weight)
+            q = self._heads(asked)
+            attention = self._attend(q, k, v, level)  # (4)
+            score = self._score(attention, v, edge_index).score  # (5)-(7)
         kept, edges, edge_attr = drop(
             score, self.ratio, edge_index, edge_attr, level, sampler=self.sampler, order=self.order
         )  # (8)-(13)
-        pooled = attended.index_select(0, kept).flatten(1)  # (14)
-        if self.gate is not None:
+        x_kept = x.index_select(0, kept)
+        if learns and isinstance(attention, Streamed | Linear):
             gate = score.index_select(0, kept).tanh().unsqueeze(1)
+            pooled = self._read(attention.out.index_select(0, kept))  # (14)
             pooled = (pooled * gate).to(pooled.dtype)  # the score of a bf16 layer is float32
+        else:
+            asking = x_kept if attn is None else attn.index_select(0, kept)
+            q = self._heads(known_rows(asking, weight, asked, kept))
+            rows = attention.rows(q, k, v, kept, self.ratio)
+            pooled = self._read(rows)  # (14)
         if self.project is not None:
             pooled = self.project(pooled)
-        x = pooled + x.index_select(0, kept)  # (15)
+        x = pooled + x_kept  # (15)
         x = self.ffn(self.norm(x)) + x  # (16)
         share = segment_softmax(score, level.batch, level.sizes.numel()).index_select(0, kept)
         return NodeDrop(x, edges, edge_attr, level.batch.index_select(0, kept), kept, share)
@@ -194,7 +221,10 @@ class GTPool(nn.Module):
     ) -> Scores:
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
         level = lay_out(x, edge_index, None, batch, self.in_channels, attn)
-        return self._score(*self._attend(x, attn, level), edge_index)
+        weight, k, v = self._maps(x, attn)
+        q = self._heads(linear(x if attn is None else attn, weight))
+        kind = Linear if self.attention == "linear" else Streamed
+        return self._score(kind.of(q, k, v, level), v, edge_index)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -203,26 +233,47 @@ class GTPool(nn.Module):
             f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, gate={self.gate!r})"
         )
 
-    def _attend(
-        self, x: Tensor, attn: Tensor | None, level: Level
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Give q, k, v and the attended values, [N, H, C] each, and the log-sum-exp, [N, H]."""
-        seen = x if attn is None else attn
-        maps = ((self.query, seen), (self.key, seen), (self.value, x))
-        q, k, v = (linear(part).unflatten(1, (self.heads, -1)) for linear, part in maps)
-        return q, k, v, *attend(q, k, v, level.ptr)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Attended:
+        """Attend; gradients are those of all rows where the score learns, else of the kept ones."""
+        if self.attention == "linear":
+            return Linear.of(q, k, v, level)
+        return look(q, k, v, level) if self.gate is None else Streamed.of(q, k, v, level)
 
-    def _score(
-        self, q: Tensor, k: Tensor, v: Tensor, attended: Tensor, lse: Tensor, edge_index: Tensor
-    ) -> Scores:
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(1, (self.heads, -1))
+
+    def _maps(self, x: Tensor, attn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the matrix that makes queries, the keys and the values, [N, H, C] each.
+
+        With one head Q K^T = (X W_Q^T W_K) X^T and A V = (A X) W_V^T. So X itself is key and value,
+        no row is mapped by W_K, and W_V maps the rows that are kept.
+        """
+        seen = x if attn is None else attn
+        if self.heads > 1:
+            return self.query.weight, self._heads(self.key(seen)), self._heads(self.value(x))
+        v = self._heads(x)
+        k = v if attn is None else self._heads(attn)
+        return self.key.weight.T @ self.query.weight, k, v
+
+    def _read(self, rows: Tensor) -> Tensor:
+        """Give the attended values from what the weights gave, [K, H, C] -> [K, D]."""
+        return rows.flatten(1) if self.heads > 1 else self.value(rows.flatten(1))
+
+    def _score(self, attention: Attended, v: Tensor, edge_index: Tensor) -> Scores:
         """Score every node from its row of the attention matrix, whole and on edges only."""
-        source, target = edge_index
-        near = (v * self.theta_local).sum(-1)  # [N, H]
-        weight = edge_attention(q, k, lse, edge_index)  # [E, H]
-        weight = weight.masked_fill((source == target).unsqueeze(1), 0.0)
-        diagonal = ((q * k).sum(-1) * q.size(-1) ** -0.5 - lse).exp()
-        local = (diagonal * near).index_add(0, target, weight * near.index_select(0, source))
-        global_score = self.act((attended * self.theta_global).sum(-1)).sum(1)
+        thetas = torch.stack([self.theta_local, self.theta_global], 1)  # [H, 2, C]
+        if self.heads == 1:
+            thetas = thetas @ self.value.weight
+        near, far = (thetas @ v.permute(1, 2, 0)).unbind(1)  # V theta, [H, N] each
+        nodes = torch.arange(v.size(0), device=v.device)
+        source, target = torch.cat([edge_index, nodes.expand(2, -1)], 1)  # of A + I
+        listed = pad(edge_index[0] == edge_index[1], (0, v.size(0)))
+        weight = attention.on_edges(source, target)  # [E + N, H]
+        weight = weight.masked_fill(listed.unsqueeze(1), 0.0).flatten()
+        source, target = each_head(source, self.heads), each_head(target, self.heads)
+        sent = weight * near.T.flatten().index_select(0, source)
+        local = sent.new_zeros(near.numel()).index_add(0, target, sent).view(-1, self.heads)
+        global_score = self.act(attention.project(far.T, thetas[:, 1])).sum(1)
         local_score = self.act(local).sum(1)
         score = self.lam * global_score + (1 - self.lam) * local_score
         return Scores(score, global_score, local_score)

@@ -1,0 +1,116 @@
+"""Sums over edges and over codes, without a row for every edge or code; for tensors on a CPU.
+
+``embedding_bag`` adds up rows of a matrix while it reads them, given the list of rows of each sum.
+So both the sum and its gradient, which is a sum by the other end, take one pass.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding_bag
+
+_SHORT = 2**16
+"""Numbers that 16 bits can tell apart."""
+
+
+def smooth(x: Tensor, edge_index: Tensor) -> Tensor:
+    """Multiply by D^-1/2 (A + I) D^-1/2, where D counts the edges into a node and its own loop.
+
+    A listed loop does not count beside I.
+
+    Args:
+        x: Node features, [N, D].
+        edge_index: Source and target of each edge, [2, E].
+
+    Example:
+        >>> x, edges = torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1, 1], [1, 0, 1]])
+        >>> smooth(x, edges).round(decimals=3).tolist()
+        [[2.0], [2.0]]
+    """
+    source, target = edge_index
+    loops = source == target
+    if loops.any():
+        source, target = edge_index[:, ~loops]
+    degree = target.bincount(minlength=x.size(0)).add_(1)
+    return _Smooth.apply(x, source, target, degree.to(x.dtype).rsqrt_().unsqueeze(1))
+
+
+def look_up(table: Tensor, codes: Tensor) -> Tensor:
+    """Add up the rows of a table that each row of codes names, [T, D], [N, F] -> [N, D].
+
+    Example:
+        >>> look_up(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0, 2], [1, 1]])).tolist()
+        [[5.0], [4.0]]
+    """
+    return _LookUp.apply(table, codes)
+
+
+# Function hands its own subclass of FunctionCtx to these methods, which its annotations do not say:
+# hence Any and the override ignored.
+
+
+class _Smooth(Function):
+    """The matrix is its transpose with the edges the other way round."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        source: Tensor,
+        target: Tensor,
+        scale: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(source, target, scale)
+        scaled = x * scale
+        return _add_up(scaled, source, target, x.size(0)).add_(scaled).mul_(scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        source, target, scale = ctx.saved_tensors
+        scaled = d_out * scale
+        d_x = _add_up(scaled, target, source, d_out.size(0)).add_(scaled).mul_(scale)
+        return d_x, None, None, None
+
+
+class _LookUp(Function):
+    """A sum by row, and back by code."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, codes: Tensor) -> Tensor:  # noqa: ANN401
+        ctx.save_for_backward(codes)
+        ctx.rows = table.size(0)
+        return embedding_bag(codes, table, mode="sum")
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        (codes,) = ctx.saved_tensors
+        row = torch.arange(codes.size(0)).repeat_interleave(codes.size(1))
+        return _add_up(d_out.contiguous(), row, codes.flatten(), ctx.rows), None
+
+
+def _add_up(x: Tensor, source: Tensor, target: Tensor, count: int) -> Tensor:
+    """Add x[source] up by target, [count, D]."""
+    if (target[1:] < target[:-1]).any():
+        source = source.index_select(0, _argsort(target, count))
+    end = target.bincount(minlength=count).cumsum(0)
+    first = torch.cat([end.new_zeros(1), end])
+    return embedding_bag(source, x, first, mode="sum", include_last_offset=True)
+
+
+def _argsort(number: Tensor, count: int) -> Tensor:
+    """Order numbers below ``count``; NumPy sorts short ones by their digits, six times as fast."""
+    if count > _SHORT:
+        return number.argsort(stable=True)
+    return torch.from_numpy(number.numpy().astype(np.uint16).argsort(kind="stable"))
