@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint types architecture unit slow bench docs format clean
+.PHONY: demo test lint types architecture unit slow bench performance docs format clean
 
 demo: $(READY)
 	$(BIN)/gtpool demo --output-dir out
@@ -36,6 +36,11 @@ bench: $(READY)
 	$(BIN)/python bench/epoch.py
 	$(BIN)/python bench/methods.py
 	$(BIN)/python bench/start.py
+	$(BIN)/gtpool bench --device cpu
+
+performance: $(READY)
+	$(BIN)/python docs/performance.py > docs/performance.new
+	mv docs/performance.new docs/performance.md
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict --quiet

@@ -12,15 +12,15 @@ from multiprocessing import get_context
 from time import perf_counter
 
 import torch
-from record import measure, record, table
 from torch import Tensor
 
 from gtpool.ops.attention import Backend, attend
+from gtpool.speed.clock import measure, record, table
 
 NAMES = ("reference", "padded", "fused", "auto")
 WIDTH = 128
 HEADS = (1, 4)
-SECONDS = 0.5
+SECONDS = 0.25
 LARGE = 20_000
 """Nodes from which only two steps are timed, and the reference is left out."""
 PROTEINS = torch.empty(128).log_normal_(3.38, 0.75, generator=torch.Generator().manual_seed(0))

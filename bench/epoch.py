@@ -13,21 +13,21 @@ from collections.abc import Callable, Generator
 from functools import partial
 
 import torch
-from record import measure, record, table
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import GCNConv, SAGPooling, global_max_pool, global_mean_pool
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.data.split import Split, stratified_folds
-from gtpool.graph import Graphs
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
+from gtpool.speed.clock import measure, record, table
+from gtpool.speed.rivals import Rival
 from gtpool.study.inputs import shape_of
-from gtpool.train.fit import Epoch, fit
+from gtpool.train.course import Epoch
+from gtpool.train.fit import fit
 
 WIDTH = 128
 SPEC = TrainSpec(epochs=10**6, patience=None)
@@ -48,51 +48,9 @@ def main() -> None:
     record("epoch", rows)
 
 
-class SAGPoolH(nn.Module):
-    """The hierarchical network of the SAGPool paper, of PyG's own layers."""
-
-    ratios = ()
-    chain_steps = 0
-
-    def __init__(self, channels: int, outputs: int) -> None:
-        super().__init__()
-        widths = (channels, WIDTH, WIDTH)
-        self.convs = nn.ModuleList(GCNConv(width, WIDTH) for width in widths)
-        self.pools = nn.ModuleList(SAGPooling(WIDTH, 0.5) for _ in widths)
-        self.head = nn.Sequential(
-            nn.Linear(2 * WIDTH, WIDTH),
-            nn.ReLU(),
-            nn.Dropout(0.5),
-            nn.Linear(WIDTH, WIDTH // 2),
-            nn.ReLU(),
-            nn.Linear(WIDTH // 2, outputs),
-        )
-        self.shift: Tensor
-        self.scale: Tensor
-        self.register_buffer("shift", torch.zeros(outputs))
-        self.register_buffer("scale", torch.ones(outputs))
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        """Give the logits."""
-        reads: list[Tensor] = []
-        for conv, pool in zip(self.convs, self.pools, strict=True):
-            x = conv(x, edge_index).relu()
-            x, edge_index, _, batch, _, _ = pool(x, edge_index, None, batch)
-            reads.append(torch.cat([global_max_pool(x, batch), global_mean_pool(x, batch)], 1))
-        return self.head(torch.stack(reads).sum(0))
-
-    def classify(self, graphs: Graphs) -> Tensor:
-        """Give the logits of a batch of ours."""
-        return self(graphs.x, graphs.edge_index, graphs.batch)
-
-    def learn(self, graphs: Graphs) -> tuple[Tensor, None]:
-        """Give the logits; there is no auxiliary loss."""
-        return self.classify(graphs), None
-
-
 def _time(name: str, data: GraphDataset, split: Split) -> list[dict[str, object]]:
     shape = shape_of(data)
-    build = partial(SAGPoolH, data.num_features, data.schema.num_outputs)
+    build = partial(Rival, "SAGPool_h", shape, WIDTH)
     goal = _count(build())
     narrow = min(range(8, WIDTH, 4), key=lambda width: abs(_size(width, data) - goal))
     networks: dict[tuple[str, str], nn.Module] = {
@@ -105,7 +63,7 @@ def _time(name: str, data: GraphDataset, split: Split) -> list[dict[str, object]
     for (network, loop), model in networks.items():
         epochs = _plain(model, data, split) if loop == "PyG" else _ours(model, data, split)
         calls[f"{network} {loop}"] = partial(next, epochs)
-    taken = measure(calls, seconds=3.0)
+    taken = measure(calls, seconds=2.0)
     return [
         {
             "dataset": name,

@@ -15,7 +15,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-from record import measure, record, table
 from torch import Tensor, nn
 from torch_geometric.nn import (
     ASAPooling,
@@ -36,10 +35,11 @@ from gtpool.model.classifier import Classifier
 from gtpool.model.gmt import GMT
 from gtpool.pool import POOLS
 from gtpool.spec import ModelSpec
+from gtpool.speed.clock import measure, record, table
 from gtpool.study.inputs import shape_of
 
 WIDTH, BATCH, CLUSTERS = 128, 128, 20
-SECONDS = 1.0
+SECONDS = 0.5
 MEGABYTE = 1024  # of the kilobytes that the system counts in
 
 
@@ -110,7 +110,9 @@ def _step(model: Classifier, graphs: Graphs) -> None:
 
 
 def _peak(method: str, name: str) -> float:
-    with ProcessPoolExecutor(1, get_context("spawn")) as own:
+    context = get_context("forkserver")
+    context.set_forkserver_preload([Classifier.__module__, shape_of.__module__])
+    with ProcessPoolExecutor(1, context) as own:
         return own.submit(_weigh, method, name).result()
 
 

@@ -22,10 +22,10 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import torch
-from record import record, table
 
 from gtpool.data.locate import EMBEDDED
 from gtpool.estimator import GraphClassifier
+from gtpool.speed.clock import record, table
 
 CLIENTS = (1, 8, 32)
 SECONDS, ROUNDS = 5, 5

@@ -16,16 +16,16 @@ from tempfile import TemporaryDirectory
 
 import psutil
 import torch
-from record import measure, record, table
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
+from gtpool.speed.clock import measure, record, table
 
 BATCH = 128
 RATIOS = (0.5, 0.5, 0.5)
-SECONDS = 2.0
+SECONDS = 1.0
 FULL, EMBEDDED = ("PROTEINS", "ogbg-molhiv"), ("MUTAG", "B3DB")
 
 

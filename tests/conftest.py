@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+# Without a GPU Triton's kernels are tested in its interpreter, which must be chosen before import.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Started in the background by a shell, the tests would ignore Ctrl-C, and so all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

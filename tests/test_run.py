@@ -16,8 +16,9 @@ from gtpool.data.synthetic import long_range
 from gtpool.model.classifier import Classifier
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, ShapeSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of, source_digest
-from gtpool.study.run import choose_device, run_many, run_unit
+from gtpool.study.run import run_many
 from gtpool.study.store import Store
+from gtpool.study.unit import choose_device, run_unit
 
 SMALL = ModelSpec(width=8, levels=1)
 SPEC = RunSpec(

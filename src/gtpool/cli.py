@@ -7,6 +7,7 @@ import typer
 
 from gtpool import __version__
 from gtpool.commands import data
+from gtpool.commands.bench import bench
 from gtpool.commands.demo import demo
 from gtpool.commands.explain import explain
 from gtpool.commands.predict import evaluate, predict
@@ -15,7 +16,7 @@ from gtpool.commands.show import compare, list_names
 from gtpool.commands.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, predict, evaluate, explain, serve, demo, compare):
+for command in (train, predict, evaluate, explain, serve, demo, compare, bench):
     app.command()(command)
 app.command("list")(list_names)
 app.add_typer(data.app, name="data", help="The datasets that are known by name.")

@@ -26,8 +26,9 @@ from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.run import choose_device
-from gtpool.train.fit import Epoch, Outcome, fit, predict, seeded
+from gtpool.study.unit import choose_device
+from gtpool.train.course import Epoch, Outcome
+from gtpool.train.fit import fit, predict, seeded
 
 _TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "patience", "class_weights")
 

@@ -13,8 +13,8 @@ from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.schema import Schema, Task
 from gtpool.data.unseen import Unit, Unseen, read_unseen, truth
 from gtpool.model.bundle import Bundle
-from gtpool.study.run import choose_device
 from gtpool.study.store import write_whole
+from gtpool.study.unit import choose_device
 from gtpool.train.fit import predict
 from gtpool.train.metric import METRICS
 

@@ -14,6 +14,7 @@ Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt"
 Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
+Precision = Literal["float32", "bf16"]
 SplitRule = Literal["auto", "fixed", "stratified", "scaffold", "random", "column"]
 
 
@@ -159,6 +160,8 @@ class TrainSpec(_Spec):
     """The kept epoch has the lowest validation loss, or the best validation metric."""
     class_weights: bool = False
     """Weigh classes inversely to their share of the training part."""
+    precision: Precision = "float32"
+    """What matrix products are computed in; "bf16" is torch's autocast, weights stay float32."""
 
 
 TU = TrainSpec()
@@ -181,15 +184,19 @@ class RunSpec(_Spec):
     def key(self) -> str:
         """A short digest: equal specs have equal keys, on any machine."""
         plain = type(self).from_json(self.to_json()).to_json()  # where 1 is 1.0 if a float is due
-        for name, before in _ADDED.items():
-            if plain["model"][name] == before:
-                del plain["model"][name]
+        for part, added in _ADDED.items():
+            for name, before in added.items():
+                if plain[part][name] == before:
+                    del plain[part][name]
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()[:16]
 
 
-_ADDED: dict[str, Any] = {"jump": False, "readout_options": {}}
-"""Options of a model that came after runs were stored, and what held before: keys stay."""
+_ADDED: dict[str, dict[str, Any]] = {
+    "model": {"jump": False, "readout_options": {}},
+    "train": {"precision": "float32"},
+}
+"""Options that came after runs were stored, and what held before: keys stay."""
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401

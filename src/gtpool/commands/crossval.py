@@ -31,6 +31,7 @@ class Running(NamedTuple):
     jobs: int = 1
     device: str = "auto"
     deterministic: bool = False
+    together: int | None = None
 
 
 class Finished(NamedTuple):
@@ -83,6 +84,7 @@ def run_all(specs: Sequence[RunSpec], how: Running) -> list[Row]:
             specs,
             Store(how.folder),
             jobs=how.jobs,
+            together=how.together,
             keep=True,
             data_dir=how.data_dir,
             device=how.device,

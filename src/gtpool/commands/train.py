@@ -64,7 +64,11 @@ def train(  # noqa: PLR0917 - an option each
     config: Annotated[
         Path | None, typer.Option(help="Settings, TOML or JSON; options here go before them.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
+    together: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
+    ] = None,
     device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bit for bit on a GPU too, if slower.")
@@ -103,7 +107,7 @@ def train(  # noqa: PLR0917 - an option each
     from gtpool.report.table import runs_table
 
     folder = output_dir or Path("gtpool-runs", f"{plan.data}-{plan.method}")
-    how = Running(folder, data_dir, jobs, device, deterministic)
+    how = Running(folder, data_dir, jobs, device, deterministic, together)
     done = cross_validate(plan, how, folds_given=folds is not None)
     cell = summary(done.rows)
     typer.echo(runs_table(done.rows).terminal())

@@ -20,7 +20,7 @@ from gtpool.explain.diversity import Diversity, diversity
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.explain.names import name_nodes
 from gtpool.model.bundle import Bundle
-from gtpool.study.run import choose_device
+from gtpool.study.unit import choose_device
 
 
 class Explained(NamedTuple):

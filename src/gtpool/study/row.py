@@ -19,7 +19,7 @@ from gtpool.spec import RunSpec
 from gtpool.study.inputs import source_digest
 from gtpool.study.pool import ATTEMPTS
 from gtpool.study.store import Row
-from gtpool.train.fit import Outcome
+from gtpool.train.course import Outcome
 from gtpool.train.metric import METRICS
 
 _CURVES = ("train_loss", "valid_loss", "valid_metric", "test_metric")

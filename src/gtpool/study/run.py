@@ -1,26 +1,25 @@
-"""The conductor: from a spec to a stored row, once or many times."""
+"""The conductor: many runs, here, side by side or in processes, and their stored rows."""
 
-import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from time import perf_counter
 from typing import NamedTuple, Protocol, cast
 
-import torch
-from safetensors.torch import save
-
 from gtpool.data.chain import with_chain
-from gtpool.data.dataset import GraphDataset
-from gtpool.data.split import Split
-from gtpool.model.classifier import Classifier, chain_steps
+from gtpool.model.classifier import chain_steps
 from gtpool.spec import RunSpec
-from gtpool.study.inputs import choose_split, load_data, shape_of, source_digest
+from gtpool.study.inputs import load_data, source_digest
 from gtpool.study.pool import work_in_processes
-from gtpool.study.row import blank, circumstances, lost, numbers, opening
-from gtpool.study.store import Row, Store, write_whole
-from gtpool.train.fit import Epoch, Outcome, TrainingError, check_measurable, fit, predict, seeded
+from gtpool.study.row import lost
+from gtpool.study.store import Row, Store
+from gtpool.study.together import group, run_together
+from gtpool.study.unit import choose_device, run_unit
+from gtpool.train.course import Epoch
+
+TOGETHER = 100
+"""Runs that train side by side on a GPU."""
 
 
 class Watcher(Protocol):
@@ -47,55 +46,12 @@ class Watcher(Protocol):
         ...
 
 
-def run_unit(
-    spec: RunSpec,
-    *,
-    data_dir: Path | None = None,
-    device: str = "auto",
-    deterministic: bool = False,
-    artifact: Path | None = None,
-    on_epoch: Callable[[Epoch], None] | None = None,
-) -> Row:
-    """Do one run and give its row; on a CPU the same spec gives the same numbers, bit for bit.
-
-    A run that cannot go on (the loss is not finite, the memory is full) gives a row of status
-    "failed"; what is wrong with the spec or the data raises.
-
-    Args:
-        spec: The run.
-        data_dir: Where to look first for a dataset known by name.
-        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        deterministic: Forbid torch the algorithms that are not.
-        artifact: A file for the weights and the logits of the test part, as safetensors.
-        on_epoch: Called at the end of each epoch.
-    """
-    place = choose_device(device)
-    loaded = load_data(spec.data, data_dir)
-    split = choose_split(spec.split, loaded, data_dir)
-    data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
-    with _settled(place, deterministic):
-        with seeded(spec.seed, torch.device("cpu")):
-            model = Classifier(spec.model, shape_of(data))
-        row = blank(spec) | opening(data, split, model)
-        start = perf_counter()
-        try:
-            check_measurable(data, split.test, "test")
-            model, data = model.to(place), data.to(place)
-            outcome = _drain(fit(model, data, split, spec.train, seed=spec.seed), on_epoch)
-        except (TrainingError, torch.OutOfMemoryError) as error:
-            row |= {"status": "failed", "error": str(error)}
-        else:
-            row |= numbers(outcome)
-            if artifact is not None:
-                write_whole(artifact, _pack(model, data, split, spec))
-        return row | circumstances(place, perf_counter() - start)
-
-
 def run_many(
     specs: Sequence[RunSpec],
     store: Store,
     *,
     jobs: int = 1,
+    together: int | None = None,
     keep: bool = False,
     data_dir: Path | None = None,
     device: str = "auto",
@@ -112,6 +68,8 @@ def run_many(
         specs: The runs.
         store: Where rows are kept.
         jobs: How many at once, each in a process of its own if more than one.
+        together: How many runs of one network may train side by side in one program; by default
+            ``TOGETHER`` on a GPU and one on a CPU. More than one excludes several ``jobs``.
         keep: Keep the weights and test logits of each run beside its row.
         data_dir: Where to look first for a dataset known by name.
         device: As for ``run_unit``.
@@ -120,34 +78,28 @@ def run_many(
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
-    choose_device(device)
+    on_gpu = choose_device(device).type == "cuda"
+    if together is None:
+        together = TOGETHER if on_gpu and jobs == 1 else 1
+    if together < 1 or (together > 1 and jobs > 1):
+        raise ValueError(
+            f"together must be at least 1, and 1 with several jobs, got {together} and jobs={jobs}"
+        )
     store.sweep()
     watch = _Nobody() if watch is None else watch
-    unit = partial(
-        _run_stored, store=store, keep=keep, settings=_Settings(data_dir, device, deterministic)
-    )
+    settings = _Settings(data_dir, device, deterministic)
+    unit = partial(_run_stored, store=store, keep=keep, settings=settings)
     wanted = {spec.key: spec for spec in specs}
     rows = {key: _done(spec, store, keep) for key, spec in wanted.items()}
     todo = [wanted[key] for key, row in rows.items() if row is None]
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
     _prepare(todo, data_dir, watch)
+    groups, todo = group(todo, together, data_dir)
     jobs = min(jobs, len(todo))
     run = partial(_apart, jobs=jobs, store=store) if jobs > 1 else _here
-    rows.update((row["key"], row) for row in run(unit, todo, watch))
+    found = chain(_beside(groups, store, settings, watch, keep=keep), run(unit, todo, watch))
+    rows.update((row["key"], row) for row in found)
     return [cast("Row", rows[spec.key]) for spec in specs]
-
-
-def choose_device(device: str) -> torch.device:
-    """Say where to run: "auto" is a GPU if there is one, else the CPU."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {device!r} is asked for, but torch sees no such GPU here")
-    return place
 
 
 class _Nobody:
@@ -164,52 +116,6 @@ class _Settings(NamedTuple):
     data_dir: Path | None
     device: str
     deterministic: bool
-
-
-@contextmanager
-def _settled(place: torch.device, deterministic: bool) -> Generator[None]:
-    """Hold torch to what makes a run repeatable, and put its settings back after.
-
-    A sum over several threads depends on their number, so a run on a CPU has one.
-    """
-    threads = torch.get_num_threads()
-    strict = torch.are_deterministic_algorithms_enabled()
-    try:
-        if place.type == "cpu":
-            torch.set_num_threads(1)
-        else:
-            torch.cuda.reset_peak_memory_stats(place)
-        if deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
-            torch.use_deterministic_algorithms(True)
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(strict)
-
-
-def _drain(
-    epochs: Generator[Epoch, None, Outcome], on_epoch: Callable[[Epoch], None] | None
-) -> Outcome:
-    """Run to the end; what torch has to complain of is a run that failed."""
-    while True:
-        try:
-            epoch = next(epochs)
-        except StopIteration as end:
-            return end.value
-        except (RuntimeError, MemoryError) as error:
-            raise TrainingError(str(error) or type(error).__name__) from error
-        if on_epoch is not None:
-            on_epoch(epoch)
-
-
-def _pack(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> bytes:
-    """Pack the weights, and what they say of the test part."""
-    tensors = {f"weights.{name}": part for name, part in model.state_dict().items()}
-    tensors["test_index"] = split.test
-    tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)
-    tensors["test_y"] = data.y[split.test.to(data.y.device)]
-    return save({name: part.cpu().contiguous() for name, part in tensors.items()})
 
 
 def _prepare(specs: Sequence[RunSpec], data_dir: Path | None, watch: Watcher) -> None:
@@ -265,6 +171,31 @@ def _here(unit: _Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row
         row = unit(spec, partial(watch.epoch, spec))
         watch.finished(row)
         yield row
+
+
+def _beside(
+    groups: Sequence[Sequence[RunSpec]],
+    store: Store,
+    settings: _Settings,
+    watch: Watcher,
+    *,
+    keep: bool,
+) -> Iterator[Row]:
+    """Run group after group, the runs of each side by side in one program."""
+    for specs in groups:
+        for spec in specs:
+            watch.started(spec)
+        for row in run_together(
+            specs,
+            data_dir=settings.data_dir,
+            device=settings.device,
+            deterministic=settings.deterministic,
+            artifact=store.artifact if keep else None,
+            on_epoch=watch.epoch,
+        ):
+            store.put(row)
+            watch.finished(row)
+            yield row
 
 
 def _apart(

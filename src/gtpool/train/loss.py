@@ -1,6 +1,6 @@
 """What training makes small, by the kind of task."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,49 +8,75 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from gtpool.data.dataset import GraphDataset
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""From the outputs and targets of some graphs to one number."""
 
+class Loss:
+    """The loss of a task, the same for one run and for several side by side.
 
-def make_loss(
-    data: GraphDataset, train: Tensor, shift: Tensor, scale: Tensor, *, weigh: bool
-) -> Loss:
-    """Choose the loss of the task; missing targets do not count.
+    Missing targets do not count.
 
     Args:
         data: The graphs, whose schema names the task.
-        train: The graphs that train, which give class weights and the units of a regression.
-        shift: Of a regression, is set to the mean of each target.
-        scale: Of a regression, is set to the deviation of each target, in which errors count.
+        trains: Of each run, the graphs that train; they give class weights and the units of a
+            regression.
         weigh: Weigh classes inversely to their share.
     """
-    y = data.y[train.to(data.y.device)]
-    if data.schema.task == "classes":
-        weight = _class_weights(y, data.schema.num_outputs) if weigh else None
-        return lambda logits, target: cross_entropy(
-            logits, target, None if weight is None else weight.to(logits.dtype)
-        )
-    if data.schema.task == "binary":
-        weight = _positive_weights(y) if weigh else None
-        return lambda logits, target: _known(
-            binary_cross_entropy_with_logits(
-                logits, target.nan_to_num(0.0), pos_weight=weight, reduction="none"
-            ),
-            target,
-        )
+
+    def __init__(self, data: GraphDataset, trains: Sequence[Tensor], *, weigh: bool) -> None:
+        self.task, self.runs = data.schema.task, len(trains)
+        parts = [data.y[train.to(data.y.device)] for train in trains]
+        self.shift: Tensor | None = None
+        """Of a regression, the mean of each target, [R, T]."""
+        self.scale: Tensor | None = None
+        """Of a regression, the deviation of each target, in which errors count, [R, T]."""
+        self.weight: Tensor | None = None
+        """Of each class, [R, classes], or of the positives of each task, [R, T]."""
+        if self.task == "regression":
+            self.shift = torch.stack([y.nanmean(0).nan_to_num(0.0) for y in parts])
+            self.scale = torch.stack([_deviation(y) for y in parts])
+        elif weigh and self.task == "classes":
+            classes = data.schema.num_outputs
+            self.weight = torch.stack([_class_weights(y, classes) for y in parts])
+        elif weigh:
+            self.weight = torch.stack([_positive_weights(y) for y in parts])
+
+    def __call__(self, logits: Tensor, y: Tensor, present: Tensor | None = None) -> Tensor:
+        """Give the mean loss of each run, [R].
+
+        Args:
+            logits: Of the graphs of all runs, run after run, [RG, outputs].
+            y: Their targets, [RG] or [RG, T].
+            present: Which of them count, bool [RG]; without it, all.
+        """
+        logits, y = (part.unflatten(0, (self.runs, -1)) for part in (logits, y))
+        if self.task == "classes":
+            each, counts = self._by_class(logits, y)
+        else:
+            each, counts = self._by_task(logits, y)
+        if present is not None:
+            counts = counts * present.view(self.runs, -1, *(1,) * (counts.dim() - 2))
+        each, counts = each.flatten(1), counts.flatten(1)
+        total = counts.sum(1)
+        return (each * counts).sum(1) / torch.where(total > 0, total, 1)
+
+    def _by_class(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        each = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+        if self.weight is None:
+            return each, torch.ones_like(each)
+        return each, self.weight.to(each.dtype).gather(1, y)
+
+    def _by_task(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        known, target = ~y.isnan(), y.nan_to_num(0.0)
+        if self.scale is not None:
+            unit = self.scale.to(logits.dtype).unsqueeze(1)
+            return mse_loss(logits / unit, target / unit, reduction="none"), known
+        weight = None if self.weight is None else self.weight.unsqueeze(1)
+        each = binary_cross_entropy_with_logits(logits, target, pos_weight=weight, reduction="none")
+        return each, known
+
+
+def _deviation(y: Tensor) -> Tensor:
     std = (y - y.nanmean(0)).square().nanmean(0).sqrt()
-    with torch.no_grad():
-        shift.copy_(y.nanmean(0).nan_to_num(0.0))
-        scale.copy_(torch.where(std > 0, std, 1.0))
-    unit = scale.clone()
-    return lambda outputs, target: _known(
-        mse_loss(outputs / unit, target.nan_to_num(0.0) / unit, reduction="none"), target
-    )
-
-
-def _known(loss: Tensor, target: Tensor) -> Tensor:
-    known = ~target.isnan()
-    return (loss * known).sum() / known.sum().clamp(min=1)
+    return torch.where(std > 0, std, 1.0)
 
 
 def _class_weights(y: Tensor, classes: int) -> Tensor:

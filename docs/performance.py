@@ -1,0 +1,199 @@
+"""Print docs/performance.md, made from results/bench/*.jsonl; a test compares.
+
+`make performance` makes it anew.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gtpool.speed.show import MISSING, SHEETS, Row, device_name, evidence, newest
+
+RESULTS = Path(__file__).parent.parent / "results" / "bench"
+TEXT = {
+    "",
+    "dataset",
+    "network",
+    "loop",
+    "method",
+    "layer",
+    "case",
+    "back-end",
+    "sampler",
+    "command",
+}
+"""Headings of words; under the others stand numbers."""
+INTRO = """\
+# Performance
+
+This page is made from `results/bench/` by `make performance`: the newest row of each case and
+machine. Each ratio is between two things that were measured in the same run on the same machine, in
+turns. `make bench` measures on a CPU, `gtpool bench --device cuda` on a GPU. What was not measured
+is shown as missing.
+"""
+WORDS = {
+    "speed": """\
+## The paper's speed table
+
+Forward and backward pass of a batch of 128 graphs, median and standard deviation over rounds in
+which every network has its turn. The rivals are PyG's own layers: three GCN layers with the pooler
+after each, ratio .5, maximum and mean read out and added up; GMT reads out once after the third.
+Batches lie on the device already: gathering them counts for nobody. A captured step is one CUDA
+graph of forward, backward, clip and Adam: all of it counts, against forward and backward alone of
+the others. A speed-up above 1 is faster than SAGPool_h; "published" is the paper's own, on an RTX
+2080 Ti.
+""",
+    "step": """\
+## A whole training step
+
+Forward, backward, clip and Adam (fused), at one width for all.
+""",
+    "scalability": """\
+## The paper's scalability table
+
+Erdős–Rényi graphs, forward and backward: time and peak memory. The paper does not say how many
+graphs or which width it took; here it is width 128, one graph on a CPU and eight on a GPU. Memory
+is what the passes add to the peak of a process of their own on a CPU, and all that was allocated on
+a GPU. 11 GB is the paper's card. A cell no smaller than one that failed is not tried.
+""",
+    "roofline": """\
+## How far from the floor
+
+The training step of GTPool-V on PROTEINS. Operations and bytes are counted from the sizes of the
+batch (`gtpool.speed.roofline.count_work` says how); the floor is the longer of the two at the rates
+that this machine reaches in a large matrix product and a large copy, measured in the same run.
+""",
+}
+
+
+class Brief(NamedTuple):
+    """A table of what the scripts in bench/ measure."""
+
+    file: str
+    title: str
+    keys: tuple[str, ...]
+    """What makes two rows the same case."""
+    columns: dict[str, str]
+    """Keys of a row and their headings."""
+
+
+BRIEFS = (
+    Brief(
+        "epoch",
+        "An epoch of training, one thread",
+        ("dataset", "network", "loop"),
+        {
+            "dataset": "dataset",
+            "network": "network",
+            "loop": "loop",
+            "parameters": "parameters",
+            "epoch_ms": "ms",
+            "to_pyg": "time to PyG's",
+        },
+    ),
+    Brief(
+        "methods",
+        "Every method, forward and backward of one batch, one thread",
+        ("dataset", "method"),
+        {
+            "dataset": "dataset",
+            "method": "method",
+            "parameters": "parameters",
+            "forward_ms": "forward, ms",
+            "backward_ms": "backward, ms",
+            "to_sagpool_h": "time to ours of sagpool_h",
+            "peak_mb": "peak, MB",
+        },
+    ),
+    Brief(
+        "layers",
+        "One pooling layer, ours and PyG's, forward and backward",
+        ("dataset", "layer"),
+        {"dataset": "dataset", "layer": "layer", "ours_ms": "ours, ms", "pyg_ms": "PyG, ms"},
+    ),
+    Brief(
+        "attention",
+        "Attention back-ends, forward and backward",
+        ("case", "heads", "backend"),
+        {"case": "case", "heads": "heads", "backend": "back-end", "ms": "ms", "mb": "MB"},
+    ),
+    Brief(
+        "sample",
+        "Samplers",
+        ("case", "sampler"),
+        {
+            "case": "case",
+            "sampler": "sampler",
+            "ms": "ms",
+            "times_faster_than_pyg_topk": "times faster than PyG's top-k",
+        },
+    ),
+    Brief(
+        "take",
+        "Batches by `take` and by PyG's DataLoader",
+        ("dataset", "threads"),
+        {
+            "dataset": "dataset",
+            "threads": "threads",
+            "take_ms": "take, ms a batch",
+            "pyg_ms": "PyG, ms a batch",
+            "ratio": "PyG / take",
+        },
+    ),
+    Brief(
+        "take",
+        "A packed dataset in memory, and PyG's graphs",
+        ("dataset",),
+        {
+            "dataset": "dataset",
+            "packed_mb": "packed, MB",
+            "pyg_mb": "PyG, MB",
+            "share": "packed / PyG",
+        },
+    ),
+    Brief("start", "Start of the program", ("command",), {"command": "command", "ms": "ms"}),
+)
+
+
+def page(folder: Path = RESULTS) -> str:
+    """Give the page in Markdown."""
+    parts = [INTRO]
+    for what, words in WORDS.items():
+        parts.append(words)
+        for sheet in SHEETS[what](_read(folder, what), full=True):
+            parts += [f"### {sheet.title}", _table(sheet.headings, sheet.lines)]
+            parts.append(evidence(sheet.rows))
+    parts.append("## Parts")
+    for brief in BRIEFS:
+        parts += _brief(folder, brief)
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _brief(folder: Path, brief: Brief) -> list[str]:
+    rows = [row for row in _read(folder, brief.file) if set(brief.columns) <= set(row)]
+    rows = [{**row, "machine": device_name(row)} for row in rows]
+    found = list(newest(rows, "machine", *brief.keys).values())
+    lines = [[_cell(row[key]) for key in brief.columns] for row in found]
+    table = _table(tuple(brief.columns.values()), lines) if lines else f"{MISSING}."
+    return [f"### {brief.title}", table, evidence(found)]
+
+
+def _read(folder: Path, name: str) -> list[Row]:
+    path = folder / f"{name}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [headings, ["---" if head in TEXT else "--:" for head in headings], *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(*map(Path, sys.argv[1:])))

@@ -1,0 +1,77 @@
+"""A trained classifier as a ``torch.export`` program, for batches of a declared capacity."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from gtpool.graph import Capacity, FixedBatch, Links, Rows
+from gtpool.model.classifier import Classifier
+from gtpool.model.stack import Stack
+from gtpool.ops.static_plan import rows_of
+from gtpool.ops.steps import plain
+
+
+def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> ExportedProgram:
+    """Export a classifier; the program takes the tensors that ``inputs_of`` gives, in that order.
+
+    It needs no gtpool where it runs: plain PyTorch operations, shapes fixed by the capacity.
+
+    Args:
+        model: The trained classifier, on a CPU.
+        capacity: What a batch may hold.
+        longest: Nodes of the largest graph there can be.
+
+    Example:
+        >>> from gtpool.spec import ModelSpec, ShapeSpec
+        >>> model = Classifier(ModelSpec(width=8, levels=1), ShapeSpec(outputs=2, node_width=3))
+        >>> program = export_classifier(model, Capacity.rounded(2, [10, 5], 20), 8)
+        >>> inputs_of(empty_batch(model, Capacity.rounded(2, [10, 5], 20)))[0].shape
+        torch.Size([64, 3])
+    """
+    module = _Flat(model, longest).eval()
+    with torch.no_grad():
+        return torch.export.export(module, inputs_of(empty_batch(model, capacity)))
+
+
+def inputs_of(batch: FixedBatch) -> tuple[Tensor, ...]:
+    """List what an exported program takes: features, both ends of edges, then the plan.
+
+    Of each level the plan has the first row and the nodes of each graph, and the graph of each row.
+    """
+    levels = (part for rows in batch.levels for part in rows)
+    return batch.x, batch.links.source, batch.links.sink, *levels
+
+
+def empty_batch(model: Classifier, capacity: Capacity) -> FixedBatch:
+    """Make a batch of some capacity that holds no graphs."""
+    sizes = torch.zeros(1, capacity.graphs, dtype=torch.long)
+    levels = tuple(rows_of(sizes.clone(), rows) for rows in capacity.nodes)
+    width = sum(model.shape.node_categories) or model.shape.node_width
+    # Two tensors, not one twice: export would take them for one input.
+    source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
+    return _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
+
+
+class _Flat(nn.Module):
+    """The static network with plain tensors for a batch."""
+
+    def __init__(self, model: Classifier, longest: int) -> None:
+        super().__init__()
+        self.stack = Stack([model], longest)
+        self.stack.steps = plain()
+
+    def forward(self, x: Tensor, source: Tensor, sink: Tensor, *plan: Tensor) -> Tensor:
+        levels = tuple(Rows(*plan[at : at + 3]) for at in range(0, len(plan), 3))
+        return cast("Tensor", self.stack(_batch(x, source, sink, levels)))
+
+
+def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[Rows]) -> FixedBatch:
+    """Make a batch of what the plain steps read; they do not walk along edges."""
+    rows = torch.arange(x.size(0), device=x.device)
+    own = torch.where(levels[0].batch < levels[0].size.numel(), rows, -1)
+    links = Links(source, sink, own, own, source, own, own, own, own)
+    present = levels[0].size > 0
+    return FixedBatch(x, links, tuple(levels), present.long(), present)

@@ -1,0 +1,200 @@
+"""Sums over neighbours at any level of a batch of fixed capacity, and their transposes, on a GPU.
+
+One program sums into one row, a slice of its edges at a time, so no two programs write to one place
+and a row with many neighbours delays no other. An edge joins rows of level 0: ``origin`` leads from
+a row to its edges, ``place`` from the far end of an edge back to a row, or to none.
+"""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# A kernel is Triton's language, which Python's types do not describe.
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from gtpool.graph import Links
+
+
+def root_degrees(links: Links) -> Tensor:
+    """Give (1 + in-edges from other nodes) ** -0.5 of each row, 0 on padding, float32 [N]."""
+    num_rows = links.origin.numel()
+    root = torch.empty(num_rows, device=links.origin.device)
+    edges = _slice_of(links, 128)
+    rows = 256 // edges
+    _count[(triton.cdiv(num_rows, rows),)](
+        root,
+        links.source,
+        links.begin,
+        links.end,
+        links.origin,
+        links.place,
+        num_rows,
+        ROWS=rows,
+        EDGES=edges,
+        num_warps=2,
+    )
+    return root
+
+
+def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
+    """Sum as a GCN does: s_i (s_i x_i + sum of s_j x_j over edges j -> i, j != i), [N, D].
+
+    Args:
+        x: Features of the rows, [N, D]; padding is not read.
+        scale: The s, of :func:`root_degrees`, [N]; it gets no gradient.
+        links: The edges.
+    """
+    return _NeighbourSum.apply(x, scale, links)
+
+
+def gin_sum(x: Tensor, links: Links) -> Tensor:
+    """Sum as a GIN does: x_i + sum of x_j over all edges j -> i, self-loops among them, [N, D]."""
+    return _NeighbourSum.apply(x, None, links)
+
+
+# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
+# its annotations do not say: hence Any and the override ignored.
+
+
+class _NeighbourSum(Function):
+    """A sum over in-edges; its backward pass is the same sum over out-edges."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        scale: Tensor | None,
+        links: Links,
+    ) -> Tensor:
+        ctx.save_for_backward(scale)
+        ctx.links = links
+        return _sum_in(x, scale, links)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        (scale,) = ctx.saved_tensors
+        return _sum_out(d_out, scale, ctx.links), None, None
+
+
+def _sum_in(x: Tensor, scale: Tensor | None, links: Links) -> Tensor:
+    return _launch(x, scale, links, links.source, links.begin, links.end)
+
+
+def _sum_out(x: Tensor, scale: Tensor | None, links: Links) -> Tensor:
+    return _launch(x, scale, links, links.target, links.out_begin, links.out_end)
+
+
+def _launch(
+    x: Tensor, scale: Tensor | None, links: Links, far_end: Tensor, begin: Tensor, end: Tensor
+) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    num_rows, width = x.shape
+    columns = max(16, min(128, triton.next_power_of_2(width)))
+    edges = _slice_of(links, 32)
+    _sum[(num_rows, triton.cdiv(width, columns))](
+        x,
+        scale,
+        out,
+        far_end,
+        begin,
+        end,
+        links.origin,
+        links.place,
+        SCALED=scale is not None,
+        EXACT=tl.float64 if x.dtype == torch.float64 else tl.float32,
+        WIDTH=width,
+        EDGES=edges,
+        COLUMNS=columns,
+        num_warps=max(1, edges * columns // 1024),
+    )
+    return out
+
+
+def _slice_of(links: Links, most: int) -> int:
+    """Choose how many edges to load at a time: most rows should need one slice."""
+    mean = links.source.numel() // links.begin.numel()
+    return max(8, min(most, triton.next_power_of_2(2 * mean)))
+
+
+@triton.jit
+def _count(
+    root_ptr: tl.tensor,
+    source_ptr: tl.tensor,
+    begin_ptr: tl.tensor,
+    end_ptr: tl.tensor,
+    origin_ptr: tl.tensor,
+    place_ptr: tl.tensor,
+    num_rows: int,
+    ROWS: tl.constexpr,
+    EDGES: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    origin = tl.load(origin_ptr + row, mask=row < num_rows, other=-1)
+    begin = tl.load(begin_ptr + origin, mask=origin >= 0, other=0)
+    end = tl.load(end_ptr + origin, mask=origin >= 0, other=0)
+    total = tl.zeros((ROWS, EDGES), tl.int32)
+    for past in range(0, tl.max(end - begin, 0), EDGES):
+        edge = begin[:, None] + past + tl.arange(0, EDGES)[None, :]
+        within = edge < end[:, None]
+        source = tl.load(source_ptr + edge, mask=within, other=0)
+        near = tl.load(place_ptr + source, mask=within, other=-1)
+        total += ((near >= 0) & (near != row[:, None])).to(tl.int32)
+    degree = 1 + tl.sum(total, 1)
+    root = tl.where(origin >= 0, tl.rsqrt(degree.to(tl.float32)), 0.0)
+    tl.store(root_ptr + row, root, mask=row < num_rows)
+
+
+@triton.jit
+def _sum(  # noqa: PLR0917
+    x_ptr: tl.tensor,
+    scale_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    far_end_ptr: tl.tensor,
+    begin_ptr: tl.tensor,
+    end_ptr: tl.tensor,
+    origin_ptr: tl.tensor,
+    place_ptr: tl.tensor,
+    SCALED: tl.constexpr,
+    EXACT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EDGES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    origin = tl.load(origin_ptr + row)
+    begin = tl.load(begin_ptr + origin, mask=origin >= 0, other=0)
+    end = tl.load(end_ptr + origin, mask=origin >= 0, other=0)
+    total = tl.zeros((EDGES, COLUMNS), EXACT)
+    for first in range(begin, end, EDGES):
+        edge = first + tl.arange(0, EDGES)
+        far = tl.load(far_end_ptr + edge, mask=edge < end, other=0)
+        near = tl.load(place_ptr + far, mask=edge < end, other=-1)
+        counts = near >= 0
+        if SCALED:
+            counts &= near != row
+        mask = counts[:, None] & (column < WIDTH)[None, :]
+        part = tl.load(x_ptr + near[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
+        part = part.to(EXACT)
+        if SCALED:
+            part *= tl.load(scale_ptr + near, mask=counts, other=0.0)[:, None]
+        total += part
+    at = row * WIDTH + column
+    own = tl.load(x_ptr + at, mask=column < tl.where(origin >= 0, WIDTH, 0), other=0.0).to(EXACT)
+    out = tl.sum(total, 0)
+    if SCALED:
+        scale = tl.load(scale_ptr + row, mask=origin >= 0, other=0.0)
+        out = scale * (scale * own + out)
+    else:
+        out += own
+    tl.store(out_ptr + at, out, mask=column < WIDTH)

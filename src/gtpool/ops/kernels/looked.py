@@ -1,0 +1,93 @@
+"""Attention of which every row is scored and only some may be kept, by kernels of a GPU."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from gtpool.graph import Level, Rows
+from gtpool.ops.kernels.attention import attend, attend_backward, edge_weights
+from gtpool.ops.sample import kept_counts
+from gtpool.ops.segment import plan
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The attention of a batch, with the face of ``gtpool.ops.attention_streamed.Streamed``."""
+
+    level: Level
+    rows_of_all: Rows
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    """[N, H, C]."""
+    lse: Tensor
+    """[N, H]."""
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Self:
+        """Attend in the type of q: q, k and v are [N, H, C]."""
+        layout = _rows(level)
+        q, k, v = (part.to(q.dtype).contiguous() for part in (q, k, v))
+        return cls(level, layout, q, k, v, *attend(q, k, v, layout, q.size(-1) ** -0.5))
+
+    def project(self, near: Tensor, theta: Tensor) -> Tensor:
+        """Give the output times a vector a head, A V theta, [N, H]."""
+        del near
+        return (self.out * theta).sum(-1)
+
+    def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
+        """Give the weight that the target of each edge gives its source, [E, H]."""
+        ends = torch.stack([source, target])
+        return edge_weights(self.q, self.k, self.lse, ends, self.q.size(-1) ** -0.5)
+
+    def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
+        """Give the output of some nodes, [K, H, C], with gradients for their rows alone."""
+        after = _rows(plan(kept_counts(self.level.sizes, ratio), kept.device))
+        return _KeptRows.apply(q, k, v, kept, self, after)  # pyright: ignore[reportReturnType]
+
+
+def _rows(level: Level) -> Rows:
+    """Bring a layout to the device."""
+    parts = torch.stack([level.ptr[:-1], level.sizes]).to(level.batch.device, non_blocking=True)
+    return Rows(parts[0], parts[1], level.batch)
+
+
+# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
+# its annotations do not say: hence Any and the override ignored.
+
+
+class _KeptRows(Function):
+    """Rows of an output that is known, and the gradients that go through them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kept: Tensor,
+        looked: Looked,
+        after: Rows,
+    ) -> Tensor:
+        del q, k, v  # known since the look
+        out = looked.out.index_select(0, kept)
+        ctx.save_for_backward(looked.q, looked.k, looked.v, out, looked.lse, kept)
+        ctx.layout = looked.rows_of_all, after
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse, kept = ctx.saved_tensors
+        layout, after = ctx.layout
+        parts = (q, k, v, out, lse, d_out.to(out.dtype).contiguous(), layout, q.size(-1) ** -0.5)
+        d_q, d_k, d_v = attend_backward(*parts, kept=kept, kept_rows=after).unbind(1)
+        return d_q.index_select(0, kept), d_k, d_v, None, None, None

@@ -1,0 +1,195 @@
+"""Gathering a batch of fixed capacity on a GPU, each part in one launch."""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false
+# A kernel is Triton's language, which Python's types do not describe.
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gtpool.graph import Rows
+from gtpool.ops import static_plan
+
+_PLACES = 2048
+"""Places for graphs that one program looks through."""
+_BLOCK = 128
+
+
+def lay_out(index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: int) -> Rows:
+    """Lay out graphs by their counts, each run in so many rows; see ``static_plan``."""
+    runs, places = index.shape
+    if places > _PLACES or len(set(ratios)) > 1:
+        return static_plan.lay_out(index, counts, ratios, capacity)
+    start, size = (index.new_empty(runs * places) for _ in range(2))
+    batch = index.new_empty(runs * capacity)
+    ratio = ratios[0] if ratios else 1.0
+    share = Fraction(1) if isinstance(ratio, int) else Fraction(str(ratio))
+    wide = triton.next_power_of_2(places)
+    rows = max(16, min(_BLOCK, 2**15 // wide))
+    _lay_out[runs, triton.cdiv(capacity, rows)](
+        index,
+        counts,
+        start,
+        size,
+        batch,
+        places,
+        capacity,
+        runs * places,
+        MOST=ratio if isinstance(ratio, int) else 0,
+        UP=share.numerator,
+        DOWN=share.denominator,
+        TIMES=len(ratios),
+        PLACES=wide,
+        ROWS=rows,
+    )
+    return Rows(start, size, batch)
+
+
+def place(rows: Rows, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """Number each row in the whole dataset and in the batch, -1 on padding, [N] each."""
+    count = rows.batch.numel()
+    number, own = torch.empty_like(rows.batch), torch.empty_like(rows.batch)
+    grid = (triton.cdiv(count, _BLOCK),)
+    parts = (rows.start, rows.batch, index, first, number, own)
+    _place[grid](*parts, count, rows.size.numel(), ROWS=_BLOCK)
+    return number, own
+
+
+def shift(values: Tensor, number: Tensor, rows: Rows, by: Tensor) -> Tensor:
+    """Look values up by number and add what their graph has, -1 where the number is -1, [N]."""
+    out, count = torch.empty_like(number), number.numel()
+    grid = (triton.cdiv(count, _BLOCK),)
+    _shift[grid](values, number, rows.batch, by, out, count, ROWS=_BLOCK)
+    return out
+
+
+def compose(outer: Tensor, inner: Tensor) -> Tensor:
+    """Look ``outer`` up at ``inner``, -1 where that is -1."""
+    out, count = torch.empty_like(inner), inner.numel()
+    _compose[(triton.cdiv(count, _BLOCK),)](outer, inner, out, count, ROWS=_BLOCK)
+    return out
+
+
+def bring(x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor:
+    """Take rows of the dataset as floats, zeros where the number is -1, [N, F]."""
+    count, width = number.numel(), x.size(1)
+    out = torch.empty(count, width, dtype=dtype, device=x.device)
+    columns = max(16, min(128, triton.next_power_of_2(width)))
+    rows = 1024 // columns
+    grid = triton.cdiv(count, rows), triton.cdiv(width, columns)
+    _bring[grid](x, number, out, count, WIDTH=width, ROWS=rows, COLUMNS=columns)
+    return out
+
+
+@triton.jit
+def _lay_out(  # noqa: PLR0917
+    index_ptr: tl.tensor,
+    counts_ptr: tl.tensor,
+    start_ptr: tl.tensor,
+    size_ptr: tl.tensor,
+    batch_ptr: tl.tensor,
+    places: int,
+    capacity: int,
+    nowhere: int,
+    MOST: tl.constexpr,
+    UP: tl.constexpr,
+    DOWN: tl.constexpr,
+    TIMES: tl.constexpr,
+    PLACES: tl.constexpr,
+    ROWS: tl.constexpr,
+) -> None:
+    run = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, PLACES)
+    within = place < places
+    graph = tl.load(index_ptr + run * places + place, mask=within, other=-1)
+    size = tl.load(counts_ptr + graph, mask=graph >= 0, other=0)
+    for _ in tl.static_range(TIMES):
+        size = tl.minimum(size, MOST) if MOST > 0 else (size * UP + (DOWN - 1)) // DOWN
+    end = tl.cumsum(size, 0)
+    if tl.program_id(1) == 0:
+        tl.store(start_ptr + run * places + place, end - size + run * capacity, mask=within)
+        tl.store(size_ptr + run * places + place, size, mask=within)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    passed = (end[None, :] <= row[:, None]) & within[None, :]
+    nth = tl.sum(passed.to(tl.int32), 1)
+    batch = tl.where(nth < places, nth + run * places, nowhere)
+    tl.store(batch_ptr + run * capacity + row, batch, mask=row < capacity)
+
+
+@triton.jit
+def _place(
+    start_ptr: tl.tensor,
+    batch_ptr: tl.tensor,
+    index_ptr: tl.tensor,
+    first_ptr: tl.tensor,
+    number_ptr: tl.tensor,
+    own_ptr: tl.tensor,
+    count: int,
+    graphs: int,
+    ROWS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    graph = tl.load(batch_ptr + row, mask=row < count, other=graphs)
+    real = graph < graphs
+    which = tl.load(index_ptr + graph, mask=real, other=0)
+    first = tl.load(first_ptr + which, mask=real, other=0)
+    start = tl.load(start_ptr + graph, mask=real, other=0)
+    tl.store(number_ptr + row, tl.where(real, first + row - start, -1), mask=row < count)
+    tl.store(own_ptr + row, tl.where(real, row, -1), mask=row < count)
+
+
+@triton.jit
+def _shift(
+    values_ptr: tl.tensor,
+    number_ptr: tl.tensor,
+    batch_ptr: tl.tensor,
+    by_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    count: int,
+    ROWS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    number = tl.load(number_ptr + row, mask=row < count, other=-1)
+    real = number >= 0
+    value = tl.load(values_ptr + number, mask=real, other=0)
+    graph = tl.load(batch_ptr + row, mask=real, other=0)
+    by = tl.load(by_ptr + graph, mask=real, other=0)
+    tl.store(out_ptr + row, tl.where(real, value + by, -1), mask=row < count)
+
+
+@triton.jit
+def _compose(
+    outer_ptr: tl.tensor,
+    inner_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    count: int,
+    ROWS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inner = tl.load(inner_ptr + row, mask=row < count, other=-1)
+    outer = tl.load(outer_ptr + inner, mask=inner >= 0, other=-1)
+    tl.store(out_ptr + row, outer, mask=row < count)
+
+
+@triton.jit
+def _bring(
+    x_ptr: tl.tensor,
+    number_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    count: int,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    number = tl.load(number_ptr + row, mask=row < count, other=-1)
+    real = (number >= 0)[:, None] & (column < WIDTH)
+    part = tl.load(x_ptr + number[:, None] * WIDTH + column, mask=real, other=0)
+    written = (row < count)[:, None] & (column < WIDTH)
+    tl.store(out_ptr + row[:, None] * WIDTH + column, part, mask=written)

@@ -1,0 +1,235 @@
+"""Reading graphs out of a batch of fixed capacity, and moving rows to the next level, on a GPU."""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# A kernel is Triton's language, which Python's types do not describe.
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from gtpool.graph import Rows
+
+
+def mean_max(x: Tensor, rows: Rows) -> Tensor:
+    """Give the mean and the maximum of each graph's rows, zeros where it has none, [RG, 2D].
+
+    The gradient of a maximum is shared evenly by the rows that reach it.
+
+    Args:
+        x: Features of the rows, [N, D]; padding is not read.
+        rows: Where the graphs are.
+    """
+    return _MeanMax.apply(x, rows)
+
+
+def take(x: Tensor, kept: Tensor, number: Tensor) -> Tensor:
+    """Bring rows to the next level: x[kept], zeros where ``kept`` is -1, [N, D] -> [K, D].
+
+    Args:
+        x: Features of the rows, [N, D].
+        kept: Row of ``x`` for each row of the next level, -1 on padding, [K].
+        number: Row of the next level for each row of ``x``, -1 if it has none, [N].
+    """
+    return _Take.apply(x, kept, number)
+
+
+# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
+# its annotations do not say: hence Any and the override ignored.
+
+
+class _MeanMax(Function):
+    """Forward: a program a graph. Backward: each row reads what its graph was given."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        rows: Rows,
+    ) -> Tensor:
+        x = x.contiguous()
+        num_graphs, (num_rows, width) = rows.size.numel(), x.shape
+        out = x.new_empty(num_graphs, 2 * width)
+        ties = rows.size.new_empty((num_graphs, width), dtype=torch.int32)
+        height = max(8, min(64, triton.next_power_of_2(num_rows // num_graphs)))
+        columns = 32  # narrow: a few graphs still fill a GPU
+        _read[(num_graphs, triton.cdiv(width, columns))](
+            x,
+            out,
+            ties,
+            rows.start,
+            rows.size,
+            EXACT=_exact(x),
+            WIDTH=width,
+            ROWS=height,
+            COLUMNS=columns,
+            num_warps=2,
+        )
+        ctx.save_for_backward(x, out, ties)
+        ctx.rows = rows
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        x, out, ties = ctx.saved_tensors
+        d_x = torch.empty_like(x)
+        height, columns = _tile(x.size(1))
+        grid = triton.cdiv(x.size(0), height), triton.cdiv(x.size(1), columns)
+        _spread[grid](
+            d_out.contiguous(),
+            x,
+            out,
+            ties,
+            ctx.rows.size,
+            ctx.rows.batch,
+            d_x,
+            x.size(0),
+            ctx.rows.size.numel(),
+            EXACT=_exact(x),
+            WIDTH=x.size(1),
+            ROWS=height,
+            COLUMNS=columns,
+        )
+        return d_x, None
+
+
+class _Take(Function):
+    """A gather both ways: a row of the next level has one origin, so no sums arise."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        kept: Tensor,
+        number: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(number)
+        return _gather(x, kept)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        (number,) = ctx.saved_tensors
+        return _gather(d_out, number), None, None
+
+
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    x = x.contiguous()
+    num_rows, width = index.numel(), x.size(1)
+    out = x.new_empty(num_rows, width)
+    height, columns = _tile(width)
+    grid = triton.cdiv(num_rows, height), triton.cdiv(width, columns)
+    _copy[grid](x, index, out, num_rows, WIDTH=width, ROWS=height, COLUMNS=columns)
+    return out
+
+
+def _tile(width: int) -> tuple[int, int]:
+    """Choose the rows and columns of a program that writes each entry once."""
+    columns = max(16, min(128, triton.next_power_of_2(width)))
+    return 1024 // columns, columns
+
+
+def _exact(x: Tensor) -> tl.dtype:
+    """Choose what to sum in."""
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
+
+
+@triton.jit
+def _read(
+    x_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    ties_ptr: tl.tensor,
+    start_ptr: tl.tensor,
+    size_ptr: tl.tensor,
+    EXACT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    graph = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < WIDTH
+    start, size = tl.load(start_ptr + graph), tl.load(size_ptr + graph)
+    total = tl.zeros((COLUMNS,), EXACT)
+    top = tl.full((COLUMNS,), float("-inf"), EXACT)
+    ties = tl.zeros((COLUMNS,), tl.int32)
+    for first in range(0, size, ROWS):
+        row = first + tl.arange(0, ROWS)
+        mask = (row < size)[:, None] & inside[None, :]
+        at = (start + row)[:, None] * WIDTH + column[None, :]
+        part = tl.load(x_ptr + at, mask=mask, other=float("-inf")).to(EXACT)
+        total += tl.sum(tl.where(mask, part, 0.0), 0)
+        higher = tl.maximum(top, tl.max(part, 0))
+        reached = tl.sum((mask & (part == higher[None, :])).to(tl.int32), 0)
+        ties = tl.where(higher > top, reached, ties + reached)
+        top = higher
+    mean = total / tl.maximum(size, 1).to(EXACT)
+    top = tl.where(size > 0, top, 0.0)
+    at = graph * 2 * WIDTH + column
+    tl.store(out_ptr + at, mean, mask=inside)
+    tl.store(out_ptr + at + WIDTH, top, mask=inside)
+    tl.store(ties_ptr + graph * WIDTH + column, ties, mask=inside)
+
+
+@triton.jit
+def _spread(  # noqa: PLR0917
+    d_out_ptr: tl.tensor,
+    x_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    ties_ptr: tl.tensor,
+    size_ptr: tl.tensor,
+    batch_ptr: tl.tensor,
+    d_x_ptr: tl.tensor,
+    num_rows: int,
+    num_graphs: int,
+    EXACT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    graph = tl.load(batch_ptr + row, mask=row < num_rows, other=num_graphs)
+    real = graph < num_graphs
+    size = tl.load(size_ptr + graph, mask=real, other=1).to(EXACT)
+    mask = real[:, None] & (column < WIDTH)
+    at = row[:, None] * WIDTH + column
+    read = graph[:, None] * (2 * WIDTH) + column  # its mean; its maximum stands WIDTH further
+    d_mean = tl.load(d_out_ptr + read, mask=mask, other=0.0).to(EXACT)
+    d_top = tl.load(d_out_ptr + read + WIDTH, mask=mask, other=0.0).to(EXACT)
+    top = tl.load(out_ptr + read + WIDTH, mask=mask, other=0.0).to(EXACT)
+    ties = tl.load(ties_ptr + graph[:, None] * WIDTH + column, mask=mask, other=1)
+    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(EXACT)
+    d_x = d_mean / size[:, None] + tl.where(x == top, d_top / ties.to(EXACT), 0.0)
+    written = (row < num_rows)[:, None] & (column < WIDTH)
+    tl.store(d_x_ptr + at, d_x, mask=written)
+
+
+@triton.jit
+def _copy(
+    x_ptr: tl.tensor,
+    index_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    num_rows: int,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    index = tl.load(index_ptr + row, mask=row < num_rows, other=-1)
+    mask = (index >= 0)[:, None] & (column < WIDTH)
+    part = tl.load(x_ptr + index[:, None] * WIDTH + column, mask=mask, other=0.0)
+    written = (row < num_rows)[:, None] & (column < WIDTH)
+    tl.store(out_ptr + row[:, None] * WIDTH + column, part, mask=written)

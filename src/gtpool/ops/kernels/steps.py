@@ -1,0 +1,148 @@
+"""The functions of ``gtpool.ops.static`` by Triton kernels, with the gradients that they need."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from gtpool.graph import Links, Rows
+from gtpool.ops import static
+from gtpool.ops.kernels import aggregate, attention, dropout, plan, readout, score, wheel
+from gtpool.ops.sample import Order
+from gtpool.ops.steps import Chosen
+
+LONGEST = 4096
+"""Nodes of the largest graph whose wheel one program turns."""
+
+lay_out, place, shift, bring = plan.lay_out, plan.place, plan.shift, plan.bring
+drop = dropout.drop
+gcn_sum, gin_sum, mean_max = aggregate.gcn_sum, aggregate.gin_sum, readout.mean_max
+
+
+def root_degrees(links: Links, rows: Rows, like: Tensor) -> Tensor:
+    """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
+    del rows, like
+    return aggregate.root_degrees(links)
+
+
+def attend(qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]:
+    """Let every row attend to the rows of its graph: out [N, H, C] and log-sum-exp [N, H]."""
+    del longest
+    return _Attend.apply(qkv, rows)  # pyright: ignore[reportReturnType]
+
+
+def attended_rows(
+    qkv: Tensor, out: Tensor, lse: Tensor, chosen: Chosen, rows: Rows, after: Rows
+) -> Tensor:
+    """Take the attended values of the kept rows, [K, H, C]; the gradient is for them alone."""
+    if out.requires_grad:  # the score has a gradient too: there is one for all rows
+        return static.attended_rows(qkv, out, lse, chosen, rows, after)
+    return _AttendedRows.apply(qkv, out, lse, chosen, rows, after)  # pyright: ignore[reportReturnType]
+
+
+def scores(
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    theta_global: Tensor,
+    theta_local: Tensor,
+    lam: float,
+    links: Links,
+    rows: Rows,
+) -> Tensor:
+    """Score every row by equations (5) to (7) of GTPool with tanh, [N]."""
+    thetas = theta_global, theta_local
+    if torch.is_grad_enabled():
+        return static.scores(qkv, out, lse, *thetas, lam, links, rows)
+    q, k, v = qkv.unbind(1)
+    return score.node_scores(q, k, v, out, lse, *thetas, lam, links, rows, q.size(-1) ** -0.5)
+
+
+def choose(
+    score: Tensor, rows: Rows, after: Rows, *, sampler: str, order: Order, longest: int
+) -> Chosen:
+    """Choose the rows that stay, as many of each graph as ``after`` says."""
+    if longest > LONGEST:
+        parts = (score, rows, after)
+        return static.choose(*parts, sampler=sampler, order=order, longest=longest)
+    return Chosen(
+        *wheel.sample(score.detach(), rows, after, sampler=sampler, order=order, longest=longest)
+    )
+
+
+def take(x: Tensor, chosen: Chosen) -> Tensor:
+    """Take the kept rows, zeros on padding, [N, D] -> [K, D]."""
+    return readout.take(x, chosen.kept, chosen.number)
+
+
+def follow(links: Links, chosen: Chosen) -> Links:
+    """Say where the ends of edges are after rows were dropped."""
+    return links._replace(
+        origin=plan.compose(links.origin, chosen.kept),
+        place=plan.compose(chosen.number, links.place),
+    )
+
+
+# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
+# its annotations do not say: hence Any and the override ignored.
+
+
+class _Attend(Function):
+    """Attention of all rows, and its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        q, k, v = qkv.unbind(1)
+        out, lse = attention.attend(q, k, v, rows, q.size(-1) ** -0.5)
+        ctx.save_for_backward(qkv, out, lse)
+        ctx.rows = rows
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor | None,
+        d_lse: Tensor | None,
+    ) -> tuple[Tensor, None]:
+        qkv, out, lse = ctx.saved_tensors
+        q, k, v = qkv.unbind(1)
+        d_out = torch.zeros_like(out) if d_out is None else d_out.contiguous()
+        scale = q.size(-1) ** -0.5
+        grad = attention.attend_backward(q, k, v, out, lse, d_out, ctx.rows, scale, d_lse=d_lse)
+        return grad, None
+
+
+class _AttendedRows(Function):
+    """Rows of what was attended, and the gradient of attention for these rows alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        qkv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        chosen: Chosen,
+        rows: Rows,
+        after: Rows,
+    ) -> Tensor:
+        pooled = take(out.flatten(1), chosen).unflatten(1, out.shape[1:])
+        ctx.save_for_backward(qkv, pooled, lse, chosen.kept)
+        ctx.layout = rows, after
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_pooled: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        qkv, pooled, lse, kept = ctx.saved_tensors
+        rows, after = ctx.layout
+        q, k, v = qkv.unbind(1)
+        parts = (q, k, v, pooled, lse, d_pooled.contiguous(), rows, q.size(-1) ** -0.5)
+        grad = attention.attend_backward(*parts, kept=kept, kept_rows=after)
+        return grad, *(None,) * 5

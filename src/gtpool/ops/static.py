@@ -1,0 +1,238 @@
+"""The steps of a network on a batch of fixed capacity: shapes never depend on the graphs.
+
+Plain PyTorch, which runs anywhere and can be compiled and exported; ``gtpool.ops.kernels.steps``
+has the same functions for a GPU. Edges are never filtered: one counts at a level where both its
+ends have a place.
+"""
+
+import torch
+from torch import Tensor
+
+from gtpool.graph import Links, Rows
+from gtpool.ops import attention
+from gtpool.ops.dropout import drop_by_key
+from gtpool.ops.sample import Order
+from gtpool.ops.static_plan import bring, compose, lay_out, place, shift
+from gtpool.ops.static_wheel import stays
+from gtpool.ops.steps import Chosen
+
+__all__ = [
+    "attend",
+    "attended_rows",
+    "bring",
+    "choose",
+    "drop",
+    "follow",
+    "gcn_sum",
+    "gin_sum",
+    "lay_out",
+    "maximum",
+    "mean",
+    "mean_max",
+    "place",
+    "root_degrees",
+    "scores",
+    "shift",
+    "take",
+    "total",
+]
+
+
+def root_degrees(links: Links, rows: Rows, like: Tensor) -> Tensor:
+    """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
+    del rows
+    _, target, counts = _ends(links, loops=False)
+    degree = like.new_ones(links.origin.numel()).index_add(0, target, counts.to(like.dtype))
+    return degree.rsqrt() * (links.origin >= 0)
+
+
+def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
+    """Multiply by D^(-1/2) (A + I) D^(-1/2), given ``root_degrees``, [N, D] -> [N, D]."""
+    source, target, counts = _ends(links, loops=False)
+    sent = x * scale.unsqueeze(1)
+    passed = sent.index_select(0, source) * counts.unsqueeze(1)
+    return sent.index_add(0, target, passed) * scale.unsqueeze(1)
+
+
+def gin_sum(x: Tensor, links: Links) -> Tensor:
+    """Add to each row the rows of its neighbours, [N, D] -> [N, D]."""
+    source, target, counts = _ends(links, loops=True)
+    return x.index_add(0, target, x.index_select(0, source) * counts.unsqueeze(1))
+
+
+def attend(qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]:
+    """Let every row attend to the rows of its graph: out [N, H, C] and log-sum-exp [N, H].
+
+    Args:
+        qkv: Queries, keys and values, [N, 3, H, C].
+        rows: The layout.
+        longest: Nodes of the largest graph there can be.
+    """
+    if not torch.compiler.is_compiling() and not qkv.is_cuda:
+        q, k, v = qkv.unbind(1)
+        return attention.attend(q, k, v, _pointers(rows))
+    slot = _slots(rows, longest)
+    places = rows.size.numel() * longest
+    padded = qkv.new_zeros(places + 1, *qkv.shape[1:]).index_copy(0, slot, qkv)[:places]
+    q, k, v = padded.unflatten(0, (-1, longest)).permute(2, 0, 3, 1, 4)  # [RG, H, longest, C]
+    absent = torch.arange(longest, device=qkv.device) >= rows.size.clamp(min=1).unsqueeze(1)
+    logits = (q @ k.mT * qkv.size(-1) ** -0.5).masked_fill(absent[:, None, None], -torch.inf)
+    lse = logits.logsumexp(-1)
+    out = (logits - lse.unsqueeze(-1)).exp() @ v
+    there = slot.clamp(max=places - 1)
+    out, lse = (part.transpose(1, 2).flatten(0, 1).index_select(0, there) for part in (out, lse))
+    return out, lse
+
+
+def attended_rows(
+    qkv: Tensor, out: Tensor, lse: Tensor, chosen: Chosen, rows: Rows, after: Rows
+) -> Tensor:
+    """Take the attended values of the kept rows, [K, H, C].
+
+    ``out`` and ``lse`` are what ``attend`` gave. The kernels have the gradient for these rows alone
+    here, and ask none of ``attend``.
+    """
+    del qkv, lse, rows, after
+    return take(out.flatten(1), chosen).unflatten(1, out.shape[1:])
+
+
+def scores(
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    theta_global: Tensor,
+    theta_local: Tensor,
+    lam: float,
+    links: Links,
+    rows: Rows,
+) -> Tensor:
+    """Score every row by equations (5) to (7) of GTPool with tanh, [N].
+
+    Args:
+        qkv: Queries, keys and values, [N, 3, H, C].
+        out: What they attend to, [N, H, C].
+        lse: Log-sum-exp of each row of logits, [N, H].
+        theta_global: Of each run, [R, H, C].
+        theta_local: Of each run, [R, H, C].
+        lam: Weight of the global score.
+        links: The edges.
+        rows: The layout.
+    """
+    del rows
+    q, k, v = qkv.unbind(1)
+    scale = q.size(-1) ** -0.5
+    source, target, counts = _ends(links, loops=False)
+    near = _by_run(v, theta_local)
+    product = (q.index_select(0, target) * k.index_select(0, source)).sum(-1) * scale
+    weight = (product - lse.index_select(0, target)).exp()
+    weight = torch.where(counts.unsqueeze(1), weight, 0.0)
+    local = ((q * k).sum(-1) * scale - lse).exp() * near
+    local = local.index_add(0, target, weight * near.index_select(0, source))
+    score = lam * _by_run(out, theta_global).tanh() + (1 - lam) * local.tanh()
+    return score.sum(1) * (links.origin >= 0)
+
+
+def choose(
+    score: Tensor, rows: Rows, after: Rows, *, sampler: str, order: Order, longest: int
+) -> Chosen:
+    """Choose the rows that stay, as many of each graph as ``after`` says.
+
+    Args:
+        score: Of each row, [N].
+        rows: The layout.
+        after: The layout of what stays.
+        sampler: A key of ``SAMPLERS``.
+        order: How nodes stand on the wheel.
+        longest: Nodes of the largest graph there can be.
+    """
+    del longest
+    stay = stays(score.detach(), rows, after.size, sampler=sampler, order=order)
+    row = torch.arange(score.numel(), device=score.device)
+    before = stay.cumsum(0) - stay.long()
+    shift = after.start - before.index_select(0, rows.start.clamp(max=score.numel() - 1))
+    graph = rows.batch.clamp(max=rows.size.numel() - 1)
+    number = torch.where(stay, before + shift.index_select(0, graph), -1)
+    kept = number.new_full((after.batch.numel() + 1,), -1)
+    kept = kept.index_copy(0, torch.where(stay, number, after.batch.numel()), row)[:-1]
+    return Chosen(torch.where(after.batch < after.size.numel(), kept, -1), number)
+
+
+def take(x: Tensor, chosen: Chosen) -> Tensor:
+    """Take the kept rows, zeros on padding, [N, D] -> [K, D]."""
+    there = (chosen.kept >= 0).unsqueeze(1)
+    return torch.where(there, x.index_select(0, chosen.kept.clamp(min=0)), 0.0)
+
+
+def follow(links: Links, chosen: Chosen) -> Links:
+    """Say where the ends of edges are after rows were dropped."""
+    return links._replace(
+        origin=compose(links.origin, chosen.kept), place=compose(chosen.number, links.place)
+    )
+
+
+def drop(x: Tensor, share: float, key: Tensor) -> Tensor:
+    """Drop a share of the entries of each run's rows by its key; see ``gtpool.ops.dropout``."""
+    return drop_by_key(x, share, key)
+
+
+def mean_max(x: Tensor, rows: Rows) -> Tensor:
+    """Set mean and maximum over the rows of each graph side by side, [N, D] -> [RG, 2D]."""
+    return torch.cat([mean(x, rows), maximum(x, rows)], 1)
+
+
+def total(x: Tensor, rows: Rows) -> Tensor:
+    """Add up the rows of each graph, [N, D] -> [RG, D]."""
+    sums = x.new_zeros(rows.size.numel() + 1, x.size(1))
+    return sums.index_add(0, rows.batch, x)[:-1]
+
+
+def mean(x: Tensor, rows: Rows) -> Tensor:
+    """Average the rows of each graph, zeros where it has none, [N, D] -> [RG, D]."""
+    return total(x, rows) / rows.size.clamp(min=1).unsqueeze(1)
+
+
+def maximum(x: Tensor, rows: Rows) -> Tensor:
+    """Take the largest entry of each column over the rows of each graph, [N, D] -> [RG, D]."""
+    real = (rows.batch < rows.size.numel()).unsqueeze(1)
+    lowest = x.new_full((rows.size.numel() + 1, x.size(1)), -torch.inf)
+    index = rows.batch.unsqueeze(1).expand_as(x)
+    # Padding of all runs meets in one place, where NaN of one would become a gradient of others.
+    most = lowest.scatter_reduce(0, index, torch.where(real, x, -torch.inf), "amax")[:-1]
+    return torch.where(rows.size.unsqueeze(1) > 0, most, 0.0)
+
+
+def _ends(links: Links, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Give both ends of each edge at this level, and whether it counts, [E] each.
+
+    What does not count joins rows that are spread out, so that no row is written by many.
+    """
+    ends = torch.stack([links.source, links.sink])
+    source, target = links.place.index_select(0, ends.clamp(min=0).flatten()).view_as(ends)
+    counts = (links.source >= 0) & (source >= 0) & (target >= 0)
+    if not loops:
+        counts = counts & (source != target)
+    spare = torch.arange(counts.numel(), device=counts.device) % links.origin.numel()
+    source, target = (torch.where(counts, end, spare) for end in (source, target))
+    return source, target, counts
+
+
+def _pointers(rows: Rows) -> Tensor:
+    """Delimit the graphs; a row of padding is one of its own, for padding as one may be large."""
+    row = torch.arange(rows.batch.numel() + 1)
+    graph = rows.batch.clamp(max=rows.size.numel() - 1)
+    start = rows.start.index_select(0, graph)
+    first = torch.where(rows.batch < rows.size.numel(), start, row[:-1])
+    return torch.cat([first.unique_consecutive(), row[-1:]])
+
+
+def _slots(rows: Rows, longest: int) -> Tensor:
+    """Give each row a place in [RG, longest], and padding one behind all, [N]."""
+    row = torch.arange(rows.batch.numel(), device=rows.batch.device)
+    graph = rows.batch.clamp(max=rows.size.numel() - 1)
+    slot = row + (graph * longest - rows.start.index_select(0, graph))
+    return torch.where(rows.batch < rows.size.numel(), slot, rows.size.numel() * longest)
+
+
+def _by_run(x: Tensor, theta: Tensor) -> Tensor:
+    """Multiply the rows of each run with its vector, [N, H, C] and [R, H, C] -> [N, H]."""
+    return (x.unflatten(0, (theta.size(0), -1)) * theta.unsqueeze(1)).sum(-1).flatten(0, 1)

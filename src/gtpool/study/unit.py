@@ -1,0 +1,124 @@
+"""One run: from a spec to a row."""
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from safetensors.torch import save
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.split import Split
+from gtpool.model.classifier import Classifier
+from gtpool.spec import RunSpec
+from gtpool.study.inputs import choose_split, load_data, shape_of
+from gtpool.study.row import blank, circumstances, numbers, opening
+from gtpool.study.store import Row, write_whole
+from gtpool.train.course import Epoch, Outcome, TrainingError, check_measurable
+from gtpool.train.fit import fit, predict, seeded
+
+
+def run_unit(
+    spec: RunSpec,
+    *,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    deterministic: bool = False,
+    artifact: Path | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> Row:
+    """Do one run and give its row; on a CPU the same spec gives the same numbers, bit for bit.
+
+    A run that cannot go on (the loss is not finite, the memory is full) gives a row of status
+    "failed"; what is wrong with the spec or the data raises.
+
+    Args:
+        spec: The run.
+        data_dir: Where to look first for a dataset known by name.
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+        deterministic: Forbid torch the algorithms that are not.
+        artifact: A file for the weights and the logits of the test part, as safetensors.
+        on_epoch: Called at the end of each epoch.
+    """
+    place = choose_device(device)
+    loaded = load_data(spec.data, data_dir)
+    split = choose_split(spec.split, loaded, data_dir)
+    data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
+    with settled(place, deterministic):
+        with seeded(spec.seed, torch.device("cpu")):
+            model = Classifier(spec.model, shape_of(data))
+        row = blank(spec) | opening(data, split, model)
+        start = perf_counter()
+        try:
+            check_measurable(data, split.test, "test")
+            model, data = model.to(place), data.to(place)
+            outcome = _drain(fit(model, data, split, spec.train, seed=spec.seed), on_epoch)
+        except (TrainingError, torch.OutOfMemoryError) as error:
+            row |= {"status": "failed", "error": str(error)}
+        else:
+            row |= numbers(outcome)
+            if artifact is not None:
+                write_whole(artifact, pack(model, data, split, spec))
+        return row | circumstances(place, perf_counter() - start)
+
+
+def choose_device(device: str) -> torch.device:
+    """Say where to run: "auto" is a GPU if there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {device!r} is asked for, but torch sees no such GPU here")
+    return place
+
+
+@contextmanager
+def settled(place: torch.device, deterministic: bool) -> Generator[None]:
+    """Hold torch to what makes a run repeatable, and put its settings back after.
+
+    A sum over several threads depends on their number, so a run on a CPU has one.
+    """
+    threads = torch.get_num_threads()
+    strict = torch.are_deterministic_algorithms_enabled()
+    try:
+        if place.type == "cpu":
+            torch.set_num_threads(1)
+        else:
+            torch.cuda.reset_peak_memory_stats(place)
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
+            torch.use_deterministic_algorithms(True)
+        with torch.cuda.device(place if place.type == "cuda" else -1):  # -1 changes nothing
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict)
+
+
+def _drain(
+    epochs: Generator[Epoch, None, Outcome], on_epoch: Callable[[Epoch], None] | None
+) -> Outcome:
+    """Run to the end; what torch has to complain of is a run that failed."""
+    while True:
+        try:
+            epoch = next(epochs)
+        except StopIteration as end:
+            return end.value
+        except (RuntimeError, MemoryError) as error:
+            raise TrainingError(str(error) or type(error).__name__) from error
+        if on_epoch is not None:
+            on_epoch(epoch)
+
+
+def pack(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> bytes:
+    """Pack the weights, and what they say of the test part."""
+    tensors = {f"weights.{name}": part for name, part in model.state_dict().items()}
+    tensors["test_index"] = split.test
+    tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)
+    tensors["test_y"] = data.y[split.test.to(data.y.device)]
+    return save({name: part.cpu().contiguous() for name, part in tensors.items()})

@@ -1,0 +1,157 @@
+"""The course of one run: its epochs, which of them is kept, and when it is over."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.spec import TrainSpec
+from gtpool.train.metric import METRICS, Metric
+
+
+class Epoch(NamedTuple):
+    """What one pass over the training part gave."""
+
+    number: int
+    """From 1."""
+    train_loss: float
+    valid_loss: float
+    valid_metric: float
+    test_metric: float
+    """For the record: no choice is made by it."""
+    seconds: float
+
+
+class Outcome(NamedTuple):
+    """What a run gave."""
+
+    best: Epoch
+    """The epoch that the spec's rule chose."""
+    state: dict[str, Tensor]
+    """The weights of that epoch."""
+    epochs: list[Epoch]
+    other_rules: dict[str, float]
+    """The test metric that other rules would have reported; some look at the test part."""
+
+
+class TrainingError(RuntimeError):
+    """The run cannot go on."""
+
+
+class Course:
+    """The epochs of a run so far.
+
+    Args:
+        spec: Says which epoch is kept, and how long to wait for a better one.
+        metric: Of the task.
+    """
+
+    def __init__(self, spec: TrainSpec, metric: Metric) -> None:
+        if spec.epochs < 1:
+            raise ValueError(f"epochs must be at least 1, got {spec.epochs}")
+        self.spec, self.metric = spec, metric
+        self.epochs: list[Epoch] = []
+        self.best: Epoch | None = None
+        self._lowest = (math.inf, 0)
+
+    def add(self, epoch: Epoch) -> bool:
+        """Take an epoch in, and say whether it is the best so far."""
+        for what, loss in (("loss", epoch.train_loss), ("validation loss", epoch.valid_loss)):
+            if not math.isfinite(loss):
+                raise TrainingError(not_finite(what, loss, epoch.number, self.spec))
+        self.epochs.append(epoch)
+        self._lowest = min(self._lowest, (epoch.valid_loss, epoch.number))
+        better = self.best is None or self._better(epoch, self.best)
+        self.best = epoch if better else self.best
+        return better
+
+    @property
+    def over(self) -> bool:
+        """Whether all epochs are done, or patience is at its end."""
+        number, patience = len(self.epochs), self.spec.patience
+        tired = patience is not None and number - self._lowest[1] > patience
+        return tired or number >= self.spec.epochs
+
+    def outcome(self, state: dict[str, Tensor]) -> Outcome:
+        """Sum up, given the weights of the best epoch."""
+        if self.best is None:
+            raise ValueError("there is no epoch yet")
+        return Outcome(self.best, state, self.epochs, self._other_rules())
+
+    def _better(self, epoch: Epoch, best: Epoch) -> bool:
+        if self.spec.select == "loss":
+            return epoch.valid_loss < best.valid_loss
+        sign = 1 if self.metric.higher_is_better else -1
+        return sign * epoch.valid_metric > sign * best.valid_metric
+
+    def _other_rules(self) -> dict[str, float]:
+        """Say what the test metric would be under the rules found in this field's public code."""
+        sign = 1 if self.metric.higher_is_better else -1
+        by_metric = max(self.epochs, key=lambda epoch: sign * epoch.valid_metric)
+        return {
+            "valid_loss": min(self.epochs, key=lambda epoch: epoch.valid_loss).test_metric,
+            "valid_metric": by_metric.test_metric,
+            "last": self.epochs[-1].test_metric,
+            "best_test": max(self.epochs, key=lambda epoch: sign * epoch.test_metric).test_metric,
+        }
+
+
+def not_finite(what: str, value: float, number: int, spec: TrainSpec) -> str:
+    """Say what to do about a number that is none."""
+    return (
+        f"the {what} of epoch {number} is {value}; lower the learning rate (now {spec.lr}) "
+        "or look at the features"
+    )
+
+
+def autocast(spec: TrainSpec, device: torch.device) -> torch.autocast:
+    """Compute matrix products in the precision of the recipe."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bf16")
+
+
+def rate(epoch: int, spec: TrainSpec) -> float:
+    """Factor on the learning rate in an epoch, from 0: a linear rise, then half a cosine."""
+    if epoch < spec.warmup:
+        return (epoch + 1) / spec.warmup
+    done = (epoch - spec.warmup) / max(1, spec.epochs - spec.warmup)
+    return 0.5 * (1 + math.cos(math.pi * done))
+
+
+def shuffle(train: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
+    """Shuffle the graphs into batches; a last one of a single graph joins the one before."""
+    parts = list(train[torch.randperm(train.numel(), generator=random)].split(size))
+    if len(parts) > 1 and parts[-1].numel() == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
+def epoch_seed(random: torch.Generator) -> int:
+    """Draw the seed of an epoch, after its order of graphs."""
+    return int(torch.randint(2**62, (), generator=random))
+
+
+def check_measurable(data: GraphDataset, indices: Tensor, part: str) -> None:
+    """Raise a TrainingError where the labels of a part leave the metric undefined."""
+    metric, y = METRICS[data.schema.task], data.y.cpu()[indices]
+    if math.isnan(metric.measure(torch.zeros(indices.numel(), data.schema.num_outputs), y)):
+        lacks = "a task with both classes" if metric.name == "roc_auc" else "a known target"
+        raise TrainingError(
+            f"the {part} part ({indices.numel()} graphs) has not {lacks}: {metric.name} is "
+            "undefined there; use another split"
+        )
+
+
+def unmeasurable(
+    data: GraphDataset, parts: Sequence[Tensor], name: str
+) -> dict[int, TrainingError]:
+    """Give the runs, by number, whose part of a name leaves the metric undefined, and why."""
+    errors: dict[int, TrainingError] = {}
+    for run, part in enumerate(parts):
+        try:
+            check_measurable(data, part, name)
+        except TrainingError as error:
+            errors[run] = error
+    return errors

@@ -1,0 +1,163 @@
+"""Many runs of one spec at once on one device: folds and seeds as one program."""
+
+import time
+from collections.abc import Generator, Sequence
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.split import Split
+from gtpool.data.stock import Stock
+from gtpool.model.classifier import Classifier
+from gtpool.model.stack import Stack
+from gtpool.spec import TrainSpec
+from gtpool.train.course import (
+    Course,
+    Epoch,
+    Outcome,
+    TrainingError,
+    epoch_seed,
+    shuffle,
+    unmeasurable,
+)
+from gtpool.train.metric import METRICS
+from gtpool.train.program import Program, Units
+
+_SHRINK = 0.6
+"""Runs that are over go on taking their share of time; below this share of live ones they leave."""
+
+
+def fit_many(
+    models: Sequence[Classifier],
+    data: GraphDataset,
+    splits: Sequence[Split],
+    spec: TrainSpec,
+    *,
+    seeds: Sequence[int],
+    standardize: bool = False,
+) -> Generator[dict[int, Epoch], None, list[Outcome | TrainingError]]:
+    """Train several classifiers of one spec side by side, each as ``fit`` would train it alone.
+
+    Yields the epoch of each run that is still going, by its number, and returns an outcome for each
+    run, or the reason why it could not go on.
+
+    Args:
+        models: Of one spec and shape, on the device of ``data``; they are left with the weights of
+            the chosen epoch.
+        data: The graphs, not standardised.
+        splits: Of each run.
+        spec: The recipe.
+        seeds: Of each run.
+        standardize: Scale continuous features by each run's training part.
+    """
+    runs = _Runs(models, data, splits, spec, seeds, standardize=standardize)
+    runs.shrink()
+    while runs.live:
+        yield runs.epoch()
+        runs.shrink()
+    return runs.outcomes()
+
+
+class _Runs:
+    """The runs, those that still go in one program."""
+
+    def __init__(
+        self,
+        models: Sequence[Classifier],
+        data: GraphDataset,
+        splits: Sequence[Split],
+        spec: TrainSpec,
+        seeds: Sequence[int],
+        *,
+        standardize: bool,
+    ) -> None:
+        self.models, self.splits, self.spec = models, splits, spec
+        self.stack = Stack(models, int(data.sizes.max()))
+        stock = Stock.of(data, models[0].shape.node_categories)
+        units = _units(data, splits, self.stack.theta) if standardize else None
+        self.program = Program(self.stack, stock, data, splits, spec, units)
+        self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.courses = [Course(spec, METRICS[data.schema.task]) for _ in models]
+        valids = [split.valid for split in splits] if spec.select == "metric" else []
+        self.errors = unmeasurable(data, valids, "validation")
+        self.live = list(range(len(models)))
+        """The run in each place of the program."""
+        self.best = self.stack.whole()
+        """The state of each run's best epoch, all runs in one tensor a name."""
+
+    def epoch(self) -> dict[int, Epoch]:
+        """Pass over the training parts once and look at the others."""
+        start = time.perf_counter()
+        size = self.spec.batch_size
+        batches = [shuffle(self.splits[run].train, size, self.randoms[run]) for run in self.live]
+        losses = self.program.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.live])
+        judged = self.program.measure().tolist()
+        seconds = (time.perf_counter() - start) / len(self.live)
+        heard: dict[int, Epoch] = {}
+        improved: list[int] = []
+        for place, run in enumerate(self.live):
+            if not self._goes(run):
+                continue
+            train_loss = _mean(losses[:, place], batches[place])
+            number = len(self.courses[run].epochs) + 1
+            loss, valid, test = judged[place]
+            epoch = Epoch(number, train_loss, loss, valid, test, seconds)
+            try:
+                if self.courses[run].add(epoch):
+                    improved.append(place)
+            except TrainingError as error:
+                self.errors[run] = error
+            else:
+                heard[run] = epoch
+        self._remember(improved)
+        return heard
+
+    def shrink(self) -> None:
+        """Let runs go that are over, if they are many."""
+        going = [place for place, run in enumerate(self.live) if self._goes(run)]
+        if len(going) < _SHRINK * len(self.live) or not going:
+            self.live = [self.live[place] for place in going]
+            if going:
+                self.program.keep(going)
+
+    def outcomes(self) -> list[Outcome | TrainingError]:
+        """Load the best weights of each run, and sum up."""
+        return [self._outcome(run, model) for run, model in enumerate(self.models)]
+
+    def _outcome(self, run: int, model: Classifier) -> Outcome | TrainingError:
+        if run in self.errors:
+            return self.errors[run]
+        state = {name: part[run].clone() for name, part in self.best.items()}
+        model.load_state_dict(state)
+        return self.courses[run].outcome(state)
+
+    def _goes(self, run: int) -> bool:
+        return run not in self.errors and not self.courses[run].over
+
+    def _remember(self, places: Sequence[int]) -> None:
+        """Copy the state of the runs in some places."""
+        device = self.stack.theta.device
+        here = torch.tensor(places, dtype=torch.long, device=device)
+        there = torch.tensor([self.live[place] for place in places], device=device).long()
+        for name, part in self.stack.whole().items():
+            self.best[name].index_copy_(0, there, part.index_select(0, here))
+
+
+def _mean(losses: Tensor, batches: Sequence[Tensor]) -> float:
+    """Average over graphs, not over batches."""
+    sizes = torch.tensor([part.numel() for part in batches], dtype=losses.dtype)
+    return float((losses[: len(batches)] * sizes).sum() / sizes.sum())
+
+
+def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> Units | None:
+    """Take mean and deviation of the continuous columns over each run's training part."""
+    by_part = {split.digest: split for split in splits}
+    recipes = {key: data.standardized(split.train).schema.recipe for key, split in by_part.items()}
+    means = [recipes[split.digest].mean for split in splits]
+    stds = [recipes[split.digest].std for split in splits]
+    if data.schema.recipe.mean is not None or means[0] is None:
+        return None
+    return Units(
+        *(torch.tensor(part, dtype=like.dtype, device=like.device) for part in (means, stds))
+    )

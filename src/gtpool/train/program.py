@@ -1,0 +1,235 @@
+"""The training of several runs as one program of fixed shapes, captured where there is a GPU.
+
+What a step needs of the host is nothing: which graphs it takes, its keys and its number are on the
+device. So a step is captured once as a CUDA graph and replayed; one whose graphs do not fit is run
+as it is, at a capacity of its own.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.split import Split
+from gtpool.data.stock import Stock
+from gtpool.graph import Capacity, FixedBatch
+from gtpool.model.stack import Stack
+from gtpool.ops.dropout import next_key
+from gtpool.spec import TrainSpec
+from gtpool.train.adam import Adam
+from gtpool.train.course import autocast, rate
+from gtpool.train.loss import Loss
+from gtpool.train.metric import METRICS
+
+_DRAWS = 200
+"""Capacity is meant to hold all but one in so many batches."""
+
+
+class Units(NamedTuple):
+    """What the first columns of the features are scaled by, of each run, [R, columns]."""
+
+    mean: Tensor
+    std: Tensor
+
+
+class Program:
+    """R runs of one spec that train side by side.
+
+    Args:
+        stack: The networks, on the device of ``stock``.
+        stock: The graphs.
+        data: The same graphs, for the task and the targets.
+        splits: Of each run.
+        spec: The recipe.
+        units: By which continuous features are scaled; None where they are as they should be.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        stock: Stock,
+        data: GraphDataset,
+        splits: Sequence[Split],
+        spec: TrainSpec,
+        units: Units | None = None,
+    ) -> None:
+        self.stack, self.stock, self.spec, self.units = stack, stock, spec, units
+        self.data, self.splits = data, list(splits)
+        self.adam = Adam(stack.theta, spec)
+        self.epochs = 0
+        self._prepare()
+
+    def keep(self, runs: Sequence[int]) -> None:
+        """Go on with some of the runs only."""
+        rows = torch.tensor(runs, device=self.stock.x.device)
+        self.stack.keep(rows)
+        self.adam.keep(rows, self.stack.theta)
+        self.splits = [self.splits[run] for run in runs]
+        if self.units is not None:
+            self.units = Units(*(part[rows] for part in self.units))
+        self._prepare()
+
+    def epoch(self, batches: Sequence[Sequence[Tensor]], seeds: Sequence[int]) -> Tensor:
+        """Pass over the training parts once; the loss of each step and run, on the host, [S, R].
+
+        Args:
+            batches: Of each run, its graphs in order, batch by batch.
+            seeds: Of each run, the seed of the epoch.
+        """
+        self.stack.train()
+        order = _table(batches, self.places)
+        steps = order.size(0)
+        self.order[:steps].copy_(order, non_blocking=True)
+        self.seeds.copy_(torch.tensor(seeds), non_blocking=True)
+        self.step.zero_()
+        self.adam.lr.fill_(self.spec.lr * rate(self.epochs, self.spec))
+        for graphs in order:
+            need = self.stock.capacity(graphs, self.stack.ratios)
+            if self.capacity.holds(need):
+                self.train_step()
+            else:
+                self._train(need)
+        self.epochs += 1
+        return self.losses[:steps].cpu()
+
+    def measure(self) -> Tensor:
+        """Give validation loss, validation metric and test metric of each run, on the host."""
+        self.stack.eval()
+        self.judge()
+        metric = METRICS[self.data.schema.task]
+        if metric.name == "accuracy":
+            return self.judged.cpu()
+        logits = self.logits.cpu().unflatten(0, (self.stack.runs, -1))
+        y = self.data.y.cpu()
+        rows: list[list[float]] = []
+        losses = self.judged[:, 0].tolist()
+        for loss, split, seen in zip(losses, self.splits, logits, strict=True):
+            cut = split.valid.numel()
+            valid = metric.measure(seen[:cut], y[split.valid])
+            test = metric.measure(seen[cut : cut + split.test.numel()], y[split.test])
+            rows.append([loss, valid, test])
+        return torch.tensor(rows, dtype=torch.double)
+
+    def _prepare(self) -> None:
+        """Lay out buffers for as many runs as there are, and capture what is replayed."""
+        device, runs = self.stock.x.device, self.stack.runs
+        trains = [split.train for split in self.splits]
+        self.loss_of = Loss(self.data, trains, weigh=self.spec.class_weights)
+        for name, part in (("shift", self.loss_of.shift), ("scale", self.loss_of.scale)):
+            if part is not None:
+                self.stack.fixed[name].copy_(part)
+        size = self.spec.batch_size
+        single = any(train.numel() > size and train.numel() % size == 1 for train in trains)
+        self.places = min(size + single, max(train.numel() for train in trains))
+        steps = max(-(-train.numel() // size) for train in trains)
+        self.capacity = _capacity(self.stock, trains, self.places, self.stack.ratios)
+        self.order = torch.full((steps, runs, self.places), -1, device=device)
+        self.seeds = torch.zeros(runs, dtype=torch.long, device=device)
+        self.step = torch.zeros(1, dtype=torch.long, device=device)
+        self.losses = self.stack.theta.new_zeros(steps, runs).detach()
+        self.judged = torch.zeros(runs, 3, dtype=torch.double, device=device)
+        self.held_out, self.valid = self._held_out()
+        self.stack.train()
+        self.train_step = _captured(lambda: self._train(self.capacity), self.step)
+        self.stack.eval()
+        self.judge = _captured(self._judge, self.step)
+
+    def _held_out(self) -> tuple[FixedBatch, Tensor]:
+        """Gather the validation and test parts once; say which places are for validation."""
+        device = self.stock.x.device
+        parts = [[torch.cat([split.valid, split.test])] for split in self.splits]
+        longest = max(part[0].numel() for part in parts)
+        index = _table(parts, longest)[0]
+        cuts = torch.tensor([split.valid.numel() for split in self.splits])
+        valid = torch.arange(longest) < cuts.unsqueeze(1)
+        need = self.stock.capacity(index, self.stack.ratios)
+        return self._gather(index.to(device), need), valid.flatten().to(device)
+
+    def _gather(self, index: Tensor, capacity: Capacity) -> FixedBatch:
+        batch = self.stock.gather(index, capacity, self.stack.ratios)
+        if self.units is None:
+            return batch
+        x = batch.x.unflatten(0, (self.stack.runs, -1))
+        columns = self.units.mean.size(1)
+        scaled = (x[..., :columns] - self.units.mean.unsqueeze(1)) / self.units.std.unsqueeze(1)
+        x = torch.cat([scaled, x[..., columns:]], 2)
+        return batch._replace(x=x.flatten(0, 1))
+
+    def _train(self, capacity: Capacity) -> None:
+        """Do one step: gather, forwards, backwards, clip, Adam."""
+        index = self.order.index_select(0, self.step).squeeze(0)
+        batch = self._gather(index, capacity)
+        with autocast(self.spec, batch.x.device):
+            logits = self.stack(batch, next_key(self.seeds, self.step))
+        logits = logits.to(self.stack.theta.dtype)
+        loss = self.loss_of(logits, batch.y, batch.present)
+        (grad,) = torch.autograd.grad(loss.sum(), [self.stack.theta])
+        busy = batch.present.view(self.stack.runs, -1).any(1)
+        self.adam.update(grad, busy)
+        self.losses.index_copy_(0, self.step, loss.detach().unsqueeze(0))
+        self.step += 1
+
+    @torch.no_grad()
+    def _judge(self) -> None:
+        """Fill ``logits`` and ``judged``."""
+        batch, runs = self.held_out, self.stack.runs
+        with autocast(self.spec, batch.x.device):
+            self.logits = self.stack(batch).to(self.stack.theta.dtype)
+        self.judged[:, 0] = self.loss_of(self.logits, batch.y, self.valid & batch.present)
+        if self.data.schema.task != "classes":
+            return
+        right = self.logits.argmax(1) == batch.y
+        test = ~self.valid & batch.present
+        for column, part in ((1, self.valid), (2, test)):
+            counted = part.view(runs, -1)
+            hits = (right & part).view(runs, -1).sum(1).double()
+            self.judged[:, column] = hits / counted.sum(1)
+
+
+def _capacity(
+    stock: Stock, trains: Sequence[Tensor], places: int, ratios: Sequence[float]
+) -> Capacity:
+    """Choose a capacity from the sizes of the graphs, which all but few batches keep within."""
+    table = stock.needs(torch.cat(list(trains)).unique(), ratios).double()  # [graphs, levels + 1]
+    spread = math.sqrt(2 * math.log(_DRAWS * len(trains)))
+    mean, std = table.mean(0), table.std(0, correction=0)
+    likely = places * mean + spread * math.sqrt(places) * std
+    largest = table.sort(0, descending=True).values[:places].sum(0)
+    *nodes, edges = likely.minimum(largest).ceil().long().tolist()
+    return Capacity.rounded(places, nodes, edges)
+
+
+def _table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
+    """List the graphs that each run takes at each step, -1 for an empty place, [S, R, places]."""
+    steps = max(len(parts) for parts in batches)
+    table = torch.full((steps, len(batches), places), -1)
+    for run, parts in enumerate(batches):
+        for step, part in enumerate(parts):
+            table[step, run, : part.numel()] = part
+    return table
+
+
+def _captured(step: Callable[[], None], number: Tensor) -> Callable[[], object]:
+    """Capture a function as a CUDA graph; on a CPU it is itself.
+
+    It is tried out first with no graphs in any place, from which nothing is learned, and the number
+    of the step is set back.
+    """
+    if not number.is_cuda:
+        return step
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(2):
+            number.zero_()
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    number.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    number.zero_()
+    return graph.replay

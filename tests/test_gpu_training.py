@@ -1,0 +1,140 @@
+"""What training on a GPU promises; `pytest -m gpu` on one."""
+
+import pytest
+import torch
+
+from gtpool.data.sources import load
+from gtpool.data.split import stratified_folds
+from gtpool.data.stock import Stock
+from gtpool.model.classifier import Classifier
+from gtpool.model.stack import Stack
+from gtpool.ops.dropout import set_keys
+from gtpool.spec import ModelSpec, TrainSpec
+from gtpool.study.inputs import shape_of
+from gtpool.train.crossval import fit_many
+from gtpool.train.fit import fit
+from gtpool.train.program import Program
+
+pytestmark = pytest.mark.gpu
+SPEC = TrainSpec(epochs=6, batch_size=32, warmup=2, lr=1e-3, patience=None)
+MODELS = {
+    "the paper's": {},
+    "gated": {"pool_options": {"gate": "tanh", "heads": 2}},
+    "by score": {"pool_options": {"order": "score", "sampler": "rws"}},
+    "top-k": {"pool_options": {"sampler": "topk", "out_proj": True}},
+    "gin": {"conv": "gin", "read_input": True, "readout": "sum"},
+    "flat": {"pool": "none", "levels": 1, "convs_per_level": 2, "readout": "mean"},
+}
+
+
+def networks(options, runs=3, width=32):
+    data = load("MUTAG")
+    models = []
+    for seed in range(runs):
+        torch.manual_seed(seed)
+        models.append(Classifier(ModelSpec(width=width, **options), shape_of(data)))
+    return data, models
+
+
+def drain(epochs):
+    seen = []
+    while True:
+        try:
+            seen.append(next(epochs))
+        except StopIteration as end:
+            return seen, end.value
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_the_static_network_gives_what_the_classifier_gives(options):
+    data, models = networks(options)
+    index = torch.stack([torch.randperm(len(data))[:40] for _ in models])
+    index[1, 30:] = -1
+    key = torch.tensor([5, 6, 7])
+    stock = Stock.of(data.to("cuda"))
+    capacity = stock.capacity(index, models[0].ratios)
+    stack = Stack([model.to("cuda") for model in models], int(data.sizes.max())).train()
+    batch = stock.gather(index.cuda(), capacity, models[0].ratios)
+    logits = stack(batch, key.cuda()).unflatten(0, (3, -1))
+    weight = torch.randn_like(logits) * batch.present.view(3, -1, 1)
+    (grad,) = torch.autograd.grad((logits * weight).sum(), [stack.theta])
+    for run, model in enumerate(models):
+        model.cpu().train()
+        set_keys(model, key[run : run + 1])
+        here = index[run][index[run] >= 0]
+        wanted = model.classify(data.take(here, model.ratios))
+        close = {"atol": 2e-4, "rtol": 2e-4}
+        torch.testing.assert_close(logits[run, : here.numel()].cpu(), wanted, **close)
+        (wanted * weight[run, : here.numel()].cpu()).sum().backward()
+        by_name = dict(model.named_parameters())
+        parts = torch.cat([by_name[name].grad.flatten() for name in stack.names])
+        error = (grad[run].cpu() - parts).norm() / parts.norm()
+        assert error < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_whole_step_never_waits_for_the_host():
+    data, models = networks({}, runs=2)
+    folds = stratified_folds(data.y)
+    stock = Stock.of(data.to("cuda"))
+    stack = Stack([model.to("cuda") for model in models], int(data.sizes.max()))
+    program = Program(stack, stock, data.to("cuda"), folds[:2], SPEC)
+    program.order[0].copy_(torch.stack([fold.train[:32] for fold in folds[:2]]))
+    stack.train()
+    before = stack.theta.detach().clone()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        program._train(program.capacity)  # as it is captured: gather, forward, backward, clip, Adam
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert (stack.theta != before).any(1).all()
+
+
+def test_a_captured_run_has_the_curve_of_the_plain_one():
+    data, (captured, plain) = networks({}, runs=2)
+    plain.load_state_dict(captured.state_dict())
+    fold = stratified_folds(data.y)[0]
+    seen, _ = drain(fit(captured.cuda(), data.to("cuda"), fold, SPEC, seed=3))
+    wanted, _ = drain(fit(plain, data, fold, SPEC, seed=3))
+    for got, want in zip(seen, wanted, strict=True):
+        assert got.train_loss == pytest.approx(want.train_loss, abs=2e-3)
+        assert got.valid_loss == pytest.approx(want.valid_loss, abs=2e-3)
+
+
+def test_runs_side_by_side_have_the_curves_of_runs_alone():
+    data, models = networks({})
+    folds, gpu = stratified_folds(data.y)[:3], data.to("cuda")
+    states = [{name: part.clone() for name, part in model.state_dict().items()} for model in models]
+    alone = []
+    for seed, (model, fold) in enumerate(zip(models, folds, strict=True)):
+        alone.append(drain(fit(model.cuda(), gpu, fold, SPEC, seed=seed))[0])
+    for model, state in zip(models, states, strict=True):
+        model.load_state_dict(state)
+    beside, outcomes = drain(fit_many(models, gpu, folds, SPEC, seeds=[0, 1, 2]))
+    assert len(outcomes) == 3
+    for run in range(3):
+        for epoch, several in zip(alone[run], beside, strict=True):
+            assert several[run].train_loss == pytest.approx(epoch.train_loss, abs=2e-3)
+
+
+def test_a_batch_that_does_not_fit_is_trained_on_as_it_is():
+    data, models = networks({}, runs=1)
+    fold = stratified_folds(data.y)[0]
+    stack = Stack([models[0].cuda()], int(data.sizes.max()))
+    stock = Stock.of(data.to("cuda"))
+    program = Program(stack, stock, data.to("cuda"), [fold], SPEC)
+    small = replace_capacity(program)
+    roomy = Stack([models[0]], int(data.sizes.max()))
+    usual = Program(roomy, stock, data.to("cuda"), [fold], SPEC)
+    batches = [list(fold.train.split(32))]
+    torch.testing.assert_close(
+        small.epoch(batches, [1]), usual.epoch(batches, [1]), atol=1e-4, rtol=1e-4
+    )
+
+
+def replace_capacity(program):
+    """Make a program believe that next to nothing fits its captured step."""
+    program.capacity = program.capacity._replace(nodes=(64,) * len(program.capacity.nodes))
+    program.train_step = None  # would fail if it were called
+    return program

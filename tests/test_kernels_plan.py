@@ -1,0 +1,69 @@
+"""Gathering and dropout by Triton kernels, against the same in plain PyTorch."""
+
+import pytest
+import torch
+
+from gtpool.data.sources import load
+from gtpool.graph import Capacity
+from gtpool.ops import static, static_plan
+from gtpool.ops.dropout import drop_by_key
+
+pytest.importorskip("triton", reason="Triton is not installed: there are no kernels to test")
+
+from gtpool.data.stock import Stock
+from gtpool.ops.kernels import dropout, plan, steps
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("ratios", [(), (0.5,), (0.3, 0.3), (4, 4)])
+def test_graphs_are_laid_out_alike(runs, ratios):
+    torch.manual_seed(0)
+    counts = torch.randint(1, 12, (40,), device=DEVICE)
+    index = torch.randint(-1, 40, (runs, 9), device=DEVICE)
+    got = plan.lay_out(index, counts, ratios, 128)
+    for part, wanted in zip(got, static_plan.lay_out(index, counts, ratios, 128), strict=True):
+        assert torch.equal(part, wanted)
+
+
+def test_many_places_are_laid_out_too():
+    counts = torch.randint(1, 3, (10,), device=DEVICE)
+    index = torch.randint(0, 10, (1, 3000), device=DEVICE)
+    assert plan.lay_out(index, counts, (), 8192).batch.max() == 3000
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_batch_is_the_same_by_kernels(runs, monkeypatch):
+    stock = Stock.of(load("MUTAG").to(DEVICE))
+    torch.manual_seed(1)
+    index = torch.randint(-1, 188, (runs, 5))
+    capacity = Capacity(5, (192, 128, 64), 448)
+    where = index.to(DEVICE)
+    monkeypatch.setattr(Stock, "steps", property(lambda _: static))
+    wanted = stock.gather(where, capacity, (0.5, 0.5))
+    monkeypatch.setattr(Stock, "steps", property(lambda _: steps))
+    got = stock.gather(where, capacity, (0.5, 0.5))
+    assert torch.equal(got.x, wanted.x)
+    assert torch.equal(got.y, wanted.y)
+    for one, other in zip((got.links, *got.levels), (wanted.links, *wanted.levels), strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+def test_edges_follow_their_nodes_alike():
+    torch.manual_seed(0)
+    outer, inner = torch.randint(-1, 50, (50,)), torch.randint(-1, 50, (70,))
+    got = plan.compose(outer.to(DEVICE), inner.to(DEVICE))
+    assert torch.equal(got.cpu(), static_plan.compose(outer, inner))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_dropout_draws_the_same_masks_and_gradients(share):
+    x = torch.randn(3 * 5, 7, device=DEVICE, requires_grad=True)
+    key = torch.tensor([3, -(2**62) + 5, 2**61], device=DEVICE)
+    weight = torch.randn_like(x)
+    wanted = drop_by_key(x, share, key)
+    got = dropout.drop(x, share, key)
+    torch.testing.assert_close(got, wanted)
+    grads = [torch.autograd.grad((out * weight).sum(), [x])[0] for out in (got, wanted)]
+    torch.testing.assert_close(*grads)

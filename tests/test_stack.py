@@ -1,0 +1,276 @@
+"""Networks side by side in fixed shapes against each of them on a packed batch."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from drawn import batches, wider
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.sources import load
+from gtpool.data.stock import Stock
+from gtpool.model.classifier import Classifier
+from gtpool.model.stack import Stack, why_not_stacked
+from gtpool.ops.dropout import set_keys
+from gtpool.spec import ModelSpec, ShapeSpec
+from gtpool.study.inputs import shape_of
+
+KEYS = torch.tensor([11, 22, 33])
+CLOSE = {"rtol": 1e-8, "atol": 1e-10}
+SPECS = {
+    "the paper's": {},
+    "one level": {"levels": 1},
+    "two levels": {"levels": 2},
+    "rws": {"pool": "gtpool"},
+    "top-k": {"pool_options": {"sampler": "topk"}},
+    "by score": {"pool_options": {"order": "score"}},
+    "rws by score": {"pool": "gtpool", "pool_options": {"order": "score"}},
+    "heads": {"pool_options": {"heads": 4}},
+    "gate": {"pool_options": {"gate": "tanh", "heads": 2}},
+    "gate, global alone": {"pool_options": {"gate": "tanh", "lam": 1.0}},
+    "gate, local alone": {"pool_options": {"gate": "tanh", "lam": 0.0}},
+    "out_proj": {"pool_options": {"out_proj": True, "ffn_channels": 5}},
+    "dropout in the pools": {"pool_options": {"dropout": 0.3}},
+    "no dropout": {"dropout": 0.0},
+    "so many nodes": {"ratio": 4},
+    "most nodes": {"ratio": 0.9},
+    "all nodes": {"ratio": 1.0, "levels": 2},
+    "gin": {"conv": "gin"},
+    "linear": {"conv": "linear"},
+    "layer norm": {"norm": "layer", "convs_per_level": 2},
+    "batch norm": {"norm": "batch"},
+    "gin with batch norm": {"conv": "gin", "norm": "batch", "convs_per_level": 2},
+    "residual": {"residual": True, "convs_per_level": 2},
+    "jump": {"jump": True, "convs_per_level": 2, "combine": "cat"},
+    "read input": {"read_input": True, "combine": "cat"},
+    "read input, summed": {"read_input": True, "readout": "max"},
+    "mean": {"readout": "mean"},
+    "max": {"readout": "max"},
+    "sum": {"readout": "sum"},
+    "flat": {"pool": "none", "levels": 1},
+    "flat and deep": {"pool": "none", "levels": 2, "convs_per_level": 2, "readout": "sum"},
+}
+STEADY = [name for name in SPECS if "batch" not in name and "gin" not in name]
+"""What can be trained on a single node."""
+
+
+@pytest.fixture(scope="module")
+def mutag():
+    data = load("MUTAG")
+    return replace(data, x=data.x.double())
+
+
+def networks(options, shape, runs=3):
+    models = []
+    for seed in range(runs):
+        torch.manual_seed(seed)
+        models.append(Classifier(ModelSpec(width=8, **options), shape).double())
+    return models
+
+
+def drawn_index(data, runs=3, places=16):
+    random = torch.Generator().manual_seed(1)
+    index = torch.stack([torch.randperm(len(data), generator=random) for _ in range(runs)])
+    index = index[:, :places].clone()
+    index[1:, 12:] = -1
+    return index
+
+
+def gathered(data, index, models, extra=0):
+    stock = Stock.of(data, models[0].shape.node_categories)
+    capacity = wider(stock.capacity(index, models[0].ratios), extra)
+    return stock.gather(index, capacity, models[0].ratios)
+
+
+def assert_like_classifiers(models, data, index, extra=0):
+    """Compare logits, gradients and statistics of a step of training."""
+    runs = len(models)
+    stack = Stack(models, int(data.sizes.max())).train()
+    logits = stack(gathered(data, index, models, extra), KEYS[:runs]).unflatten(0, (runs, -1))
+    random = torch.Generator().manual_seed(0)
+    sent = torch.randn(logits.shape, generator=random, dtype=torch.float64)
+    sent = sent * (index >= 0).unsqueeze(2)
+    (grad,) = torch.autograd.grad(logits, stack.theta, sent)
+    after = stack.whole()
+    for run, model in enumerate(models):
+        there = index[run] >= 0
+        set_keys(model.train(), KEYS[run : run + 1])
+        wanted = model.classify(data.take(index[run][there], model.ratios))
+        torch.testing.assert_close(logits[run, there], wanted, **CLOSE)
+        by_name = dict(model.named_parameters())
+        leaves = [by_name[name] for name in stack.names]
+        grads = torch.autograd.grad(
+            wanted, leaves, sent[run, there], allow_unused=True, materialize_grads=True
+        )
+        flat = torch.cat([part.flatten() for part in grads])
+        torch.testing.assert_close(grad[run], flat, **CLOSE)
+        for name, part in model.state_dict().items():
+            if not name.endswith("num_batches_tracked"):  # which nothing reads
+                torch.testing.assert_close(after[name][run], part, **CLOSE)
+
+
+@pytest.mark.parametrize("options", SPECS.values(), ids=SPECS)
+def test_runs_side_by_side_do_what_they_do_alone(options, mutag):
+    models = networks(options, shape_of(mutag))
+    assert_like_classifiers(models, mutag, drawn_index(mutag), extra=5)
+
+
+@pytest.mark.parametrize("options", SPECS.values(), ids=SPECS)
+def test_one_run_is_a_stack_of_one(options, mutag):
+    models = networks(options, shape_of(mutag), runs=1)
+    assert_like_classifiers(models, mutag, drawn_index(mutag)[1:2])
+
+
+@given(drawn=batches(), name=st.sampled_from(STEADY), extra=st.sampled_from((0, 70)))
+@settings(max_examples=50, deadline=None)
+def test_graphs_of_any_form_do(drawn, name, extra):
+    data, index = drawn
+    # Dropout goes by place, and empty places are last in training.
+    index = index.gather(1, (index < 0).long().argsort(dim=1, stable=True))
+    models = networks(SPECS[name], ShapeSpec(outputs=2, node_width=3), runs=len(index))
+    assert_like_classifiers(models, data, index, extra)
+
+
+@pytest.mark.parametrize("name", ["the paper's", "batch norm", "gin", "flat", "sum"])
+def test_logits_in_evaluation_are_those_of_the_classifiers(name, mutag):
+    models = networks(SPECS[name], shape_of(mutag))
+    index = drawn_index(mutag)
+    with torch.no_grad():
+        for number, model in enumerate(models):  # statistics and units of each run's own
+            for buffer, part in model.named_buffers():
+                if buffer.endswith(("running_mean", "running_var", "shift", "scale")):
+                    part.add_(number + 1)
+        logits = Stack(models, 28).eval()(gathered(mutag, index, models))
+        for run, model in enumerate(models):
+            there = index[run] >= 0
+            wanted = model.eval().classify(mutag.take(index[run][there], model.ratios))
+            torch.testing.assert_close(logits.view(3, 16, -1)[run, there], wanted, **CLOSE)
+
+
+def test_coded_nodes_are_embedded():
+    codes = [
+        Data(torch.randint(4, (n, 2)), torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([n % 2]))
+        for n in range(2, 9)
+    ]
+    data = GraphDataset.from_pyg(codes)
+    shape = ShapeSpec(outputs=2, node_categories=(4, 4))
+    index = torch.tensor([[0, 1, 2], [3, 4, -1], [5, 6, 0]])
+    assert_like_classifiers(networks({}, shape), data, index)
+
+
+@pytest.mark.parametrize("name", ["the paper's", "gin", "flat", "sum"])
+def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
+    models = networks(SPECS[name], shape_of(mutag), runs=1)
+    stack = Stack(models, 28).eval()
+    full = stack(gathered(mutag, torch.arange(20)[None], models))
+    for graph in (0, 7, 19):
+        alone = stack(gathered(mutag, torch.tensor([[graph]]), models))
+        torch.testing.assert_close(alone[0], full[graph], **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["the paper's", "gate", "batch norm", "flat"])
+def test_more_room_changes_nothing(name, mutag):
+    models, index = networks(SPECS[name], shape_of(mutag)), drawn_index(mutag)
+    results = []
+    for extra in (0, 1, 200):
+        stack = Stack(models, 28 + extra).train()
+        logits = stack(gathered(mutag, index, models, extra), KEYS)
+        logits = logits[index.flatten() >= 0]
+        results.append((logits, *torch.autograd.grad(logits.sin().sum(), stack.theta)))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], **CLOSE)
+
+
+def test_a_run_gone_wrong_leaves_the_others_alone(mutag):
+    models, index = networks({"read_input": True}, shape_of(mutag)), drawn_index(mutag)
+    results = []
+    for wrong in (False, True):
+        if wrong:
+            for part in models[1].parameters():
+                part.data.fill_(torch.nan)
+        stack = Stack(models, 28).train()
+        logits = stack(gathered(mutag, index, models, 5), KEYS)
+        (grad,) = torch.autograd.grad(logits.sum(), stack.theta)
+        results.append((logits.view(3, -1)[[0, 2]], grad[[0, 2]]))
+    torch.testing.assert_close(*results, **CLOSE)
+
+
+def test_some_runs_go_on_by_themselves(mutag):
+    models, index = networks(SPECS["batch norm"], shape_of(mutag)), drawn_index(mutag)
+    stack, rest = Stack(models, 28), Stack([models[2], models[0]], 28)
+    stack.keep(torch.tensor([2, 0]))
+    batch = gathered(mutag, index[[2, 0]], models)
+    assert torch.equal(stack(batch, KEYS[:2]), rest(batch, KEYS[:2]))
+    assert stack.whole().keys() == rest.whole().keys() == models[0].state_dict().keys()
+    for name, part in stack.whole().items():
+        assert torch.equal(part, rest.whole()[name])
+
+
+def test_what_is_frozen_stays_out_of_what_is_learned(mutag):
+    (model,) = networks({}, shape_of(mutag), runs=1)
+    stack = Stack([model], 28)
+    assert not any("theta" in name for name in stack.names)
+    learned = sum(part.numel() for part in model.parameters() if part.requires_grad)
+    assert stack.theta.numel() == learned
+
+
+def test_the_states_are_copies(mutag):
+    (model,) = networks({}, shape_of(mutag), runs=1)
+    stack = Stack([model], 28)
+    with torch.no_grad():
+        stack.theta.zero_()
+    assert any(part.any() for part in model.parameters())
+    whole = stack.whole()
+    with torch.no_grad():
+        stack.theta.fill_(1)
+    assert not whole["head.6.weight"].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "reason"),
+    [
+        ({"pool": "sagpool"}, {}, "pool 'sagpool' has no static form, gtpool, gtpool-v, none have"),
+        ({"pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
+        ({"conv": "gat"}, {}, "conv 'gat' has no static form, gcn, gin, linear have"),
+        ({}, {"edge_weighted": True, "edge_width": 1}, "conv 'gcn' of weighted edges"),
+        ({"readout": "set2set"}, {}, "readout 'set2set' has no static form, mean, max, sum"),
+    ],
+)
+def test_what_has_no_static_form_is_said(options, shape, reason):
+    spec, shape = ModelSpec(width=8, **options), ShapeSpec(outputs=2, node_width=3, **shape)
+    assert reason in why_not_stacked(spec, shape)
+    with pytest.raises(ValueError, match=reason):
+        Stack([Classifier(spec, shape)], 10)
+
+
+def test_gin_and_linear_do_not_mind_weighted_edges():
+    shape = ShapeSpec(outputs=2, node_width=3, edge_weighted=True, edge_width=1)
+    for conv in ("gin", "linear"):
+        assert why_not_stacked(ModelSpec(conv=conv), shape) is None
+
+
+def test_a_network_compiles_whole(mutag):
+    models, index = networks({"levels": 1}, shape_of(mutag)), drawn_index(mutag)
+    batch, stack = gathered(mutag, index, models), Stack(models, 28).train()
+    compiled = torch.compile(stack, fullgraph=True, backend="eager")
+    torch.testing.assert_close(
+        compiled(batch, KEYS)[batch.present], stack(batch, KEYS)[batch.present], **CLOSE
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["the paper's", "gate", "gin with batch norm", "flat"])
+def test_forward_and_backward_compile_whole(name, mutag):
+    models, index = networks(SPECS[name], shape_of(mutag)), drawn_index(mutag)
+    batch = gathered(mutag, index, models, 5)
+    results = []
+    for compiled in (False, True):
+        stack = Stack(models, 28).train()
+        run = torch.compile(stack, fullgraph=True, backend="aot_eager") if compiled else stack
+        logits = run(batch, KEYS)[batch.present]
+        (grad,) = torch.autograd.grad(logits.sin().sum(), stack.theta)
+        results.append((logits, grad, stack.whole()))
+    torch.testing.assert_close(*results, **CLOSE)
