@@ -97,6 +97,9 @@ def free_memory(device: torch.device) -> int | None:
 def _free_on_cuda(device: torch.device) -> int | None:
     if torch.cuda.is_current_stream_capturing():
         return None  # what is captured has run before
+    device = torch.device(
+        "cuda", torch.cuda.current_device() if device.index is None else device.index
+    )
     free, total = torch.cuda.mem_get_info(device)
     held = torch.cuda.memory_allocated(device)
     free += torch.cuda.memory_reserved(device) - held  # kept by torch for the next tensors

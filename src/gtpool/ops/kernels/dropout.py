@@ -50,7 +50,7 @@ def _launch(x: Tensor, share: float, key: Tensor) -> Tensor:
     each = x.numel() // key.numel()
     factor = 1 / (1 - share) if share < 1 else 0.0
     least = round(share * 2**dropout.DIGITS)
-    grid = key.numel(), triton.cdiv(each, _BLOCK)
+    grid = triton.cdiv(each, _BLOCK), key.numel()
     _drop[grid](x, key, out, each, factor, LEAST=least, BLOCK=_BLOCK)
     return out
 
@@ -65,8 +65,8 @@ def _drop(
     LEAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    run = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    run = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     bits = at * _STRIDE + tl.load(key_ptr + run)
     bits = (bits ^ ((bits >> 30) & 0x3FFFFFFFF)) * _FIRST
     bits = (bits ^ ((bits >> 27) & 0x1FFFFFFFFF)) * _SECOND

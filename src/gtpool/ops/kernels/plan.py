@@ -31,7 +31,7 @@ def lay_out(index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: in
     share = Fraction(1) if isinstance(ratio, int) else Fraction(str(ratio))
     wide = triton.next_power_of_2(places)
     rows = max(16, min(_BLOCK, 2**15 // wide))
-    _lay_out[runs, triton.cdiv(capacity, rows)](
+    _lay_out[triton.cdiv(capacity, rows), runs](  # a second axis of a grid has 65,535 at most
         index,
         counts,
         start,
@@ -103,7 +103,7 @@ def _lay_out(  # noqa: PLR0917
     PLACES: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
-    run = tl.program_id(0).to(tl.int64)
+    run = tl.program_id(1).to(tl.int64)
     place = tl.arange(0, PLACES)
     within = place < places
     graph = tl.load(index_ptr + run * places + place, mask=within, other=-1)
@@ -111,10 +111,10 @@ def _lay_out(  # noqa: PLR0917
     for _ in tl.static_range(TIMES):
         size = tl.minimum(size, MOST) if MOST > 0 else (size * UP + (DOWN - 1)) // DOWN
     end = tl.cumsum(size, 0)
-    if tl.program_id(1) == 0:
+    if tl.program_id(0) == 0:
         tl.store(start_ptr + run * places + place, end - size + run * capacity, mask=within)
         tl.store(size_ptr + run * places + place, size, mask=within)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     passed = (end[None, :] <= row[:, None]) & within[None, :]
     nth = tl.sum(passed.to(tl.int32), 1)
     batch = tl.where(nth < places, nth + run * places, nowhere)
