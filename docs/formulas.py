@@ -14,7 +14,8 @@ from griffe import Extension, Object
 SIGNS = {
     "top": "ᵀ", "lambda": "λ", "sigma": "σ", "mu": "μ", "alpha": "α", "phi": "φ", "Phi": "Φ",
     "pi": "π", "chi": "χ", "Theta": "Θ", "ell": "ℓ", "sum": "Σ", "odot": "⊙", "times": "×",
-    "in": "∈", "ne": "≠", "ge": "≥", "cdot": "·", "leftarrow": "←", "infty": "∞", "dots": "…", "ldots": "…",
+    "in": "∈", "ne": "≠", "ge": "≥", "leftarrow": "←", "infty": "∞", "dots": "…", "ldots": "…",
+    "cdot": "·",
     "lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "lVert": "‖", "rVert": "‖",
     "Vert": "‖", "|": "‖", "max": "max", "exp": "exp", "tanh": "tanh", "quad": "  ",
     "qquad": "   ", ",": " ", ";": " ", "textstyle": "", "left": "", "right": "", "big": "",

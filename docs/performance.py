@@ -23,6 +23,9 @@ TEXT = {
     "back-end",
     "sampler",
     "command",
+    "attention",
+    "precision",
+    "of",
 }
 """Headings of words; under the others stand numbers."""
 INTRO = """\
@@ -80,6 +83,50 @@ class Brief(NamedTuple):
 
 
 BRIEFS = (
+    Brief(
+        "crossval",
+        "Many runs of GTPool-V in one program, full protocol",
+        ("dataset", "runs"),
+        {
+            "dataset": "dataset",
+            "runs": "runs",
+            "wall_s": "seconds for all",
+            "mean_epochs": "epochs a run",
+            "stacked_per_hour": "runs an hour, side by side",
+            "captured_per_hour": "one by one, captured",
+            "eager_per_hour": "one by one, eager",
+        },
+    ),
+    Brief(
+        "large",
+        "One large graph, mean degree 20, width 128, forward and backward of the layer",
+        ("attention", "heads", "precision", "nodes"),
+        {
+            "attention": "attention",
+            "heads": "heads",
+            "precision": "precision",
+            "nodes": "nodes",
+            "forward_s": "forward, s",
+            "backward_s": "backward, s",
+            "peak_mb": "peak, MB",
+            "memory_exponent": "memory ~ nodes to the",
+            "time_exponent": "time ~ nodes to the",
+        },
+    ),
+    Brief(
+        "precision",
+        "bf16 beside float32 and linear attention beside exact, GTPool-V",
+        ("dataset", "attention", "precision"),
+        {
+            "dataset": "dataset",
+            "attention": "attention",
+            "precision": "precision",
+            "runs": "runs",
+            "accuracy": "accuracy, %",
+            "deviation": "deviation",
+            "of": "of",
+        },
+    ),
     Brief(
         "epoch",
         "An epoch of training, one thread",

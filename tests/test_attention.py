@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gtpool.ops import attention, attention_fused, attention_padded
+from gtpool.ops import attention, attention_fused, attention_padded, edge_products
 from gtpool.ops.attention import BACKENDS, attend, edge_attention
 
 FAST = tuple(name for name in BACKENDS if name != "reference")
@@ -45,7 +45,7 @@ def in_pieces(monkeypatch):
     monkeypatch.setattr(attention_padded, "HELD", 1)
     monkeypatch.setattr(attention_padded, "HELD_ON_DEVICE", 1)
     monkeypatch.setattr(attention_padded, "ROWS", 5)
-    monkeypatch.setattr(attention, "EDGE_ENTRIES_HELD", 7)
+    monkeypatch.setattr(edge_products, "HELD", 7)
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
@@ -313,7 +313,7 @@ def test_edge_attention_in_slices_gives_the_same(monkeypatch):
 
     whole = results()
     for held in (1, 33, 400):
-        monkeypatch.setattr(attention, "EDGE_ENTRIES_HELD", held)
+        monkeypatch.setattr(edge_products, "HELD", held)
         torch.testing.assert_close(results(), whole, rtol=1e-12, atol=1e-12)
 
 

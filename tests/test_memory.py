@@ -139,6 +139,7 @@ def gpu(monkeypatch):
     """Pretend to a GPU of 80 GB: 30 GB free, of ours 10 GB allocated and 15 GB reserved."""
     says = {
         "is_current_stream_capturing": False,
+        "current_device": 0,
         "mem_get_info": (30 * GIGABYTE, 80 * GIGABYTE),
         "memory_allocated": 10 * GIGABYTE,
         "memory_reserved": 15 * GIGABYTE,

@@ -16,15 +16,13 @@ from torch.autograd.function import once_differentiable
 from gtpool.ops import attention_fused, attention_padded
 from gtpool.ops.attention_reference import attend_reference
 from gtpool.ops.bucket import Buckets
+from gtpool.ops.edge_products import edge_products
 
 Backend = Literal["auto", "reference", "padded", "fused"]
 BACKENDS = ("auto", "reference", "padded", "fused")
 
 FUSED_FROM = 96
 """Nodes from which the fused CPU kernel beats padded products (``make bench``)."""
-
-EDGE_ENTRIES_HELD = 2**19
-"""Entries of the gathered queries of edges held at one time on a CPU: 2 MB in float32."""
 
 
 def attend(
@@ -123,9 +121,10 @@ def edge_attention(
         edge_index: Source j and target i of each edge, [2, E].
         scale: As given to :func:`attend`.
     """
-    scale = q.size(-1) ** -0.5 if scale is None else scale
+    factor = q.size(-1) ** -0.5 if scale is None else scale
     with torch.autocast(q.device.type, enabled=False):
-        return _EdgeAttention.apply(q.to(lse.dtype), k.to(lse.dtype), lse, edge_index, scale)
+        products = edge_products(q.to(lse.dtype), k.to(lse.dtype), edge_index)
+        return (products * factor - lse.index_select(0, edge_index[1])).exp()
 
 
 def _fused_from(backend: Backend, device: torch.device) -> float:
@@ -226,51 +225,3 @@ class _Kernel(Protocol):
 
 def _kernel(length: int, fused_from: float) -> _Kernel:
     return attention_fused if length >= fused_from else attention_padded
-
-
-class _EdgeAttention(Function):
-    """Attention on edges, a slice of edges at a time, so that no [E, H, C] tensor is held."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        q: Tensor,
-        k: Tensor,
-        lse: Tensor,
-        edge_index: Tensor,
-        scale: float,
-    ) -> Tensor:
-        weight = q.new_empty(edge_index.size(1), q.size(1))
-        for edges in _edge_slices(q, edge_index):
-            source, target = edge_index[:, edges]
-            product = q.index_select(0, target).mul_(k.index_select(0, source))
-            logits = product.sum(-1).mul_(scale)
-            weight[edges] = logits.sub_(lse.index_select(0, target)).exp_()
-        ctx.save_for_backward(q, k, weight, edge_index)
-        ctx.scale = scale
-        return weight
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any,  # noqa: ANN401
-        d_weight: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        q, k, weight, edge_index = ctx.saved_tensors
-        d_logits = d_weight * weight
-        d_q, d_k = (q.new_zeros(q.size(0), q.size(1) * q.size(2)) for _ in range(2))
-        d_lse = q.new_zeros(q.shape[:2]).index_add_(0, edge_index[1], d_logits, alpha=-1)
-        for edges in _edge_slices(q, edge_index):
-            source, target = edge_index[:, edges]
-            factor = d_logits[edges, :, None] * ctx.scale
-            # As matrices: index_add_ is quick on two axes only.
-            d_q.index_add_(0, target, k.index_select(0, source).mul_(factor).flatten(1))
-            d_k.index_add_(0, source, q.index_select(0, target).mul_(factor).flatten(1))
-        return d_q.view(q.shape), d_k.view(q.shape), d_lse, None, None
-
-
-def _edge_slices(q: Tensor, edge_index: Tensor) -> list[slice]:
-    on_cpu = q.device.type == "cpu"
-    held = EDGE_ENTRIES_HELD if on_cpu else attention_padded.HELD_ON_DEVICE
-    step = max(1, held // (q.size(1) * q.size(2)))
-    return [slice(at, at + step) for at in range(0, edge_index.size(1), step)]

@@ -24,8 +24,6 @@ The price is C²: four heads of 32 channels take a sixteenth of the products of 
 Graphs of less than C² / 2 nodes are done by n x n products, in blocks: the same sums, less work.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -36,25 +34,17 @@ from torch.nn.functional import pad
 
 from gtpool.graph import Level
 from gtpool.ops import attention_sums
+from gtpool.ops.attention_streamed import Streamed
 from gtpool.ops.bucket import Buckets, buckets_of, kept_buckets
+from gtpool.ops.edge_products import edge_products
 from gtpool.ops.entry import eager
 
 ALIGN = 8
 """Columns of values are a multiple of this, one of them for the row sum: odd widths are slow."""
 
 
-@dataclass(frozen=True)
-class Linear:
-    """The attention of a batch, with gradients where they are on: what ``Streamed`` is, by f."""
-
-    level: Level
-    buckets: Buckets
-    q: Tensor
-    k: Tensor
-    out: Tensor
-    """[N, H, C]."""
-    lse: Tensor
-    """The logarithm of each row sum, [N, H]."""
+class Linear(Streamed):
+    """The attention of a batch by f; ``lse`` is the logarithm of each row sum."""
 
     @classmethod
     @eager
@@ -62,11 +52,6 @@ class Linear:
         """Attend: q, k and v are [N, H, C]."""
         buckets = buckets_of(level, q.to(torch.promote_types(q.dtype, torch.float32)))
         return cls(level, buckets, q, k, *attend_linear(q, k, v, level.ptr, buckets=buckets))
-
-    def project(self, near: Tensor, theta: Tensor) -> Tensor:
-        """Give the output times a vector a head, A V theta, [N, H]."""
-        del near
-        return (self.out * theta).sum(-1)
 
     @eager
     def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
@@ -135,7 +120,7 @@ def edge_attention_linear(
     """
     factor = q.size(-1) ** -0.5 if scale is None else scale
     with torch.autocast(q.device.type, enabled=False):
-        logits = _EdgeProducts.apply(q.to(lse.dtype), k.to(lse.dtype), edge_index) * factor
+        logits = edge_products(q.to(lse.dtype), k.to(lse.dtype), edge_index) * factor
         return attention_sums.kernel(logits) * (-lse).exp().index_select(0, edge_index[1])
 
 
@@ -200,41 +185,3 @@ class _Sums(Function):
                 fill = attention_sums.grads_by_features if long else attention_sums.grads_by_pairs
                 fill(*parts)
         return queries.unpad(d_q), keys.unpad(d_k), keys.unpad(d_v), None, None
-
-
-class _EdgeProducts(Function):
-    """q_i·k_j on edges j -> i, a slice of edges at a time, so that no [E, H, C] tensor is held."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        q: Tensor,
-        k: Tensor,
-        edge_index: Tensor,
-    ) -> Tensor:
-        product = q.new_empty(edge_index.size(1), q.size(1))
-        for (source, target), filled in _slices(q, edge_index, product):
-            ends = q.index_select(0, target).mul_(k.index_select(0, source))
-            torch.sum(ends, -1, out=filled)
-        ctx.save_for_backward(q, k, edge_index)
-        return product
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any,  # noqa: ANN401
-        d_product: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        q, k, edge_index = ctx.saved_tensors
-        d_q, d_k = (q.new_zeros(q.size(0), q.size(1) * q.size(2)) for _ in range(2))
-        for (source, target), factor in _slices(q, edge_index, d_product.unsqueeze(-1)):
-            # As matrices: index_add_ is quick on two axes only.
-            d_q.index_add_(0, target, k.index_select(0, source).mul_(factor).flatten(1))
-            d_k.index_add_(0, source, q.index_select(0, target).mul_(factor).flatten(1))
-        return d_q.view(q.shape), d_k.view(q.shape), None
-
-
-def _slices(q: Tensor, edge_index: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut edges and what they have, so that the queries of a slice can be held."""
-    held = max(1, attention_sums.held(q) // q[0].numel())
-    return zip(edge_index.split(held, 1), value.split(held), strict=True)

@@ -97,13 +97,12 @@ def free_memory(device: torch.device) -> int | None:
 def _free_on_cuda(device: torch.device) -> int | None:
     if torch.cuda.is_current_stream_capturing():
         return None  # what is captured has run before
-    device = torch.device(
-        "cuda", torch.cuda.current_device() if device.index is None else device.index
-    )
-    free, total = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_allocated(device)
-    free += torch.cuda.memory_reserved(device) - held  # kept by torch for the next tensors
-    share = torch.cuda.get_per_process_memory_fraction(device)
+    # "cuda" without a number is the current one, which its share must be asked for by number.
+    number = torch.cuda.current_device() if str(device) == "cuda" else device.index
+    free, total = torch.cuda.mem_get_info(number)
+    held = torch.cuda.memory_allocated(number)
+    free += torch.cuda.memory_reserved(number) - held  # kept by torch for the next tensors
+    share = torch.cuda.get_per_process_memory_fraction(number)
     return min(free, int(share * total) - held)
 
 

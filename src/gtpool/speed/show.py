@@ -34,7 +34,10 @@ class Sheet(NamedTuple):
 
 def device_name(row: Row) -> str:
     """Name the machine of a row: the card, or the processor and its threads."""
-    return row["gpu"] if row["device"] == "cuda" else f"{row['cpu']}, {row['threads']} threads"
+    if row["device"] == "cuda":
+        return row["gpu"]
+    threads = "one thread" if row["threads"] == 1 else f"{row['threads']} threads"
+    return f"{row['cpu']}, {threads}"
 
 
 def evidence(rows: Sequence[Row]) -> str:

@@ -75,17 +75,6 @@ def compose(outer: Tensor, inner: Tensor) -> Tensor:
     return out
 
 
-def bring(x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor:
-    """Take rows of the dataset as floats, zeros where the number is -1, [N, F]."""
-    count, width = number.numel(), x.size(1)
-    out = torch.empty(count, width, dtype=dtype, device=x.device)
-    columns = max(16, min(128, triton.next_power_of_2(width)))
-    rows = 1024 // columns
-    grid = triton.cdiv(count, rows), triton.cdiv(width, columns)
-    _bring[grid](x, number, out, count, WIDTH=width, ROWS=rows, COLUMNS=columns)
-    return out
-
-
 @triton.jit
 def _lay_out(  # noqa: PLR0917
     index_ptr: tl.tensor,
@@ -174,22 +163,3 @@ def _compose(
     inner = tl.load(inner_ptr + row, mask=row < count, other=-1)
     outer = tl.load(outer_ptr + inner, mask=inner >= 0, other=-1)
     tl.store(out_ptr + row, outer, mask=row < count)
-
-
-@triton.jit
-def _bring(
-    x_ptr: tl.tensor,
-    number_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    count: int,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    number = tl.load(number_ptr + row, mask=row < count, other=-1)
-    real = (number >= 0)[:, None] & (column < WIDTH)
-    part = tl.load(x_ptr + number[:, None] * WIDTH + column, mask=real, other=0)
-    written = (row < count)[:, None] & (column < WIDTH)
-    tl.store(out_ptr + row[:, None] * WIDTH + column, part, mask=written)

@@ -112,7 +112,7 @@ class _Take(Function):
         number: Tensor,
     ) -> Tensor:
         ctx.save_for_backward(number)
-        return _gather(x, kept)
+        return gather(x, kept)
 
     @staticmethod
     @once_differentiable
@@ -121,13 +121,14 @@ class _Take(Function):
         d_out: Tensor,
     ) -> tuple[Tensor | None, ...]:
         (number,) = ctx.saved_tensors
-        return _gather(d_out, number), None, None
+        return gather(d_out, number), None, None
 
 
-def _gather(x: Tensor, index: Tensor) -> Tensor:
+def gather(x: Tensor, index: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Take rows, zeros where the index is -1, in their own type or another, [N, D] -> [K, D]."""
     x = x.contiguous()
     num_rows, width = index.numel(), x.size(1)
-    out = x.new_empty(num_rows, width)
+    out = x.new_empty(num_rows, width, dtype=dtype)
     height, columns = _tile(width)
     grid = triton.cdiv(num_rows, height), triton.cdiv(width, columns)
     _copy[grid](x, index, out, num_rows, WIDTH=width, ROWS=height, COLUMNS=columns)
@@ -230,6 +231,6 @@ def _copy(
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     index = tl.load(index_ptr + row, mask=row < num_rows, other=-1)
     mask = (index >= 0)[:, None] & (column < WIDTH)
-    part = tl.load(x_ptr + index[:, None] * WIDTH + column, mask=mask, other=0.0)
+    part = tl.load(x_ptr + index[:, None] * WIDTH + column, mask=mask, other=0)
     written = (row < num_rows)[:, None] & (column < WIDTH)
     tl.store(out_ptr + row[:, None] * WIDTH + column, part, mask=written)

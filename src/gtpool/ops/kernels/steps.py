@@ -16,7 +16,7 @@ from gtpool.ops.steps import Chosen
 LONGEST = 4096
 """Nodes of the largest graph whose wheel one program turns."""
 
-lay_out, place, shift, bring = plan.lay_out, plan.place, plan.shift, plan.bring
+lay_out, place, shift, bring = plan.lay_out, plan.place, plan.shift, readout.gather
 drop = dropout.drop
 gcn_sum, gin_sum, mean_max = aggregate.gcn_sum, aggregate.gin_sum, readout.mean_max
 
