@@ -242,7 +242,7 @@ def test_a_run_gone_wrong_fails_alone(mutag):
     seen, outcomes = beside(models, mutag, folds, SPEC)
     assert all(epochs.keys() == {0, 2} for epochs in seen)
     assert isinstance(outcomes[1], TrainingError)
-    assert "loss of epoch 1 is nan; lower the learning rate (now 0.01)" in str(outcomes[1])
+    assert "of epoch 1 is nan; lower the learning rate (now 0.01)" in str(outcomes[1])
     for run in (0, 2):
         _, wanted = drain(fit(alone[run], mutag, folds[run], SPEC, seed=SEEDS[run]))
         assert outcomes[run].best[:5] == pytest.approx(wanted.best[:5], rel=1e-9)
@@ -298,3 +298,28 @@ def test_training_leaves_the_callers_random_numbers_alone(mutag):
     torch.manual_seed(3)
     beside(models, mutag, stratified_folds(mutag.y)[:3], replace(SPEC, epochs=1))
     assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_test_graph_that_overflows_does_not_fail_the_run(mutag):
+    split = stratified_folds(mutag.y)[0]
+    x = mutag.x.clone()
+    x[mutag.node_ptr[split.test[0]]] = 1e308
+    data = replace(mutag, x=x)
+    _, (outcome,) = drain(fit_many(networks(data, 1), data, [split], SPEC, seeds=[0]))
+    assert isinstance(outcome, Outcome)
+    assert math.isfinite(outcome.best.valid_loss)
+
+
+@pytest.mark.parametrize("options", [{}, {"conv": "gin"}, {"norm": "batch"}], ids=str)
+def test_short_floats_train_every_norm(options):
+    data = load("MUTAG")
+    models = [model.float() for model in networks(data, **options)]
+    spec = replace(SPEC, epochs=2, precision="bf16")
+    _, outcomes = drain(fit_many(models, data, stratified_folds(data.y)[:3], spec, seeds=SEEDS))
+    assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
+
+
+def test_models_are_left_ready_to_predict(mutag):
+    models = networks(mutag)
+    beside(models, mutag, stratified_folds(mutag.y)[:3], replace(SPEC, epochs=1))
+    assert not any(model.training for model in models)

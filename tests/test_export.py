@@ -5,7 +5,7 @@ import torch
 
 from gtpool.data.sources import load
 from gtpool.data.stock import Stock
-from gtpool.graph import Capacity
+from gtpool.fixed import Capacity
 from gtpool.model.classifier import Classifier
 from gtpool.model.export import empty_batch, export_classifier, inputs_of
 from gtpool.spec import ModelSpec, ShapeSpec

@@ -386,3 +386,29 @@ def test_a_batch_that_would_not_fit_is_refused_before_it_is_tried(monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda _: 1000)
     with pytest.raises(ValueError, match=r"needs about .* GB, but .* GB are free"):
         GTPool(8)(torch.randn(20, 8), torch.zeros(2, 0, dtype=torch.long))
+
+
+# Attention whose keys look like its values
+
+
+@pytest.mark.parametrize("graphs", [1, 2])
+def test_what_attends_may_share_memory_with_the_features(graphs):
+    x = torch.randn(6 * graphs, 8, dtype=torch.double, requires_grad=True)
+    edges = torch.zeros(2, 0).long()
+    batch = torch.arange(graphs).repeat_interleave(6)
+    pool = GTPool(8).double()
+    grads = []
+    for attn in (x.detach(), x.detach().clone()):
+        out = pool(x, edges, None, batch, attn).x
+        grads.append(torch.autograd.grad(out.square().sum(), [x])[0])
+    close(*grads)
+
+
+@pytest.mark.parametrize("options", [{}, {"heads": 2}, {"gate": "tanh"}], ids=str)
+def test_the_backward_pass_may_run_under_autocast(options):
+    torch.manual_seed(0)
+    pool, x = GTPool(8, **options), torch.randn(12, 8, requires_grad=True)
+    batch = torch.tensor([0] * 5 + [1] * 7)
+    with torch.autocast("cpu", torch.bfloat16):
+        pool(x, torch.zeros(2, 0).long(), None, batch).x.float().sum().backward()
+    assert x.grad.isfinite().all()

@@ -8,7 +8,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.graph import Links
+from gtpool.fixed import Links
 from gtpool.ops.kernels.aggregate import gcn_sum, gin_sum, root_degrees
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gtpool.data.sources import load
-from gtpool.graph import Capacity
+from gtpool.fixed import Capacity
 from gtpool.ops import static, static_plan
 from gtpool.ops.dropout import drop_by_key
 

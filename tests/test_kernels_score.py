@@ -8,7 +8,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.graph import Links, Rows
+from gtpool.fixed import Links, Rows
 from gtpool.ops.attention import attend
 from gtpool.ops.kernels.score import node_scores
 from gtpool.pool.gtpool import GTPool

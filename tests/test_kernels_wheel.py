@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 from gtpool.ops.kernels.wheel import LONGEST, sample
 from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, settle
 

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.data.stock import Stock
-from gtpool.graph import Capacity
+from gtpool.fixed import Capacity
 from gtpool.ops.static_plan import rows_of
 
 RATIOS = st.sampled_from(((), (0.5,), (0.3, 0.3), (0.8, 2), (1, 0.5), (1.0,)))

@@ -183,7 +183,7 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
     monkeypatch.setattr(together, "_network", network)
     found = many(specs, tmp_path / "beside", together=3, keep=True)
     assert [row["status"] for row in found] == ["done", "failed", "done"]
-    assert "loss of epoch 1 is nan" in found[1]["error"]
+    assert "loss at batch 1 of 2 of epoch 1 is nan" in found[1]["error"]
     assert (found[1]["test"], found[1]["split"]) == (None, wanted[1]["split"])
     assert not Store(tmp_path / "beside").artifact(specs[1].key).exists()
     for run in (0, 2):

@@ -4,7 +4,7 @@ Shape letters, fixed for the project: N nodes, K kept nodes, E edges, G graphs, 
 C channels a head, D width.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
@@ -18,10 +18,6 @@ class Plans:
 
     def __init__(self) -> None:
         self.made: dict[Hashable, Any] = {}
-
-
-_BLOCK = 64
-"""Capacities are multiples of it, as kernels take rows in blocks."""
 
 
 class Level(NamedTuple):
@@ -97,83 +93,6 @@ class Graphs(NamedTuple):
         return type(self)(
             self.x.to(device), self.edge_index.to(device), attr, self.y.to(device), levels, chain
         )
-
-
-class Capacity(NamedTuple):
-    """How much a run's part of a batch may hold."""
-
-    graphs: int
-    nodes: tuple[int, ...]
-    """Rows at each level."""
-    edges: int
-
-    @classmethod
-    def rounded(cls, graphs: int, nodes: Sequence[int], edges: int) -> Self:
-        """Round rows and edges up to whole blocks."""
-        *rows, links = (max(1, -(-count // _BLOCK)) * _BLOCK for count in (*nodes, edges))
-        return cls(graphs, tuple(rows), links)
-
-    def holds(self, other: Self) -> bool:
-        """Say whether a batch of another capacity fits."""
-        fits = all(mine >= theirs for mine, theirs in zip(self.nodes, other.nodes, strict=True))
-        return fits and self.graphs >= other.graphs and self.edges >= other.edges
-
-
-class Rows(NamedTuple):
-    """A batch of fixed capacity at one level: R runs of G graphs, each run padded to N rows.
-
-    The rows of a run are the nodes of its graphs, graph after graph, then padding. All tensors are
-    int64 and on the device, so that shapes do not depend on which graphs a batch has.
-    """
-
-    start: Tensor
-    """First row of each graph, [RG]."""
-    size: Tensor
-    """Nodes of each graph, 0 where a place is empty, [RG]."""
-    batch: Tensor
-    """Graph of each row, RG on padding, [RN]."""
-
-
-class Links(NamedTuple):
-    """The edges of a batch of fixed capacity, at the level of the input, and where nodes are now.
-
-    Edges are never filtered: an edge counts where both its ends have a place at the level. E is the
-    capacity of a run, N0 that of its rows at level 0, N that of its rows at this level.
-    """
-
-    source: Tensor
-    """Source row of each edge at level 0, sorted by target, -1 on padding, [RE]."""
-    sink: Tensor
-    """Target row of the same edges, ascending inside a run, -1 on padding, [RE]."""
-    begin: Tensor
-    """First of the edges that enter each row of level 0, [RN0]."""
-    end: Tensor
-    """One past the last of them; equal to ``begin`` where there are none, [RN0]."""
-    target: Tensor
-    """Target row of each edge, sorted by source, -1 on padding, [RE]."""
-    out_begin: Tensor
-    """First of the edges that leave each row of level 0, in ``target``, [RN0]."""
-    out_end: Tensor
-    """One past the last of them, [RN0]."""
-    origin: Tensor
-    """Row of level 0 of each row of this level, -1 on padding, [RN]."""
-    place: Tensor
-    """Row of this level of each row of level 0, -1 where it was dropped or is padding, [RN0]."""
-
-
-class FixedBatch(NamedTuple):
-    """A batch of fixed capacity: R runs of G places for graphs, some of which may be empty."""
-
-    x: Tensor
-    """Node features, zeros on padding, [RN, F]."""
-    links: Links
-    """The edges, at level 0."""
-    levels: tuple[Rows, ...]
-    """The input's layout, then that after each pooling step."""
-    y: Tensor
-    """Targets as a dataset has them; of an empty place, any, [RG] or [RG, T]."""
-    present: Tensor
-    """Whether a place holds a graph, bool [RG]."""
 
 
 class NodeDrop(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.graph import Capacity, FixedBatch, Links
+from gtpool.fixed import Capacity, FixedBatch, Links
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
 from gtpool.ops.steps import Steps, steps_on

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gtpool.graph import Capacity, FixedBatch, Links, Rows
+from gtpool.fixed import Capacity, FixedBatch, Links, Rows
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack
 from gtpool.ops.static_plan import rows_of

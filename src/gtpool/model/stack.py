@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, linear
 
-from gtpool.graph import FixedBatch, Links, Rows
+from gtpool.fixed import FixedBatch, Links, Rows
 from gtpool.model.classifier import Classifier
 from gtpool.ops import static
 from gtpool.ops.dropout import next_key
-from gtpool.ops.steps import Chosen, Steps, plain, steps_on
+from gtpool.ops.steps import WIDEST, Chosen, Steps, plain, steps_on
 from gtpool.pool.gtpool import GTPool
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -72,7 +72,8 @@ class Stack(nn.Module):
             if name not in learned
         }
         """What is not learned: frozen parameters, statistics, units of a regression, [R, ...]."""
-        self.steps: Steps = steps_on(self.theta.device, self.theta.dtype)
+        wide = any(pool.in_channels > WIDEST * pool.heads for pool in self.pools)
+        self.steps: Steps = plain() if wide else steps_on(self.theta.device, self.theta.dtype)
 
     def whole(self) -> dict[str, Tensor]:
         """Give the states of all runs by the names that their classifiers have, [R, ...] each."""
@@ -240,7 +241,7 @@ class _Pass:
     def _batch_norm(self, name: str, x: Tensor, rows: Rows) -> Tensor:
         """Normalise over the real rows of each run, as ``nn.BatchNorm1d`` does for one."""
         weights, runs = self.weights, self.stack.runs
-        x = x.unflatten(0, (runs, -1))
+        x = x.unflatten(0, (runs, -1)).to(weights[f"{name}.running_mean"].dtype)
         if self.stack.training:
             real = (rows.batch < rows.size.numel()).to(x.dtype).view(runs, -1, 1)
             count = real.sum(1, keepdim=True).clamp(min=1)

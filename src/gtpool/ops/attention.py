@@ -17,6 +17,7 @@ from gtpool.ops import attention_fused, attention_padded
 from gtpool.ops.attention_reference import attend_reference
 from gtpool.ops.bucket import Buckets
 from gtpool.ops.edge_products import edge_products
+from gtpool.ops.entry import precise
 
 Backend = Literal["auto", "reference", "padded", "fused"]
 BACKENDS = ("auto", "reference", "padded", "fused")
@@ -199,6 +200,7 @@ class _AttendRows(Function):
 
     @staticmethod
     @once_differentiable
+    @precise
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_out: Tensor,

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from gtpool.graph import Level
 from gtpool.ops.bucket import Buckets, buckets_of, each_head, kept_buckets
-from gtpool.ops.entry import eager
+from gtpool.ops.entry import eager, precise
 
 LENGTH = 128
 """Weights a row that may be held: they take as much memory as a layer of that width."""
@@ -149,21 +149,21 @@ class _Rows(Function):
             begin += whole.size(0) * whole.size(1)
         out = some.unpad(out)
         ctx.save_for_backward(q, out, held.k, held.v, *weights)
-        ctx.plan = buckets, some, held.scale
+        ctx.plan = buckets, some, held.scale, held.v is held.k
         return out
 
     @staticmethod
     @once_differentiable
+    @precise
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_out: Tensor,
     ) -> tuple[Tensor | None, ...]:
         q, out, k, v, *weights = ctx.saved_tensors
-        buckets, some, scale = ctx.plan
+        buckets, some, scale, same = ctx.plan
         row_term = some.pad((d_out * out).sum(-1, keepdim=True).neg_())
         q, d_out = some.fill(q), some.pad(d_out)
         d_q, d_k, d_v = (torch.empty_like(part) for part in (q, k, v))
-        same = k.data_ptr() == v.data_ptr()
         d_v = d_k if same else d_v
         rows, columns = some.split(q, d_q, d_out, row_term), buckets.split(k, d_k, v, d_v)
         for weight, *parts in zip(weights, *rows, *columns, strict=True):

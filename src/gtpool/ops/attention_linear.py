@@ -61,7 +61,8 @@ class Linear(Streamed):
     @eager
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
         """Give the output of some nodes with gradients, as ``Held.rows`` does, [K, H, C]."""
-        del kept
+        if not torch.is_grad_enabled():
+            return self.out.index_select(0, kept)
         return _attend(q, k, v, kept_buckets(self.level, ratio, q), self.buckets, None)[0]
 
 

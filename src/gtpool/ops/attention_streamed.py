@@ -14,7 +14,8 @@ from gtpool.graph import Level
 from gtpool.ops.attention import attend, attend_rows, edge_attention
 from gtpool.ops.attention_held import Held, fits
 from gtpool.ops.bucket import Buckets, buckets_of, kept_buckets
-from gtpool.ops.entry import eager
+from gtpool.ops.entry import eager, precise
+from gtpool.ops.steps import WIDEST
 
 
 class Attended(Protocol):
@@ -82,8 +83,10 @@ def look(q: Tensor, k: Tensor, v: Tensor, level: Level) -> Attended:
         level: The layout of the batch.
     """
     exact = torch.promote_types(q.dtype, torch.float32)
-    if q.is_cuda and exact == torch.float32 and find_spec("triton") is not None:
-        return import_module("gtpool.ops.kernels.looked").Looked.of(q, k, v, level)
+    kernels = q.is_cuda and exact == torch.float32 and find_spec("triton") is not None
+    if kernels and q.size(-1) <= WIDEST:
+        with torch.cuda.device_of(q):  # where Triton launches
+            return import_module("gtpool.ops.kernels.looked").Looked.of(q, k, v, level)
     if q.device.type == "cpu" and fits(q.to(exact), level):
         with torch.autocast("cpu", enabled=False):
             return Held.of(q.to(exact), k.to(exact), v.to(exact), level)
@@ -119,6 +122,7 @@ class _Known(Function):
 
     @staticmethod
     @once_differentiable
+    @precise
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_result: Tensor,

@@ -1,6 +1,7 @@
 """What every pooler does first: check what a user gave and lay it out; and what compiles never."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TypeVar
 
 import torch
@@ -19,6 +20,18 @@ def eager(function: _Function) -> _Function:
     compiled anew for every batch.
     """
     return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
+
+
+def precise(backward: _Function) -> _Function:
+    """Leave autocast out of the backward pass of a Function, which computes in the types it has."""
+
+    @wraps(backward)
+    def run(ctx: object, *grads: Tensor | None) -> object:
+        device = next(grad.device for grad in grads if grad is not None)
+        with torch.autocast(device.type, enabled=False):
+            return backward(ctx, *grads)
+
+    return run  # pyright: ignore[reportReturnType]
 
 
 @eager

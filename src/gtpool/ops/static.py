@@ -8,7 +8,7 @@ ends have a place.
 import torch
 from torch import Tensor
 
-from gtpool.graph import Links, Rows
+from gtpool.fixed import Links, Rows
 from gtpool.ops import attention
 from gtpool.ops.dropout import drop_by_key
 from gtpool.ops.sample import Order

@@ -6,7 +6,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 
 
 def lay_out(index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: int) -> Rows:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 from gtpool.ops.sample import Order, settle, sortable
 
 

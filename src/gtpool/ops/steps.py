@@ -8,8 +8,11 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from gtpool.graph import Links, Rows
+from gtpool.fixed import Links, Rows
 from gtpool.ops.sample import Order
+
+WIDEST = 256
+"""Channels of a head up to which the kernels hold their tiles."""
 
 
 class Chosen(NamedTuple):

@@ -80,6 +80,8 @@ class GTPool(nn.Module):
         - The wheel in index order, as there, depends on the numbering of the nodes;
           ``order="score"`` is ours and does not.
         - Scores are rounded to half their binary digits before sampling, so that equal nodes tie.
+        - The weights of ``query``, ``key`` and ``value`` are read, their modules not always called:
+          hooks on them may not run, and they cannot be quantised one by one.
         - A listed self-loop does not count beside the I of (6); edge features do not enter the
           score.
 
@@ -179,7 +181,10 @@ class GTPool(nn.Module):
         if level is None:
             level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
         check_fits(
-            *(x.size(0), edge_index.size(1), self.in_channels, self.heads),
+            x.size(0),
+            edge_index.size(1),
+            self.in_channels,
+            self.heads,
             attention=self.attention,
             training=torch.is_grad_enabled(),
             device=x.device,
@@ -230,7 +235,8 @@ class GTPool(nn.Module):
         """Name the class, the width and the choices that change the result."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, heads={self.heads}, "
-            f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, gate={self.gate!r})"
+            f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, "
+            f"attention={self.attention!r}, gate={self.gate!r})"
         )
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Attended:

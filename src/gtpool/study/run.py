@@ -60,7 +60,8 @@ def run_many(
 ) -> list[Row]:
     """Do the runs that the store does not have as done, and give the rows of all, in order.
 
-    Each row is stored as soon as it is there: after Ctrl-C, a crash or a loss of power the same
+    Each row is stored as soon as it is there, those of runs that train side by side when all of
+    them are over: after Ctrl-C, a crash or a loss of power the same
     call goes on where it stopped. Failed runs are tried again. A run on files of the user's counts
     as done only while those files are the same.
 

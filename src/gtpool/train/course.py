@@ -59,9 +59,9 @@ class Course:
 
     def add(self, epoch: Epoch) -> bool:
         """Take an epoch in, and say whether it is the best so far."""
-        for what, loss in (("loss", epoch.train_loss), ("validation loss", epoch.valid_loss)):
-            if not math.isfinite(loss):
-                raise TrainingError(not_finite(what, loss, epoch.number, self.spec))
+        if not math.isfinite(epoch.valid_loss):
+            what = "validation loss"
+            raise TrainingError(not_finite(what, epoch.valid_loss, epoch.number, self.spec))
         self.epochs.append(epoch)
         self._lowest = min(self._lowest, (epoch.valid_loss, epoch.number))
         better = self.best is None or self._better(epoch, self.best)
@@ -105,6 +105,23 @@ def not_finite(what: str, value: float, number: int, spec: TrainSpec) -> str:
         f"the {what} of epoch {number} is {value}; lower the learning rate (now {spec.lr}) "
         "or look at the features"
     )
+
+
+def mean_loss(losses: Tensor, batches: Sequence[Tensor], number: int, spec: TrainSpec) -> float:
+    """Average the losses of batches over their graphs; raise where one is not finite.
+
+    Args:
+        losses: Of each batch, on the host, [batches].
+        batches: The graphs of each.
+        number: Of the epoch.
+        spec: The recipe.
+    """
+    if not losses.isfinite().all():
+        at = int((~losses.isfinite()).nonzero()[0])
+        where = f"loss at batch {at + 1} of {len(batches)}"
+        raise TrainingError(not_finite(where, losses[at].item(), number, spec))
+    sizes = torch.tensor([part.numel() for part in batches], dtype=losses.dtype)
+    return ((losses * sizes).sum() / sizes.sum()).item()
 
 
 def autocast(spec: TrainSpec, device: torch.device) -> torch.autocast:

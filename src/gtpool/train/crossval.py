@@ -18,6 +18,7 @@ from gtpool.train.course import (
     Outcome,
     TrainingError,
     epoch_seed,
+    mean_loss,
     shuffle,
     unmeasurable,
 )
@@ -51,11 +52,15 @@ def fit_many(
         seeds: Of each run.
         standardize: Scale continuous features by each run's training part.
     """
-    runs = _Runs(models, data, splits, spec, seeds, standardize=standardize)
-    runs.shrink()
-    while runs.live:
-        yield runs.epoch()
+    with torch.cuda.device_of(data.x):  # where Triton launches and graphs are captured
+        runs = _Runs(models, data, splits, spec, seeds, standardize=standardize)
         runs.shrink()
+    while runs.live:
+        with torch.cuda.device_of(data.x):
+            heard = runs.epoch()
+        yield heard
+        with torch.cuda.device_of(data.x):
+            runs.shrink()
     return runs.outcomes()
 
 
@@ -93,17 +98,18 @@ class _Runs:
         batches = [shuffle(self.splits[run].train, size, self.randoms[run]) for run in self.live]
         losses = self.program.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.live])
         judged = self.program.measure().tolist()
-        seconds = (time.perf_counter() - start) / len(self.live)
+        going = sum(map(self._goes, self.live))
+        seconds = (time.perf_counter() - start) / max(1, going)
         heard: dict[int, Epoch] = {}
         improved: list[int] = []
         for place, run in enumerate(self.live):
             if not self._goes(run):
                 continue
-            train_loss = _mean(losses[:, place], batches[place])
-            number = len(self.courses[run].epochs) + 1
-            loss, valid, test = judged[place]
-            epoch = Epoch(number, train_loss, loss, valid, test, seconds)
+            mine, number = batches[place], len(self.courses[run].epochs) + 1
             try:
+                train_loss = mean_loss(losses[: len(mine), place], mine, number, self.spec)
+                loss, valid, test = judged[place]
+                epoch = Epoch(number, train_loss, loss, valid, test, seconds)
                 if self.courses[run].add(epoch):
                     improved.append(place)
             except TrainingError as error:
@@ -130,6 +136,7 @@ class _Runs:
             return self.errors[run]
         state = {name: part[run].clone() for name, part in self.best.items()}
         model.load_state_dict(state)
+        model.eval()
         return self.courses[run].outcome(state)
 
     def _goes(self, run: int) -> bool:
@@ -142,12 +149,6 @@ class _Runs:
         there = torch.tensor([self.live[place] for place in places], device=device).long()
         for name, part in self.stack.whole().items():
             self.best[name].index_copy_(0, there, part.index_select(0, here))
-
-
-def _mean(losses: Tensor, batches: Sequence[Tensor]) -> float:
-    """Average over graphs, not over batches."""
-    sizes = torch.tensor([part.numel() for part in batches], dtype=losses.dtype)
-    return float((losses[: len(batches)] * sizes).sum() / sizes.sum())
 
 
 def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> Units | None:

@@ -24,7 +24,7 @@ from gtpool.train.course import (
     autocast,
     check_measurable,
     epoch_seed,
-    not_finite,
+    mean_loss,
     rate,
     shuffle,
 )
@@ -180,12 +180,7 @@ class _Learner:
             set_keys(self.model, None)
         self.schedule.step()
         each = torch.stack(losses).cpu()  # once an epoch: a look at every batch would halt a GPU
-        if not each.isfinite().all():
-            batch = int((~each.isfinite()).nonzero()[0]) + 1
-            where = f"loss at batch {batch} of {len(losses)}"
-            raise TrainingError(not_finite(where, each[batch - 1].item(), number, self.spec))
-        sizes = torch.tensor([part.numel() for part in batches], dtype=each.dtype)
-        return ((each * sizes).sum() / sizes.sum()).item()
+        return mean_loss(each, batches, number, self.spec)
 
     def _step(self, graphs: Graphs) -> Tensor:
         with autocast(self.spec, graphs.x.device):

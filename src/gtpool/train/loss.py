@@ -56,7 +56,9 @@ class Loss:
             counts = counts * present.view(self.runs, -1, *(1,) * (counts.dim() - 2))
         each, counts = each.flatten(1), counts.flatten(1)
         total = counts.sum(1)
-        return (each * counts).sum(1) / torch.where(total > 0, total, 1)
+        # What does not count may be anything, also no number.
+        counted = torch.where(counts > 0, each * counts, 0.0)
+        return counted.sum(1) / torch.where(total > 0, total, 1)
 
     def _by_class(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         each = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)

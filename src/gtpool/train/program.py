@@ -15,7 +15,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.data.stock import Stock
-from gtpool.graph import Capacity, FixedBatch
+from gtpool.fixed import Capacity, FixedBatch
 from gtpool.model.stack import Stack
 from gtpool.ops.dropout import next_key
 from gtpool.spec import TrainSpec
@@ -116,6 +116,7 @@ class Program:
     def _prepare(self) -> None:
         """Lay out buffers for as many runs as there are, and capture what is replayed."""
         device, runs = self.stock.x.device, self.stack.runs
+        self.train_step = self.judge = _nothing  # what was captured lets its memory go
         trains = [split.train for split in self.splits]
         self.loss_of = Loss(self.data, trains, weigh=self.spec.class_weights)
         for name, part in (("shift", self.loss_of.shift), ("scale", self.loss_of.scale)):
@@ -187,6 +188,10 @@ class Program:
             counted = part.view(runs, -1)
             hits = (right & part).view(runs, -1).sum(1).double()
             self.judged[:, column] = hits / counted.sum(1)
+
+
+def _nothing() -> None:
+    """Stand in for what is captured next."""
 
 
 def _capacity(

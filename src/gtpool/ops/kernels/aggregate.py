@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import Links
+from gtpool.fixed import Links
 
 
 def root_degrees(links: Links) -> Tensor:

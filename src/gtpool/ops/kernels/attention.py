@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 from gtpool.ops.kernels import tile
 from gtpool.ops.kernels.attention_backward import attend_backward
 from gtpool.ops.kernels.tile import Block, graph_of, load, same, span, store, strides, width

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import Level, Rows
+from gtpool.fixed import Rows
+from gtpool.graph import Level
 from gtpool.ops.kernels.attention import attend, attend_backward, edge_weights
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import plan

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 from gtpool.ops import static_plan
 
 _PLACES = 2048

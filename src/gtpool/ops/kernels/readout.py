@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 
 
 def mean_max(x: Tensor, rows: Rows) -> Tensor:

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.graph import Links, Rows
+from gtpool.fixed import Links, Rows
 from gtpool.ops.kernels.tile import load, strides, width
 
 ENTRIES = 1024

@@ -7,14 +7,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import Links, Rows
+from gtpool.fixed import Links, Rows
 from gtpool.ops import static
 from gtpool.ops.kernels import aggregate, attention, dropout, plan, readout, score, wheel
 from gtpool.ops.sample import Order
 from gtpool.ops.steps import Chosen
-
-LONGEST = 4096
-"""Nodes of the largest graph whose wheel one program turns."""
 
 lay_out, place, shift, bring = plan.lay_out, plan.place, plan.shift, readout.gather
 drop = dropout.drop
@@ -64,7 +61,7 @@ def choose(
     score: Tensor, rows: Rows, after: Rows, *, sampler: str, order: Order, longest: int
 ) -> Chosen:
     """Choose the rows that stay, as many of each graph as ``after`` says."""
-    if longest > LONGEST:
+    if longest > wheel.LONGEST:
         parts = (score, rows, after)
         return static.choose(*parts, sampler=sampler, order=order, longest=longest)
     return Chosen(

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 
 PRECISION = "tf32x3"
 """How float32 matrices are multiplied: "ieee" exactly, "tf32x3" nearly so on tensor cores."""

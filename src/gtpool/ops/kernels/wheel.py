@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.graph import Rows
+from gtpool.fixed import Rows
 from gtpool.ops.sample import ORDERS, SAMPLERS, check_choice
 
 LONGEST = 4096
