@@ -274,7 +274,7 @@ def test_a_file_that_cannot_be_read_is_said_in_words(service, visit, text, compl
 @pytest.mark.slow
 def test_a_file_can_be_dropped(service, visit):
     page = visit(service)
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Predict ")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(" from SMILES")
     page.evaluate(
         """() => {
           const dataTransfer = new DataTransfer();

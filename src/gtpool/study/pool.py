@@ -50,6 +50,8 @@ def work_in_processes(
         while crew:
             worker = _first_ready(crew)
             kind, value = worker.listen()
+            if kind == "ready":
+                del deaths[None]  # workers do come up: only one after another is a bad sign
             if kind == "died":
                 crew[crew.index(worker)] = _Worker(work)
                 if _may_try_again(worker, deaths, waiting):
