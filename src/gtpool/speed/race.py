@@ -98,7 +98,7 @@ def enter(
     if model == CAPTURED and isinstance(network, Classifier):
         try:
             return Entry(width, parameters, (captured(network, data, index, SPEC),))
-        except (NotImplementedError, ValueError) as error:
+        except ValueError as error:  # a batch beyond the usual capacity
             return str(error)
     runner = Runner(network, data, index)
     return Entry(width, parameters, (runner.step,) if whole else (runner.forward, runner.backward))
