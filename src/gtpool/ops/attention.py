@@ -57,11 +57,7 @@ def attend(
         >>> out[:, 0].tolist()
         [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]
     """
-    if not q.shape == k.shape == v.shape or q.dim() != 3 or q.numel() == 0:
-        shapes = ", ".join(str(list(part.shape)) for part in (q, k, v))
-        raise ValueError(
-            f"q, k and v must share one shape [nodes, heads, channels] without zeros, got {shapes}"
-        )
+    check_alike(q, k, v)
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "fused" and not attention_fused.available(q.device):
@@ -126,6 +122,15 @@ def edge_attention(
     with torch.autocast(q.device.type, enabled=False):
         products = edge_products(q.to(lse.dtype), k.to(lse.dtype), edge_index)
         return (products * factor - lse.index_select(0, edge_index[1])).exp()
+
+
+def check_alike(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise a ValueError unless q, k and v share one shape [N, H, C] without zeros."""
+    if not q.shape == k.shape == v.shape or q.dim() != 3 or q.numel() == 0:
+        shapes = ", ".join(str(list(part.shape)) for part in (q, k, v))
+        raise ValueError(
+            f"q, k and v must share one shape [nodes, heads, channels] without zeros, got {shapes}"
+        )
 
 
 def _fused_from(backend: Backend, device: torch.device) -> float:

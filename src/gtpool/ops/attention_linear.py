@@ -34,6 +34,7 @@ from torch.nn.functional import pad
 
 from gtpool.graph import Level
 from gtpool.ops import attention_sums
+from gtpool.ops.attention import check_alike
 from gtpool.ops.attention_streamed import Streamed
 from gtpool.ops.bucket import Buckets, buckets_of, kept_buckets
 from gtpool.ops.edge_products import edge_products
@@ -95,11 +96,7 @@ def attend_linear(
         >>> out[:, 0].tolist()
         [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]]
     """
-    if not q.shape == k.shape == v.shape or q.dim() != 3 or q.numel() == 0:
-        shapes = ", ".join(str(list(part.shape)) for part in (q, k, v))
-        raise ValueError(
-            f"q, k and v must share one shape [nodes, heads, channels] without zeros, got {shapes}"
-        )
+    check_alike(q, k, v)
     if buckets is None:
         exact = torch.promote_types(q.dtype, torch.float32)
         buckets = Buckets.of(ptr.to("cpu", torch.long), q.to(exact))
