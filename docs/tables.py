@@ -7,7 +7,7 @@ from typing import Any
 
 from gtpool.model import METHODS, method_name
 from gtpool.report.cells import summary
-from gtpool.study.paper import TABLE_1
+from gtpool.study.published import TABLE_1
 
 RESULTS = Path(__file__).parent.parent / "results"
 COMPARED = ("MUTAG", "PROTEINS")

@@ -15,7 +15,8 @@ def test_without_options_it_is_the_protocol():
     plan = make_plan({}, options(data={"source": "PROTEINS"}))
     assert plan.run == RunSpec(data=DataSpec(source="PROTEINS"), train=TU)
     assert (plan.seeds, plan.run.split.folds, plan.run.seed) == (1, 10, 42)
-    assert make_plan({}, options(data={"source": "ogbg-molhiv"})).run.train == OGB
+    assert make_plan({}, options(data={"source": "ogbg-molbbbp"})).run.train == OGB
+    assert make_plan({}, options(data={"source": "ogbg-molhiv"})).run.train.batch_size == 512
     assert make_plan({}, options(data={"source": "my.csv"})).run.train == TU
 
 

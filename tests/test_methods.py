@@ -15,7 +15,7 @@ from gtpool.model.classifier import Classifier
 from gtpool.pool import KINDS, POOLS
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.paper import TABLE_1
+from gtpool.study.published import TABLE_1
 from gtpool.study.unit import run_unit
 from gtpool.train.fit import predict
 

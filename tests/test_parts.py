@@ -209,3 +209,26 @@ def test_gcn_in_half_precision_and_under_autocast_is_pyg_s():
         assert torch.equal(conv(x, RING, None), conv.conv(x, RING))
     conv = conv.bfloat16()
     assert torch.equal(conv(x.bfloat16(), RING, None), conv.conv(x.bfloat16(), RING))
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_gine_sends_neighbours_through_the_relu_of_node_and_edge(coded):
+    shape = ShapeSpec(outputs=2, node_width=4, **_edges(coded))
+    conv = CONVS["gine"](4, 8, shape).double().eval()
+    x = torch.randn(3, 4, dtype=torch.double)
+    edge_index = torch.tensor([[0, 1, 2, 0], [1, 0, 0, 2]])
+    edge_attr = torch.tensor([[0], [1], [2], [1]]) if coded else torch.eye(4)[:, :3].byte()
+    edge = conv.edges(edge_attr if coded else edge_attr.double())
+    summed = x.clone()
+    for number, (source, target) in enumerate(edge_index.T.tolist()):
+        summed[target] += (x[source] + edge[number]).relu()
+    assert torch.allclose(conv(x, edge_index, edge_attr), conv.conv.nn(summed))
+
+
+def test_gine_without_edge_features_says_what_to_choose():
+    with pytest.raises(ValueError, match="conv 'gine' needs edge features; choose conv 'gin'"):
+        CONVS["gine"](4, 8, ShapeSpec(outputs=2, node_width=4))
+
+
+def _edges(coded):
+    return {"edge_categories": (3,)} if coded else {"edge_width": 3}

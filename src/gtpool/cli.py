@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gtpool import __version__
-from gtpool.commands import data
+from gtpool.commands import data, study
 from gtpool.commands.bench import bench
 from gtpool.commands.demo import demo
 from gtpool.commands.explain import explain
@@ -20,6 +20,7 @@ for command in (train, predict, evaluate, explain, serve, demo, compare, bench):
     app.command()(command)
 app.command("list")(list_names)
 app.add_typer(data.app, name="data", help="The datasets that are known by name.")
+app.add_typer(study.app, name="study", help="The tables and figures of the paper.")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-Conv = Literal["gcn", "gin", "gat", "ogb-gcn", "linear"]
+Conv = Literal["gcn", "gin", "gat", "ogb-gcn", "gine", "linear"]
 Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt"]
 Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]

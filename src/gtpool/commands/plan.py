@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, cast
 
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
-from gtpool.spec import OGB, TU, RunSpec
+from gtpool.spec import RunSpec
+from gtpool.study.recipe import conv_for, protocol
 
 _Options = dict[str, Any]
 
@@ -70,13 +71,17 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
     top["data"] |= given.get("data", {})
     if "source" not in top["data"]:
         raise ValueError("say what to train on: a name (see `gtpool data list`) or a path")
+    source = str(top["data"]["source"])
     top["split"] |= given.get("split", {})
+    conv_said = "conv" in top["model"] or "conv" in given.get("model", {})
     top["model"], model = _method(top["model"]), _method(given.get("model", {}))
     for part in ("pool", "readout"):
         if part in model:  # the options were another's
             top["model"].pop(f"{part}_options", None)
     top["model"] |= model
-    top["train"] = _recipe(str(top["data"]["source"]), top["train"] | given.get("train", {}))
+    if not conv_said:
+        top["model"]["conv"] = conv_for(source, top["model"].get("conv", "gcn"))
+    top["train"] = _recipe(source, top["train"] | given.get("train", {}))
     plan = Plan(RunSpec.from_json(top), seeds)
     _check(plan)
     return plan
@@ -96,12 +101,11 @@ def _method(model: Mapping[str, Any]) -> _Options:
 
 def _recipe(source: str, train: _Options) -> _Options:
     """Complete the options of the training by the protocol of the dataset."""
-    known = DATASETS.get(source)
-    protocol = (OGB if known is not None and known.family == "OGB" else TU).to_json()
+    usual = protocol(source).to_json()
     epochs = train.get("epochs")
     if isinstance(epochs, int):  # a short training warms up for a tenth of its epochs, too
-        protocol["warmup"] = epochs // 10
-    return protocol | train
+        usual["warmup"] = epochs // 10
+    return usual | train
 
 
 def _check(plan: Plan) -> None:

@@ -75,6 +75,8 @@ METHODS: dict[str, Method] = {
     ),
 }
 """Networks by name."""
+WITH_BONDS = {"gcn": "ogb-gcn", "gin": "gine"}
+"""The same convolutions with the features of edges."""
 
 
 def method_name(model: Mapping[str, Any]) -> str:
@@ -84,6 +86,9 @@ def method_name(model: Mapping[str, Any]) -> str:
         >>> method_name({"pool": "gtpool", "pool_options": {"sampler": "topk"}, "width": 64})
         'gtpool-topk'
     """
+    plain = {bonded: conv for conv, bonded in WITH_BONDS.items()}
+    if model.get("conv") in plain:
+        model = {**model, "conv": plain[model["conv"]]}
     fits = [name for name, method in METHODS.items() if {**model, **method.model} == model]
     if fits:
         return max(fits, key=lambda name: len(METHODS[name].model))

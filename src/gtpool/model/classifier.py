@@ -102,7 +102,7 @@ class Classifier(nn.Module):
     def uses_edge_features(self) -> bool:
         """Whether ``edge_attr`` makes a difference: bonds that are read, or weights."""
         weighted = self.spec.conv == "gcn" and self.shape.edge_weighted
-        return weighted or self.spec.conv == "ogb-gcn"
+        return weighted or self.spec.conv in {"ogb-gcn", "gine"}
 
     def forward(
         self,
@@ -150,12 +150,13 @@ class Classifier(nn.Module):
         columns = self.shape.edge_width
         if not self.uses_edge_features:
             return
-        if self.spec.conv == "ogb-gcn":
+        if self.shape.edge_categories and self.spec.conv != "gcn":
             check_codes("edge_attr", edge_attr, self.shape.edge_categories)
         elif edge_attr is None or edge_attr.shape[1:] != (columns,):
+            first = ", the weight of each edge first" if self.shape.edge_weighted else ""
             raise ValueError(
-                f"edge_attr must be of shape [edges, {columns}], the weight of each edge first: "
-                "the model was made for weighted edges"
+                f"edge_attr must be of shape [edges, {columns}]{first}: the model was made for "
+                f"{'weighted edges' if first else 'edges with features'}"
             )
 
     def _run(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch_geometric.nn import GATConv, GCNConv, GINConv, MessagePassing
+from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, MessagePassing
 from torch_geometric.utils import degree
 
 from gtpool.ops.bag import look_up, smooth
@@ -100,19 +100,32 @@ class GIN(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
         del shape  # edges enter by their presence alone
-        network = nn.Sequential(
-            nn.Linear(in_channels, out_channels),
-            nn.ReLU(),
-            nn.Linear(out_channels, out_channels),
-            nn.ReLU(),
-            nn.BatchNorm1d(out_channels),
-        )
-        self.conv = GINConv(network)
+        self.conv = GINConv(_gin_network(in_channels, out_channels))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
         del edge_attr
         return self.conv(x, edge_index)
+
+
+class GINE(nn.Module):
+    """GIN with edge features: what a neighbour sends is relu(x_j + e_ij), e the encoded edge."""
+
+    def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
+        super().__init__()
+        if shape.edge_categories:
+            self.edges = CategoryEncoder(shape.edge_categories, in_channels)
+        elif shape.edge_width:
+            self.edges = nn.Linear(shape.edge_width, in_channels)
+        else:
+            raise ValueError("conv 'gine' needs edge features; choose conv 'gin'")
+        self.conv = GINEConv(_gin_network(in_channels, out_channels))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        """Convolve, [N, in] -> [N, out]."""
+        if isinstance(self.edges, nn.Linear):
+            edge_attr = edge_attr.to(x.dtype)
+        return self.conv(x, edge_index, self.edges(edge_attr))
 
 
 class GAT(nn.Module):
@@ -178,6 +191,7 @@ CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
     "gin": GIN,
     "gat": GAT,
     "ogb-gcn": OgbGCN,
+    "gine": GINE,
     "linear": PerNode,
 }
 COARSE_CONVS: dict[str, Callable[[int, int, int | None], nn.Module]] = {
@@ -234,6 +248,16 @@ def check_codes(name: str, codes: object, sizes: Sequence[int]) -> None:
             f"{name}[{row}, {column}] is {int(codes[row, column])}, "
             f"but the codes of that column are 0 to {sizes[column] - 1}"
         )
+
+
+def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(in_channels, out_channels),
+        nn.ReLU(),
+        nn.Linear(out_channels, out_channels),
+        nn.ReLU(),
+        nn.BatchNorm1d(out_channels),
+    )
 
 
 def head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Sequential:

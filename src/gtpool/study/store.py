@@ -15,7 +15,17 @@ Row = dict[str, Any]
 
 _STALE = 60.0  # seconds after which nobody is still writing a small file
 _CIRCUMSTANCES = frozenset(
-    {"seconds", "peak_rss_mb", "peak_gpu_mb", "device", "versions", "commit", "finished"}
+    {
+        "seconds",
+        "peak_rss_mb",
+        "peak_gpu_mb",
+        "device",
+        "versions",
+        "commit",
+        "finished",
+        "together",
+        "processes",
+    }
 )
 
 
@@ -80,8 +90,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_rows(source: Path | str) -> list[Row]:
-    """Read rows from a store's folder, or from a file that ``collect`` wrote."""
+    """Read rows from a store, from a file that ``collect`` wrote, or a folder of such files."""
     path = Path(source)
+    files = sorted(path.glob("*.jsonl"))
+    if files:
+        return [row for file in files for row in read_rows(file)]
     if path.is_dir():
         return Store(path).rows()
     if not path.exists():
@@ -96,7 +109,7 @@ def read_rows(source: Path | str) -> list[Row]:
     return rows
 
 
-def collect(sources: Iterable[Path | str], out: Path) -> list[Row]:
+def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) -> list[Row]:
     """Pack rows into one file of JSON lines, sorted by key, and give them.
 
     A run that is in several sources must have the same numbers in all; time, memory and machine may
@@ -105,6 +118,7 @@ def collect(sources: Iterable[Path | str], out: Path) -> list[Row]:
     Args:
         sources: Folders of stores, and files that were collected before.
         out: The file to write.
+        curves: Keep what each epoch gave, which is most of a row.
     """
     kept: dict[str, tuple[Row, Path | str]] = {}
     for source in sources:
@@ -114,7 +128,11 @@ def collect(sources: Iterable[Path | str], out: Path) -> list[Row]:
                 kept[row["key"]] = row, source
             elif row["status"] == other[0]["status"] == "done":
                 _refuse_difference(row, source, *other)
-    rows = [kept[key][0] for key in sorted(kept)]
+    dropped = frozenset[str]() if curves else {"curves"}
+    rows = [
+        {name: value for name, value in kept[key][0].items() if name not in dropped}
+        for key in sorted(kept)
+    ]
     lines = (json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
     write_whole(out, "".join(lines).encode())
     return rows

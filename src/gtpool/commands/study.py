@@ -1,0 +1,116 @@
+"""`gtpool study`: the tables and figures of the paper, listed, run, counted and collected."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gtpool.commands.train import DataDir, Device
+
+app = typer.Typer(no_args_is_help=True)
+FOLDER = Path("gtpool-runs/study")
+EVIDENCE = Path("results/runs")
+
+Names = Annotated[list[str] | None, typer.Argument(help="Studies, see `gtpool study list`. (all)")]
+Only = Annotated[
+    str | None, typer.Option(help="Some cells: dataset=PROTEINS,pool=gtpool-v, or one of both.")
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="How many. (what the study should have)")]
+Known = Annotated[
+    list[Path] | None,
+    typer.Option(help=f"Rows that count as done: files, folders, stores. ({EVIDENCE})"),
+]
+Folder = Annotated[Path, typer.Option(help="The store of finished runs.")]
+
+
+@app.command("list")
+def list_studies() -> None:
+    """Show the studies, their size, and what they ask."""
+    from gtpool.report.table import Table
+    from gtpool.study.paper import STUDIES
+
+    lines = [
+        (name, study.title, str(len(study.lines)), str(len(study.datasets)), str(study.seeds))
+        for name, study in STUDIES.items()
+    ]
+    typer.echo(Table(("study", "title", "lines", "datasets", "seeds"), tuple(lines)).terminal())
+
+
+@app.command()
+def run(
+    studies: Names = None,
+    only: Only = None,
+    seeds: Seeds = None,
+    known: Known = None,
+    output_dir: Folder = FOLDER,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
+    together: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
+    ] = None,
+    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Do the runs that are missing; stopped, the same command goes on where it was."""
+    from gtpool.study.status import find_runs, known_rows
+
+    wanted = find_runs(studies or (), only, seeds)
+    rows = known_rows(_evidence(known))
+    done = {key for key, row in rows.items() if row["status"] == "done"}
+    todo = [spec for spec in wanted if spec.key not in done]
+    typer.echo(f"{len(wanted)} runs, {len(wanted) - len(todo)} of them known already")
+
+    from gtpool.report.progress import Progress
+    from gtpool.study.run import run_many
+    from gtpool.study.store import Store
+
+    with Progress() as watch:
+        rows = run_many(
+            todo,
+            Store(output_dir),
+            jobs=jobs,
+            together=together,
+            data_dir=data_dir,
+            device=device,
+            watch=watch,
+        )
+    failed = [row for row in rows if row["status"] == "failed"]
+    typer.echo(f"{len(rows) - len(failed)} runs done, rows in {output_dir}")
+    if failed:
+        typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]['error']}", err=True, fg="red")
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    studies: Names = None,
+    only: Only = None,
+    seeds: Seeds = None,
+    known: Known = None,
+    output_dir: Folder = FOLDER,
+    cells: Annotated[bool, typer.Option("--cells", help="A line for each cell.")] = False,
+) -> None:
+    """Say what is done, what is missing, and how long that would take."""
+    from gtpool.report.standing import standing_table
+    from gtpool.study.status import known_rows, standings
+
+    sources = [*_evidence(known), *([output_dir] if output_dir.exists() else [])]
+    found = standings(studies or (), only, seeds, known_rows(sources))
+    typer.echo(standing_table(found, by_cell=cells).terminal())
+
+
+@app.command()
+def collect(
+    sources: Annotated[list[Path], typer.Argument(help="Stores, folders and files of rows.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    curves: Annotated[bool, typer.Option(help="Keep the curves of every run.")] = False,
+) -> None:
+    """Merge rows into one file; two different rows of one run are refused and named."""
+    from gtpool.study.store import collect as pack
+
+    rows = pack(sources, output, curves=curves)
+    typer.echo(f"{len(rows)} runs in {output}")
+
+
+def _evidence(known: list[Path] | None) -> list[Path]:
+    return known or ([EVIDENCE] if EVIDENCE.exists() else [])

@@ -1,0 +1,106 @@
+"""What of the studies is done, what is missing, and how long that would take. No torch."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from gtpool.spec import RunSpec
+from gtpool.study.paper import Cell, find
+from gtpool.study.store import Row, read_rows
+
+
+class Standing(NamedTuple):
+    """How far a study, or one cell of it, has come."""
+
+    study: str
+    line: str
+    dataset: str
+    wanted: int
+    done: int
+    failed: int
+    seconds: float | None
+    """How long what is missing would take one run after the other, by the mean of runs of the same
+    cell, else of the same dataset, else of all; None where nothing has run."""
+
+
+def find_runs(studies: Iterable[str], only: str | None, seeds: int | None) -> list[RunSpec]:
+    """List the runs of studies, each once.
+
+    Args:
+        studies: Names; all studies if there is none.
+        only: Which cells, such as ``dataset=PROTEINS,pool=gtpool-v``.
+        seeds: How many; by default as many as each study should have.
+    """
+    runs = (run for _, _, several in _cells(studies, only, seeds) for run in several)
+    return list({run.key: run for run in runs}.values())
+
+
+def known_rows(sources: Iterable[Path]) -> dict[str, Row]:
+    """Read rows by key; where a run has several, a done one counts, the first of equals."""
+    rows: dict[str, Row] = {}
+    for source in sources:
+        for row in read_rows(source):
+            if rows.get(row["key"], {}).get("status") != "done":
+                rows[row["key"]] = row
+    return rows
+
+
+def standings(
+    studies: Iterable[str], only: str | None, seeds: int | None, rows: Mapping[str, Row]
+) -> list[Standing]:
+    """Say of each cell how far it has come; the arguments are those of ``find_runs``."""
+    pace = _Pace(rows)
+    found: list[Standing] = []
+    for name, cell, runs in _cells(studies, only, seeds):
+        known = [rows[run.key] for run in runs if run.key in rows]
+        done = [row for row in known if row["status"] == "done"]
+        left = pace.of(cell, done) if len(done) < len(runs) else 0.0
+        seconds = None if left is None else left * (len(runs) - len(done))
+        counts = len(runs), len(done), len(known) - len(done)
+        found.append(Standing(name, cell.line, cell.dataset, *counts, seconds))
+    return found
+
+
+class _Pace:
+    """How long a run takes, from what has run."""
+
+    def __init__(self, rows: Mapping[str, Row]) -> None:
+        self.by_dataset: dict[str, list[float]] = {}
+        for row in rows.values():
+            if row["status"] != "done":
+                continue
+            source = row["spec"]["data"]["source"]
+            self.by_dataset.setdefault(source, []).append(row["seconds"])
+
+    def of(self, cell: Cell, done: list[Row]) -> float | None:
+        """Give the seconds of a run of this cell."""
+        everything = [second for part in self.by_dataset.values() for second in part]
+        mine = [row["seconds"] for row in done]
+        seconds = mine or self.by_dataset.get(cell.dataset) or everything
+        return fmean(seconds) if seconds else None
+
+
+def _cells(
+    studies: Iterable[str], only: str | None, seeds: int | None
+) -> Iterable[tuple[str, Cell, list[RunSpec]]]:
+    chosen = _read(only)
+    for name, study in find(studies).items():
+        for cell in study.only(dataset=chosen.get("dataset"), line=chosen.get("pool")):
+            yield name, cell, cell.runs(study.seeds if seeds is None else seeds)
+
+
+def _read(only: str | None) -> dict[str, str]:
+    """Read ``key=value`` pairs with commas between; a value may hold commas itself."""
+    chosen: dict[str, str] = {}
+    key = ""
+    for part in (only or "").split(","):
+        name, equals, value = part.partition("=")
+        if equals and name in {"dataset", "pool"}:
+            key = name
+            chosen[key] = value
+        elif key and part:
+            chosen[key] += f",{part}"
+        elif part:
+            raise ValueError(f"--only is dataset=NAME, pool=NAME or both, got {only!r}")
+    return chosen
