@@ -11,8 +11,9 @@ from gtpool.commands.plan import make_plan
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS, method_name
 from gtpool.spec import RunSpec
-from gtpool.study.paper import STUDIES, find, recipe
+from gtpool.study.paper import STUDIES, find
 from gtpool.study.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
+from gtpool.study.recipe import recipe
 from gtpool.study.status import find_runs, known_rows, standings
 from gtpool.study.store import Store
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS
-from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec
+from gtpool.spec import RunSpec
 from gtpool.study.published import (
     DATASETS,
     STUDIED,
@@ -19,7 +18,7 @@ from gtpool.study.published import (
     TABLE_3,
     Published,
 )
-from gtpool.study.recipe import conv_for, protocol
+from gtpool.study.recipe import recipe
 
 _Options = Mapping[str, Any]
 
@@ -70,33 +69,6 @@ class Study(NamedTuple):
             for cell in self.cells
             if dataset in (None, cell.dataset) and line in (None, cell.line)
         )
-
-
-def recipe(
-    dataset: str, model: _Options, *, data: _Options | None = None, train: _Options | None = None
-) -> tuple[RunSpec, ...]:
-    """Give the runs of the first seed of a network on a dataset, by the paper's protocol.
-
-    Args:
-        dataset: A name of the registry.
-        model: What differs from the defaults of ``ModelSpec``.
-        data: What differs from those of ``DataSpec``.
-        train: What differs from the protocol of the dataset.
-    """
-    family = SOURCES[dataset].family if dataset in SOURCES else "synthetic"
-    network = ModelSpec(**{**model, "conv": conv_for(dataset, str(model.get("conv", "gcn")))})
-    folded = family != "OGB"
-    split = SplitSpec(
-        rule="scaffold" if not folded else "fixed" if family == "TU" else "stratified"
-    )
-    run = RunSpec(
-        data=DataSpec(source=dataset, **(data or {})),
-        split=split,
-        model=network,
-        train=replace(protocol(dataset), **(train or {})),
-    )
-    folds = range(split.folds if folded else 1)
-    return tuple(replace(run, split=replace(split, fold=fold)) for fold in folds)
 
 
 def find(names: Iterable[str]) -> dict[str, Study]:

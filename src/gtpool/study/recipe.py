@@ -1,10 +1,46 @@
 """The protocol of the paper, by dataset; no torch."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gtpool.data.registry import DATASETS
 from gtpool.model import WITH_BONDS
-from gtpool.spec import OGB, TU, TrainSpec
+from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
+
+_Options = Mapping[str, Any]
+
+
+def recipe(
+    dataset: str,
+    model: _Options,
+    *,
+    data: _Options | None = None,
+    train: _Options | None = None,
+) -> tuple[RunSpec, ...]:
+    """Give the runs of the first seed of a network on a dataset, by the paper's protocol.
+
+    Args:
+        dataset: A name of the registry.
+        model: What differs from the defaults of ``ModelSpec``.
+        data: What differs from those of ``DataSpec``.
+        train: What differs from the protocol of the dataset.
+    """
+    family = DATASETS[dataset].family if dataset in DATASETS else "synthetic"
+    conv = conv_for(dataset, str(model.get("conv", "gcn")))
+    network = ModelSpec.from_json({**model, "conv": conv})
+    folded = family != "OGB"
+    split = SplitSpec(
+        rule="scaffold" if not folded else "fixed" if family == "TU" else "stratified"
+    )
+    run = RunSpec(
+        data=DataSpec(source=dataset, **(data or {})),
+        split=split,
+        model=network,
+        train=replace(protocol(dataset), **(train or {})),
+    )
+    folds = range(split.folds if folded else 1)
+    return tuple(replace(run, split=replace(split, fold=fold)) for fold in folds)
 
 
 def protocol(source: str) -> TrainSpec:

@@ -1,0 +1,243 @@
+"""Choose a network on validation parts alone, by successive halving. No torch.
+
+Many configurations train for a few epochs; the better third goes on to longer trainings, the last
+of which is the protocol itself. Each fold chooses by its own validation part. The choice by the
+mean over folds is made beside it and is another thing: in the fixed folds the validation part of
+one fold is the test part of the one before, so that a mean over folds has seen every test label.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import ceil, prod
+from random import Random
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from gtpool.spec import ModelSpec, RunSpec
+from gtpool.study.recipe import recipe
+from gtpool.study.store import Row
+
+Options = dict[str, Any]
+"""Options by dotted name, such as ``{"model.width": 64, "train.lr": 1e-3}``."""
+Run = Callable[[Sequence[RunSpec]], Sequence[Row]]
+"""Does runs and gives their rows, in order; such as ``run_many`` with a store."""
+
+PAPER: dict[str, tuple[Any, ...]] = {
+    "model.ratio": (0.5, 0.25),
+    "model.width": (128, 96, 64),
+    "train.batch_size": (128, 64),
+    "train.lr": (5e-4, 1e-3, 3e-4),
+    "train.weight_decay": (1e-4, 2e-4),
+    "model.dropout": (0.5, 0.3),
+}
+"""The paper's search space; the first choice of each is its default."""
+NETWORK: dict[str, tuple[Any, ...]] = {
+    "model.conv": ("gcn", "gin", "gat"),
+    "model.convs_per_level": (1, 2, 3),
+    "model.norm": ("none", "batch", "layer"),
+    "model.residual": (False, True),
+    "model.readout": ("mean-max", "sum", "mean"),
+}
+"""What we add for any network."""
+POOLING: dict[str, tuple[Any, ...]] = {
+    "model.read_input": (False, True),
+    "pool.order": ("index", "score"),
+    "pool.gate": (None, "tanh"),
+    "pool.heads": (1, 4),
+    "pool.temperature": (1.0, 0.1),
+}
+"""What we add for GTPool."""
+
+
+class Budget(NamedTuple):
+    """How much is tried."""
+
+    configs: int = 48
+    """Configurations that start, the defaults among them."""
+    epochs: tuple[int, ...] = (40, 120)
+    """Length of each short training; the protocol follows."""
+    keep: float = 1 / 3
+    """Share that goes on from each of them."""
+    seeds: int = 2
+    """Of the last round, from 42 on."""
+
+
+class Tried(NamedTuple):
+    """What a run of the search gave: all that a choice may look at."""
+
+    config: int
+    fold: int
+    epochs: int
+    seed: int
+    loss: float | None
+    """What is minimised on the fold's own validation part; None where the run failed."""
+
+
+class Tuned(NamedTuple):
+    """What a search chose, and its log."""
+
+    per_fold: tuple[Options, ...]
+    """The choice of each fold, by its own validation part."""
+    pooled: Options
+    """The choice by the mean over folds."""
+    configs: tuple[Options, ...]
+    log: tuple[Tried, ...]
+
+
+def space_of(pool: str) -> dict[str, tuple[Any, ...]]:
+    """Give the search space of a pooler, or of a network without one.
+
+    Example:
+        >>> "pool.gate" in space_of("gtpool-v"), "model.ratio" in space_of("none")
+        (True, False)
+    """
+    space = PAPER | NETWORK
+    if pool == "none":
+        return {name: choices for name, choices in space.items() if name != "model.ratio"}
+    return space | POOLING if pool.startswith("gtpool") else space
+
+
+def draw(space: Mapping[str, Sequence[Any]], count: int, seed: int = 0) -> tuple[Options, ...]:
+    """Draw different configurations, the first choice of every option first.
+
+    Args:
+        space: The choices of each option.
+        count: How many; all there are if they are fewer.
+        seed: Same seed, same configurations.
+
+    Example:
+        >>> draw({"train.lr": (1, 2), "model.width": (8,)}, 5)
+        ({'train.lr': 1, 'model.width': 8}, {'train.lr': 2, 'model.width': 8})
+    """
+    names = list(space)
+    if prod(map(len, space.values())) <= count:
+        return tuple(dict(zip(names, values, strict=True)) for values in product(*space.values()))
+    random = Random(seed)  # noqa: S311 - no secret
+    found = {tuple(choices[0] for choices in space.values()): None}
+    while len(found) < count:
+        found[tuple(random.choice(choices) for choices in space.values())] = None
+    return tuple(dict(zip(names, values, strict=True)) for values in found)
+
+
+def configured(dataset: str, model: Mapping[str, Any], options: Options) -> tuple[RunSpec, ...]:
+    """Give the runs of a configuration on a dataset, one a fold, by the paper's protocol.
+
+    Args:
+        dataset: A name of the registry.
+        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
+        options: What the search says.
+    """
+    parts: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "pool": {}}
+    for name, value in options.items():
+        part, _, option = name.partition(".")
+        parts[part][option] = value
+    network = {**model, **parts["model"]}
+    plain = {option: value for option, value in parts["pool"].items() if value != _DEFAULT[option]}
+    if plain:
+        network["pool_options"] = {**network.get("pool_options", {}), **plain}
+    return recipe(dataset, network, train=parts["train"])
+
+
+_DEFAULT = {"order": "index", "gate": None, "heads": 1, "temperature": 1.0}
+
+
+def tune(
+    dataset: str,
+    model: Mapping[str, Any],
+    run: Run,
+    *,
+    space: Mapping[str, Sequence[Any]] | None = None,
+    budget: Budget = Budget(),  # noqa: B008 - a value that does not change
+    seed: int = 0,
+) -> Tuned:
+    """Search the space of a network on a dataset; no test part is looked at.
+
+    Args:
+        dataset: A name of the registry.
+        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
+        run: Does the runs.
+        space: The choices of each option; by default those of ``space_of``.
+        budget: How much to try.
+        seed: Of the configurations that are drawn.
+    """
+    pool = str(model.get("pool", ModelSpec().pool))
+    configs = draw(space_of(pool) if space is None else space, budget.configs, seed)
+    specs = [configured(dataset, model, options) for options in configs]
+    folds = range(len(specs[0]))
+    every = list(range(len(configs)))
+    alive, pooled, log = dict.fromkeys(folds, every), every, list[Tried]()
+    for epochs in (*budget.epochs, specs[0][0].train.epochs):
+        last = epochs == specs[0][0].train.epochs
+        seeds = budget.seeds if last else 1
+        pairs = [
+            (config, fold)
+            for config in every
+            for fold in folds
+            if config in alive[fold] or config in pooled
+        ]
+        runs = [
+            _shortened(replace(specs[config][fold], seed=specs[config][fold].seed + at), epochs)
+            for config, fold in pairs
+            for at in range(seeds)
+        ]
+        tried = [
+            Tried(config, fold, epochs, spec.seed, _loss(row))
+            for (config, fold), spec, row in zip(
+                [pair for pair in pairs for _ in range(seeds)], runs, run(runs), strict=True
+            )
+        ]
+        log += tried
+        share = 0.0 if last else budget.keep
+        alive = {
+            fold: best([one for one in tried if one.fold == fold], alive[fold], share)
+            for fold in folds
+        }
+        pooled = best(tried, pooled, share)
+    chosen = tuple(configs[alive[fold][0]] for fold in folds)
+    return Tuned(chosen, configs[pooled[0]], configs, tuple(log))
+
+
+def best(tried: Sequence[Tried], among: Sequence[int], share: float) -> list[int]:
+    """Give the configurations of the lowest mean loss, best first, at least one.
+
+    One that failed once is behind all that did not.
+
+    Args:
+        tried: What runs gave.
+        among: The configurations that take part.
+        share: How many of them to keep.
+
+    Example:
+        >>> losses = [Tried(0, 0, 40, 42, 0.7), Tried(1, 0, 40, 42, 0.5), Tried(2, 0, 40, 42, None)]
+        >>> best(losses, [0, 1, 2], 0.5)
+        [1, 0]
+    """
+    found: dict[int, list[float | None]] = {config: [] for config in among}
+    for one in tried:
+        if one.config in found:
+            found[one.config].append(one.loss)
+
+    def rank(config: int) -> tuple[bool, float, int]:
+        losses = [loss for loss in found[config] if loss is not None]
+        whole = len(losses) == len(found[config]) > 0
+        return not whole, fmean(losses) if losses else 0.0, config
+
+    return sorted(among, key=rank)[: max(1, ceil(share * len(among)))]
+
+
+def _shortened(spec: RunSpec, epochs: int) -> RunSpec:
+    """Give the same run of fewer epochs, of which a tenth warms up, as in the protocol."""
+    if epochs == spec.train.epochs:
+        return spec
+    return replace(spec, train=replace(spec.train, epochs=epochs, warmup=epochs // 10))
+
+
+def _loss(row: Row) -> float | None:
+    """Give what a run is judged by: the measure on its validation part that picks its epoch."""
+    if row["status"] != "done":
+        return None
+    if row["spec"]["train"]["select"] == "loss":
+        return row["valid_loss"]
+    value = row["valid_metric"]
+    return value if value is None or not row["higher_is_better"] else -value

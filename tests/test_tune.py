@@ -1,0 +1,106 @@
+"""The choice of a network on validation parts."""
+
+import pytest
+
+from gtpool.study.run import run_many
+from gtpool.study.store import Store
+from gtpool.study.tune import Budget, Tried, best, configured, draw, space_of, tune
+
+SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}
+MODEL = {"pool": "gtpool-v", "levels": 1}
+
+
+def _row(spec, loss):
+    return {
+        "spec": spec.to_json(),
+        "status": "done",
+        "valid_loss": loss,
+        "valid_metric": 1 - loss,
+        "higher_is_better": True,
+        "test": 1 - loss,
+    }
+
+
+def test_configurations_differ_start_with_the_paper_and_come_again_with_the_seed():
+    drawn = draw(space_of("gtpool-v"), 50, seed=3)
+    assert len({tuple(options.items()) for options in drawn}) == 50
+    assert drawn[0]["model.conv"] == "gcn"
+    assert drawn[0]["train.lr"] == 5e-4
+    assert drawn == draw(space_of("gtpool-v"), 50, seed=3)
+    plain, protocol = configured("MUTAG", {}, drawn[0]), configured("MUTAG", {}, {})
+    assert plain == protocol
+
+
+def test_a_small_space_is_drawn_whole():
+    assert len(draw(SMALL, 100)) == 8
+
+
+def test_options_reach_the_network_the_training_and_the_pooler():
+    options = {"model.conv": "gin", "train.lr": 1e-3, "pool.gate": "tanh", "pool.heads": 1}
+    runs = configured("PTC_MR", {"pool": "gtpool"}, options)
+    assert len(runs) == 10
+    assert (runs[3].split.fold, runs[3].model.conv, runs[3].train.lr) == (3, "gin", 1e-3)
+    assert runs[3].model.pool_options == {"gate": "tanh"}
+
+
+def test_the_better_configurations_go_on_and_those_that_failed_come_last():
+    tried = [Tried(0, 0, 40, 42, 0.4), Tried(1, 0, 40, 42, None), Tried(2, 0, 40, 42, 0.3)]
+    assert best(tried, [0, 1, 2], 1.0) == [2, 0, 1]
+    assert best(tried, [0, 1, 2], 0.0) == [2]
+    assert best([*tried, Tried(2, 1, 40, 42, None)], [0, 2], 1.0) == [0, 2]
+
+
+def test_each_fold_chooses_by_its_own_part_and_never_by_the_test_part():
+    def run(specs):
+        """Give fold 3 another taste, and better test figures to what loses."""
+        rows = []
+        for spec in specs:
+            wide, odd = spec.model.width == 8, spec.split.fold == 3
+            loss = 0.5 if wide == odd else 0.6
+            rows.append({**_row(spec, loss), "test": loss})
+        return rows
+
+    found = tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
+    widths = [options["model.width"] for options in found.per_fold]
+    assert widths == [4, 4, 4, 8, 4, 4, 4, 4, 4, 4]
+    assert found.pooled["model.width"] == 4
+
+
+def test_rounds_grow_longer_and_have_fewer_runs():
+    asked = []
+
+    def run(specs):
+        asked.append(list(specs))
+        return [_row(spec, spec.model.width + spec.train.lr) for spec in specs]
+
+    budget = Budget(configs=8, epochs=(4, 8), keep=0.5, seeds=2)
+    found = tune("MUTAG", MODEL, run, space=SMALL, budget=budget)
+    assert [len(specs) for specs in asked] == [80, 40, 40]
+    assert [{spec.train.epochs for spec in specs} for specs in asked] == [{4}, {8}, {500}]
+    assert {spec.seed for spec in asked[2]} == {42, 43}
+    assert len(found.log) == 160
+    assert found.pooled == {"model.width": 4, "train.lr": 0.001, "pool.order": "index"}
+
+
+def test_sets_that_pick_the_epoch_by_their_metric_are_tuned_by_it():
+    def run(specs):
+        return [_row(spec, 0.2 if spec.model.width == 4 else 0.3) for spec in specs]
+
+    found = tune("ogbg-molbbbp", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, ()))
+    assert [one.loss for one in found.log[:2]] == [-0.7, -0.7]
+    assert found.per_fold == ({"model.width": 4},)
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_a_real_search_ends_in_runs_that_can_be_trained(tmp_path):
+    store = Store(tmp_path)
+    space = {"model.width": (4,), "train.lr": (0.01, 0.02), "train.epochs": (2,)}
+    found = tune(
+        "MUTAG",
+        MODEL,
+        lambda specs: run_many(specs, store),
+        space=space,
+        budget=Budget(2, (1,), seeds=1),
+    )
+    assert all(one.loss is not None for one in found.log)
+    assert len(found.per_fold) == 10
