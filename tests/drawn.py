@@ -1,10 +1,18 @@
 """Small datasets that hypothesis draws, and batches of fixed capacity made of them."""
 
+import gzip
+from dataclasses import replace
+
 import torch
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.locate import EMBEDDED
+from gtpool.data.molecule import read_molecules
+
+BONDS = (3, 2)
+"""Categories of each column of what ``bonded`` gives."""
 
 
 @st.composite
@@ -43,6 +51,24 @@ def batches(draw, width=3):
     """A dataset, and which of its graphs one run takes, or each of three."""
     data = draw(datasets(width))
     return data, draw(choices(data, draw(st.sampled_from((1, 3)))))
+
+
+def bonded(data, seed=0):
+    """Give each edge codes of its own, so that none is the same both ways."""
+    random = torch.Generator().manual_seed(seed)
+    edges = data.edge_index.size(1)
+    codes = [torch.randint(count, (edges,), generator=random) for count in BONDS]
+    return replace(data, edge_attr=torch.stack(codes, 1).to(torch.uint8))
+
+
+def molecules(count):
+    """Read some molecules of B3DB, from all over it."""
+    text = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode()
+    lines = text.splitlines()[1:]
+    rows = [line.split("\t") for line in lines[:: len(lines) // count][:count]]
+    y = torch.tensor([label == "BBB+" for _, label in rows]).long()
+    read = read_molecules([smiles for smiles, _ in rows])
+    return read.labelled(y, "molecules", "classes", ("BBB-", "BBB+"))
 
 
 def wider(capacity, rows):

@@ -57,6 +57,7 @@ def test_list_says_where_each_comes_from(gtpool, alone):
     assert list(rows) == list(DATASETS)
     assert rows["MUTAG"] == ["MUTAG", "TU", "188", "2 classes", "17.93", "19.79", "embedded"]
     assert rows["ogbg-moltoxcast"][3:] == ["617 tasks", "18.78", "19.26", "download"]
+    assert rows["long-range"][1:] == ["synthetic", "400", "2 classes", "96.18", "96.18", "made"]
     assert (rows["PTC_MR"][-1], rows["ogbg-molhiv"][-1]) == ("--data-dir", "cache")
 
 
@@ -76,6 +77,23 @@ def test_info_of_an_embedded_set(gtpool):
     assert facts["licence"]
     assert facts["split"] == "ten stratified folds, seed 0 (`gtpool data get MUTAG` for fixed)"
     assert len(set(facts["split digests"].split())) == 10
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_synthetic_set_is_described_and_needs_no_download(gtpool):
+    code, said, _ = gtpool("data", "info", "low-scores")
+    assert code == 0
+    facts = dict(line.split(":", 1) for line in said.splitlines())
+    assert facts["classes"].strip() == "2: red (200), blue (200)"
+    assert facts["features"].strip() == "4 a node (given)"
+    assert facts["split"].strip() == "ten stratified folds, seed 0"
+    assert facts["taken from"].strip() == "nowhere: made on the spot"
+    assert "published at" not in facts
+    assert gtpool("data", "get", "long-range") == (
+        0,
+        "long-range: made on the spot, there is nothing to get\n",
+        "",
+    )
 
 
 def test_info_of_sets_with_splits_of_their_own(gtpool, data_dir):

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from drawn import molecules
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
@@ -100,6 +101,15 @@ MODELS = {
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_runs_side_by_side_are_runs_alone(options, mutag):
     assert_like_fit(mutag, stratified_folds(mutag.y)[:3], SPEC, **options)
+
+
+@pytest.mark.parametrize("options", [{"read_input": True}, {"norm": "batch", "pool": "none"}])
+def test_molecules_with_their_bonds_are_trained_side_by_side(options):
+    data = molecules(60)
+    splits = stratified_folds(data.y, folds=4)[:3]
+    spec = replace(SPEC, batch_size=16, select="metric")
+    outcomes = assert_like_fit(data, splits, spec, conv="ogb-gcn", **options)
+    assert all(outcome.state["levels.0.0.conv.root"].any() for outcome in outcomes)
 
 
 def test_runs_end_when_they_are_tired_and_leave_the_others_the_room(mutag, monkeypatch):
@@ -316,6 +326,15 @@ def test_short_floats_train_every_norm(options):
     models = [model.float() for model in networks(data, **options)]
     spec = replace(SPEC, epochs=2, precision="bf16")
     _, outcomes = drain(fit_many(models, data, stratified_folds(data.y)[:3], spec, seeds=SEEDS))
+    assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
+
+
+def test_short_floats_train_bonds():
+    data = molecules(30)
+    models = [model.float() for model in networks(data, conv="ogb-gcn")]
+    spec = replace(SPEC, epochs=2, batch_size=8, precision="bf16")
+    splits = [random_split(30, (0.6, 0.2, 0.2), seed) for seed in range(3)]
+    _, outcomes = drain(fit_many(models, data, splits, spec, seeds=SEEDS))
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from drawn import molecules
 
 from gtpool.data.sources import load
 from gtpool.data.stock import Stock
@@ -41,6 +42,19 @@ def test_a_program_that_was_saved_gives_the_logits_of_any_batch_that_fits(option
         logits = loaded(*inputs_of(stock.gather(part, capacity, model.ratios)))
         wanted = model.classify(data.take(part[0][there], model.ratios))
         torch.testing.assert_close(logits[there], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_program_takes_the_codes_of_bonds():
+    data, index = molecules(30), torch.arange(20).view(2, 1, 10)
+    model = network(data, {"conv": "ogb-gcn"})
+    stock = Stock.of(data, model.shape.node_categories, model.shape.edge_categories)
+    capacity = stock.capacity(index[:, 0], model.ratios)
+    program = export_classifier(model, capacity, int(data.sizes.max())).module()
+    for part in index:
+        logits = program(*inputs_of(stock.gather(part, capacity, model.ratios)))
+        wanted = model.classify(data.take(part[0], model.ratios))
+        torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_an_export_leaves_the_classifier_as_it_was():

@@ -1,7 +1,10 @@
 """What training on a GPU promises; `pytest -m gpu` on one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from drawn import BONDS, bonded
 
 from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
@@ -23,16 +26,18 @@ MODELS = {
     "by score": {"pool_options": {"order": "score", "sampler": "rws"}},
     "top-k": {"pool_options": {"sampler": "topk", "out_proj": True}},
     "gin": {"conv": "gin", "read_input": True, "readout": "sum"},
+    "bonds": {"conv": "ogb-gcn", "convs_per_level": 2, "residual": True},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2, "readout": "mean"},
 }
 
 
 def networks(options, runs=3, width=32):
-    data = load("MUTAG")
+    data = bonded(load("MUTAG"))
+    shape = replace(shape_of(data), edge_width=0, edge_categories=BONDS)
     models = []
     for seed in range(runs):
         torch.manual_seed(seed)
-        models.append(Classifier(ModelSpec(width=width, **options), shape_of(data)))
+        models.append(Classifier(ModelSpec(width=width, **options), shape))
     return data, models
 
 
@@ -45,13 +50,17 @@ def drain(epochs):
             return seen, end.value
 
 
+def stock_of(data, models):
+    return Stock.of(data, edge_categories=BONDS if models[0].uses_edge_features else ())
+
+
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_the_static_network_gives_what_the_classifier_gives(options):
     data, models = networks(options)
     index = torch.stack([torch.randperm(len(data))[:40] for _ in models])
     index[1, 30:] = -1
     key = torch.tensor([5, 6, 7])
-    stock = Stock.of(data.to("cuda"))
+    stock = stock_of(data.to("cuda"), models)
     capacity = stock.capacity(index, models[0].ratios)
     stack = Stack([model.to("cuda") for model in models], int(data.sizes.max())).train()
     batch = stock.gather(index.cuda(), capacity, models[0].ratios)
@@ -72,11 +81,12 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
         assert error < 1e-3
 
 
+@pytest.mark.parametrize("conv", ["gcn", "ogb-gcn"])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_whole_step_never_waits_for_the_host():
-    data, models = networks({}, runs=2)
+def test_a_whole_step_never_waits_for_the_host(conv):
+    data, models = networks({"conv": conv}, runs=2)
     folds = stratified_folds(data.y)
-    stock = Stock.of(data.to("cuda"))
+    stock = stock_of(data.to("cuda"), models)
     stack = Stack([model.to("cuda") for model in models], int(data.sizes.max()))
     program = Program(stack, stock, data.to("cuda"), folds[:2], SPEC)
     program.order[0].copy_(torch.stack([fold.train[:32] for fold in folds[:2]]))
@@ -102,8 +112,9 @@ def test_a_captured_run_has_the_curve_of_the_plain_one():
         assert got.valid_loss == pytest.approx(want.valid_loss, abs=2e-3)
 
 
-def test_runs_side_by_side_have_the_curves_of_runs_alone():
-    data, models = networks({})
+@pytest.mark.parametrize("conv", ["gcn", "ogb-gcn"])
+def test_runs_side_by_side_have_the_curves_of_runs_alone(conv):
+    data, models = networks({"conv": conv})
     folds, gpu = stratified_folds(data.y)[:3], data.to("cuda")
     states = [{name: part.clone() for name, part in model.state_dict().items()} for model in models]
     alone = []

@@ -1,10 +1,11 @@
 """The layer against its equations: by hand on four nodes, and dense on random batches."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from contract import CHANNELS, Graphs, close, drawn, pack, pooler, ragged, ring
+from contract import CHANNELS, LAWS, Graphs, close, drawn, pack, pooler, ragged, ring
 from hypothesis import given
 from reference_sample import sample
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch_geometric.nn import SAGPooling
 from gtpool import GTPool, NodeDrop, unpool
 from gtpool.ops import memory
 from gtpool.ops.attention import attend
+from gtpool.ops.dropout import set_keys
 from gtpool.ops.sample import settle
 from gtpool.ops.segment import level_of
 
@@ -153,7 +155,8 @@ def dense_layer(pool: GTPool, graphs: Graphs, attn=None):
             s_local = (masked @ vh @ pool.theta_local[head]).tanh()  # (6)
             raw = raw + pool.lam * s_global + (1 - pool.lam) * s_local  # (7)
             attended.append(attention @ vh)
-        kept = sample(pool.sampler, settle(raw), [n], pool.ratio, order=pool.order)  # (8)-(12)
+        wheel = raw / pool.temperature
+        kept = sample(pool.sampler, settle(wheel), [n], pool.ratio, order=pool.order)  # (8)-(12)
         pooled = torch.cat(attended, 1)[kept]  # (14)
         if pool.gate is not None:
             pooled = pooled * raw[kept].tanh()[:, None]
@@ -165,7 +168,7 @@ def dense_layer(pool: GTPool, graphs: Graphs, attn=None):
         hidden = (normed * pool.norm.weight + pool.norm.bias) @ pool.ffn[0].weight.T
         hidden = nn.functional.gelu(hidden + pool.ffn[0].bias)
         xs.append(hidden @ pool.ffn[3].weight.T + pool.ffn[3].bias + x)  # (16)
-        shares.append(raw.softmax(0)[kept])
+        shares.append(wheel.softmax(0)[kept])
         kepts.append(nodes[kept])
     return torch.cat(xs), torch.cat(shares), torch.cat(kepts)
 
@@ -181,6 +184,9 @@ def dense_layer(pool: GTPool, graphs: Graphs, attn=None):
         {"lam": 0.0, "gate": "tanh", "heads": 2},
         {"lam": 1.0, "gate": "tanh", "sampler": "topk"},
         {"out_proj": True, "ffn_channels": 3, "sampler": "rws", "order": "score"},
+        {"temperature": 0.1, "sampler": "rws"},
+        {"temperature": 7.0, "heads": 2, "gate": "tanh"},
+        {"gate": "tanh", "learn_score": False},
     ],
     ids=str,
 )
@@ -277,6 +283,7 @@ def test_edge_features_do_not_enter_the_score():
         ({"gate": "tanh", "lam": 0}, (False, True)),
         ({"gate": "tanh", "lam": 1}, (True, False)),
         ({"lam": 1}, (False, False)),
+        ({"gate": "tanh", "learn_score": False}, (False, False)),
     ],
 )
 def test_theta_asks_for_a_gradient_only_where_one_can_come(options, asks):
@@ -365,6 +372,142 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(pool(*graphs).x, pool(*graphs).x)
     pool.eval()
     assert torch.equal(pool(*graphs).x, pool(*graphs).x)
+
+
+# What the paper did not ask
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law != "relabelling"])
+def test_the_laws_hold_with_random_points(law):
+    LAWS[law](partial(GTPool, points="random", temperature=0.3))
+
+
+@pytest.mark.parametrize("law", ["batch", "gradients", "dtypes"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"points": "random", "gate": "tanh", "attention": "linear"},
+        {"gate": "tanh", "learn_score": False, "temperature": 3.0},
+    ],
+    ids=str,
+)
+def test_laws_hold_with_a_gate(options, law):
+    LAWS[law](partial(GTPool, **options))
+
+
+def test_the_wheel_is_spun_at_a_temperature_and_the_gate_is_not():
+    torch.manual_seed(0)
+    plain = GTPool(CHANNELS, ratio=1.0, gate="tanh").double()
+    graphs = graph_of(6, ring(6))
+    before, score = plain(*graphs), plain.scores(graphs.x, graphs.edge_index).score
+    for temperature in (0.01, 1.0, 100.0):
+        pool = GTPool(CHANNELS, ratio=1.0, gate="tanh", temperature=temperature).double()
+        pool.load_state_dict(plain.state_dict())
+        after = pool(*graphs)
+        close(after.score, (score / temperature).softmax(0))
+        assert torch.equal(after.x, before.x)
+
+
+def test_a_temperature_changes_who_is_kept():
+    kept = set()
+    for temperature in (0.01, 100.0):
+        torch.manual_seed(0)
+        pool = GTPool(CHANNELS, temperature=temperature).double()
+        kept.add(tuple(pool(*graph_of(20, ring(20))).perm.tolist()))
+    assert len(kept) == 2
+
+
+@pytest.mark.parametrize("sampler", ["rws", "rwsv"])
+@pytest.mark.parametrize("order", ["index", "score"])
+def test_random_points_draw_by_share_and_without_replacement(sampler, order):
+    count, temperature = 4000, 0.2
+    wheel = {"sampler": sampler, "order": order, "points": "random", "temperature": temperature}
+    pool = GTPool(2, lam=LAM, ffn_channels=1, **wheel).double()
+    pool.load_state_dict(hand_layer(sampler).state_dict())
+    first = 4 * torch.arange(count)
+    edges = (torch.tensor(PATH).T.unsqueeze(1) + first.unsqueeze(1)).flatten(1)
+    batch = torch.arange(count).repeat_interleave(4)
+    set_keys(pool, torch.tensor([3]))
+    pairs = pool(doubles(X).repeat(count, 1), edges, None, batch).perm.view(count, 2) % 4
+    share = [math.exp(s / temperature) for s in RAW]
+    share = [part / sum(share) for part in share]
+    for i in range(4):
+        for j in range(i + 1, 4):
+            wanted = share[i] * share[j] * (1 / (1 - share[i]) + 1 / (1 - share[j]))
+            found = (pairs == torch.tensor([i, j])).all(1).double().mean().item()
+            assert found == pytest.approx(wanted, abs=0.025), (i, j)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_random_points_are_drawn_anew_at_each_step_of_training(keyed):
+    torch.manual_seed(0)
+    pool, graphs = GTPool(CHANNELS, points="random").double(), graph_of(30, ring(30))
+    kept = set()
+    for step in range(5):
+        set_keys(pool, torch.tensor([step]) if keyed else None)
+        kept.add(tuple(pool(*graphs).perm.tolist()))
+    assert len(kept) == 5
+    pool.eval()
+    assert torch.equal(pool(*graphs).perm, pool(*graphs).perm)
+
+
+def test_random_points_follow_from_the_key():
+    pool, graphs = GTPool(CHANNELS, points="random").double(), graph_of(30, ring(30))
+    kept = []
+    for _ in range(2):
+        set_keys(pool, torch.tensor([7]))
+        kept.append(pool(*graphs).perm)
+    assert torch.equal(*kept)
+
+
+def test_at_rest_random_points_do_not_favour_a_number():
+    torch.manual_seed(0)
+    graphs = pack([(n, []) for n in range(20, 120)], seed=0)
+    out = GTPool(CHANNELS, points="random", temperature=100.0).double().eval()(*graphs)
+    first = torch.arange(20, 120).cumsum(0) - torch.arange(20, 120)
+    number = out.perm - first[out.batch]
+    assert (number[number < 20].bincount() / 100 - 0.5).abs().max() < 0.2
+
+
+def test_a_frozen_score_still_passes_gradients_to_the_attention():
+    torch.manual_seed(0)
+    pool = GTPool(CHANNELS, gate="tanh", learn_score=False).double()
+    kept = pool(*graph_of(6, ring(6)))
+    kept.x.square().sum().backward()
+    assert pool.theta_global.grad is None
+    assert all(part.weight.grad.any() for part in (pool.query, pool.key, pool.value))
+
+
+def test_the_defaults_leave_the_weights_by_name_and_the_keys_as_they_are():
+    plain, spun = GTPool(CHANNELS), GTPool(CHANNELS, points="random", temperature=2.0)
+    assert plain.state_dict().keys() == spun.state_dict().keys()
+    for pool in (plain, spun):
+        set_keys(pool, torch.tensor([1]))
+    assert spun.noise is not None
+    assert plain.noise is None
+    assert torch.equal(plain.ffn[2].key, spun.noise.key)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
+        ({"temperature": -1.0}, "temperature must be a finite number above 0, got -1.0"),
+        ({"temperature": math.inf}, "temperature must be a finite number above 0, got inf"),
+        ({"temperature": math.nan}, "temperature must be a finite number above 0, got nan"),
+        ({"points": "fixed"}, "unknown points 'fixed'; choose one of 'even', 'random'"),
+        ({"points": "random", "sampler": "topk"}, "spins a wheel, and sampler='topk' has none"),
+        ({"learn_score": False}, "learn_score=False needs a gate"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        GTPool(CHANNELS, **options)
+
+
+def test_a_layer_shows_its_wheel():
+    shown = repr(GTPool(CHANNELS, temperature=0.5, points="random"))
+    assert "temperature=0.5, points='random', learn_score=True" in shown
 
 
 # Linear attention

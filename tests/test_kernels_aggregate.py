@@ -9,7 +9,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from gtpool.fixed import Links
-from gtpool.ops.kernels.aggregate import gcn_sum, gin_sum, root_degrees
+from gtpool.ops.kernels.aggregate import gcn_sum, gin_sum, root_degrees, root_out_degrees
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {
@@ -112,6 +112,13 @@ def test_root_degrees_count_other_nodes_and_the_node_itself(case, dropped):
     expected = (1 + without_loops(adjacency).sum(1)).rsqrt() * (links.origin >= 0)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected.float())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_root_out_degrees_count_all_edges_that_leave(case):
+    links, adjacency = linked(case, dropped=0.5)
+    expected = (1 + adjacency.sum(0)).rsqrt() * (links.origin >= 0)
+    torch.testing.assert_close(root_out_degrees(links), expected.float())
 
 
 @pytest.mark.parametrize("dtype", CLOSE)

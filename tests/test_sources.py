@@ -36,6 +36,7 @@ WIDTHS = {
     "IMDB-BINARY": 136,
     "IMDB-MULTI": 89,
 }
+MADE = {"long-range": 3, "low-scores": 4}
 
 
 @pytest.fixture
@@ -75,23 +76,28 @@ def marked(name):
 
 @pytest.mark.parametrize("name", [marked(name) for name in DATASETS])
 def test_the_facts_of_a_dataset_hold(data_dir, name):
-    source, data = DATASETS[name], load(name, data_dir=data_dir)
+    assert_facts(name, load(name, data_dir=data_dir))
+
+
+def assert_facts(name, data):
+    source = DATASETS[name]
     assert len(data) == source.graphs
     assert data.schema.name == name
     assert data.schema.task == ("classes" if source.tasks is None else "binary")
     assert data.schema.num_outputs == (source.classes or source.tasks)
     assert f"{data.sizes.double().mean():.2f}" == f"{source.mean_nodes:.2f}"
     assert f"{data.edge_counts.double().mean() / 2:.2f}" == f"{source.mean_edges:.2f}"
-    assert data.num_features == WIDTHS.get(name, 9)
+    assert data.num_features == (WIDTHS | MADE).get(name, 9)
 
 
-def test_the_registry_knows_the_eleven_and_the_embedded():
+def test_the_registry_knows_the_eleven_the_embedded_and_the_synthetic():
     assert [name for name, source in DATASETS.items() if source.family == "TU"] == list(WIDTHS)
     assert sum(source.family == "OGB" for source in DATASETS.values()) == 4
-    assert len(DATASETS) == 12
-    for source in DATASETS.values():
+    assert [name for name, source in DATASETS.items() if source.family == "synthetic"] == list(MADE)
+    assert len(DATASETS) == 14
+    for name, source in DATASETS.items():
         assert (source.classes is None) != (source.tasks is None)
-        assert source.url.startswith("https://")
+        assert source.url == "" if name in MADE else source.url.startswith("https://")
         assert source.licence
         assert source.citation
 
@@ -126,6 +132,21 @@ def test_the_order_of_look_up(alone, monkeypatch):
     assert locate("PTC_MR", alone / "given") == ("--data-dir", given)
     assert locate("MUTAG", alone / "given").origin == "GTPOOL_DATA"
     assert find_raw("PTC_MR", alone / "given") == given
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_synthetic_set_is_made_on_the_spot_and_always_the_same(name, alone):
+    data, again = load(name), load(name)
+    assert_facts(name, data)
+    assert data.schema == again.schema
+    assert torch.equal(data.x, again.x)
+    assert torch.equal(data.edge_index, again.edge_index)
+    assert locate(name) == ("made", None)
+    assert not (alone / "cache").exists()
+    with pytest.raises(ValueError, match=f"{name} is made on the spot: there are no files to get"):
+        find_raw(name)
+    with pytest.raises(ValueError, match=f"{name} has features of its own: features='fair'"):
+        load(name, features="fair")
 
 
 def test_a_data_folder_that_is_not_there(alone, monkeypatch):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from drawn import batches, wider
+from drawn import BONDS, batches, bonded, molecules, wider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
@@ -32,6 +32,11 @@ SPECS = {
     "gate": {"pool_options": {"gate": "tanh", "heads": 2}},
     "gate, global alone": {"pool_options": {"gate": "tanh", "lam": 1.0}},
     "gate, local alone": {"pool_options": {"gate": "tanh", "lam": 0.0}},
+    "gate, the score frozen": {"pool_options": {"gate": "tanh", "learn_score": False}},
+    "temperature": {"pool_options": {"temperature": 0.2}},
+    "gate and temperature": {"pool_options": {"gate": "tanh", "temperature": 5.0, "heads": 2}},
+    "random points": {"pool_options": {"points": "random", "temperature": 0.5}},
+    "random points and dropout": {"pool_options": {"points": "random", "dropout": 0.3}},
     "out_proj": {"pool_options": {"out_proj": True, "ffn_channels": 5}},
     "dropout in the pools": {"pool_options": {"dropout": 0.3}},
     "no dropout": {"dropout": 0.0},
@@ -53,6 +58,19 @@ SPECS = {
     "flat": {"pool": "none", "levels": 1},
     "flat and deep": {"pool": "none", "levels": 2, "convs_per_level": 2, "readout": "sum"},
 }
+BONDED = {
+    "as the paper has it": {},
+    "one level": {"levels": 1},
+    "read input": {"read_input": True, "combine": "cat"},
+    "residual": {"residual": True, "convs_per_level": 2},
+    "jump": {"jump": True, "convs_per_level": 2, "readout": "max"},
+    "batch norm": {"norm": "batch", "convs_per_level": 2},
+    "layer norm": {"norm": "layer", "readout": "mean"},
+    "gate": {"pool_options": {"gate": "tanh", "heads": 2}},
+    "sum, most nodes": {"readout": "sum", "ratio": 0.8},
+    "flat": {"pool": "none", "levels": 1, "convs_per_level": 3, "residual": True},
+}
+"""Networks of conv "ogb-gcn"."""
 STEADY = [name for name in SPECS if "batch" not in name and "gin" not in name]
 """What can be trained on a single node."""
 
@@ -61,6 +79,11 @@ STEADY = [name for name in SPECS if "batch" not in name and "gin" not in name]
 def mutag():
     data = load("MUTAG")
     return replace(data, x=data.x.double())
+
+
+@pytest.fixture(scope="module")
+def coded():
+    return molecules(40)
 
 
 def networks(options, shape, runs=3):
@@ -80,7 +103,9 @@ def drawn_index(data, runs=3, places=16):
 
 
 def gathered(data, index, models, extra=0):
-    stock = Stock.of(data, models[0].shape.node_categories)
+    shape = models[0].shape
+    bonds = shape.edge_categories if models[0].uses_edge_features else ()
+    stock = Stock.of(data, shape.node_categories, bonds)
     capacity = wider(stock.capacity(index, models[0].ratios), extra)
     return stock.gather(index, capacity, models[0].ratios)
 
@@ -134,7 +159,9 @@ def test_graphs_of_any_form_do(drawn, name, extra):
     assert_like_classifiers(models, data, index, extra)
 
 
-@pytest.mark.parametrize("name", ["the paper's", "batch norm", "gin", "flat", "sum"])
+@pytest.mark.parametrize(
+    "name", ["the paper's", "temperature", "random points", "batch norm", "gin", "flat", "sum"]
+)
 def test_logits_in_evaluation_are_those_of_the_classifiers(name, mutag):
     models = networks(SPECS[name], shape_of(mutag))
     index = drawn_index(mutag)
@@ -161,7 +188,39 @@ def test_coded_nodes_are_embedded():
     assert_like_classifiers(networks({}, shape), data, index)
 
 
-@pytest.mark.parametrize("name", ["the paper's", "gin", "flat", "sum"])
+@pytest.mark.parametrize("options", BONDED.values(), ids=BONDED)
+@pytest.mark.parametrize("runs", [1, 3])
+def test_bonds_count_for_what_they_do_alone(runs, options, coded):
+    models = networks({"conv": "ogb-gcn", **options}, shape_of(coded), runs)
+    with torch.no_grad():
+        for model in models:
+            for name, part in model.named_parameters():
+                if name.endswith("root"):  # which starts at zero
+                    part.normal_()
+    assert_like_classifiers(models, coded, drawn_index(coded, runs), extra=5)
+
+
+@given(drawn=batches(), name=st.sampled_from(sorted(BONDED)), extra=st.sampled_from((0, 70)))
+@settings(max_examples=20, deadline=None)
+def test_bonds_may_be_directed_and_repeated_and_lead_back(drawn, name, extra):
+    data, index = drawn
+    index = index.gather(1, (index < 0).long().argsort(dim=1, stable=True))
+    shape = ShapeSpec(outputs=2, node_width=3, edge_categories=BONDS)
+    options = {"conv": "ogb-gcn", **BONDED[name], "norm": "none"}  # single nodes have no variance
+    models = networks(options, shape, runs=len(index))
+    assert_like_classifiers(models, bonded(data), index, extra)
+
+
+def test_a_batch_without_the_bonds_that_are_read_is_refused(coded):
+    models, index = networks({"conv": "ogb-gcn"}, shape_of(coded)), drawn_index(coded)
+    batch = gathered(coded, index, models)._replace(bonds=None)
+    with pytest.raises(
+        ValueError, match=r"no codes of edges: give Stock\.of their edge_categories"
+    ):
+        Stack(models, 99)(batch)
+
+
+@pytest.mark.parametrize("name", ["the paper's", "random points", "gin", "flat", "sum"])
 def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
     models = networks(SPECS[name], shape_of(mutag), runs=1)
     stack = Stack(models, 28).eval()
@@ -171,7 +230,7 @@ def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
         torch.testing.assert_close(alone[0], full[graph], **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["the paper's", "gate", "batch norm", "flat"])
+@pytest.mark.parametrize("name", ["the paper's", "gate", "random points", "batch norm", "flat"])
 def test_more_room_changes_nothing(name, mutag):
     models, index = networks(SPECS[name], shape_of(mutag)), drawn_index(mutag)
     results = []
@@ -184,18 +243,34 @@ def test_more_room_changes_nothing(name, mutag):
         torch.testing.assert_close(other, results[0], **CLOSE)
 
 
-def test_a_run_gone_wrong_leaves_the_others_alone(mutag):
-    models, index = networks({"read_input": True}, shape_of(mutag)), drawn_index(mutag)
+@pytest.mark.parametrize("conv", ["gcn", "gin", "ogb-gcn"])
+def test_a_run_gone_wrong_leaves_the_others_alone(conv, coded):
+    models = networks({"read_input": True, "conv": conv}, shape_of(coded))
+    index, longest = drawn_index(coded), int(coded.sizes.max())
     results = []
     for wrong in (False, True):
         if wrong:
             for part in models[1].parameters():
                 part.data.fill_(torch.nan)
-        stack = Stack(models, 28).train()
-        logits = stack(gathered(mutag, index, models, 5), KEYS)
+        stack = Stack(models, longest).train()
+        logits = stack(gathered(coded, index, models, 5), KEYS)
         (grad,) = torch.autograd.grad(logits.sum(), stack.theta)
         results.append((logits.view(3, -1)[[0, 2]], grad[[0, 2]]))
     torch.testing.assert_close(*results, **CLOSE)
+
+
+def test_padding_stays_small_where_a_channel_is_the_same_for_all_nodes(mutag):
+    options = {"conv": "gin", "convs_per_level": 2, "pool_options": {"gate": "tanh", "heads": 4}}
+    models = networks(options, shape_of(mutag))
+    for model in models:
+        model.levels[0][1].conv.conv.nn[2].weight.data *= 1e-9  # what is left is the bias
+        model.levels[0][1].conv.conv.nn[0].weight.data *= 1e9
+        model.float()
+    data = replace(mutag, x=mutag.x.float())
+    stack = Stack(models, int(data.sizes.max())).train()
+    stack(gathered(data, drawn_index(data), models, 70), KEYS).square().sum().backward()
+    assert stack.theta.grad is not None
+    assert stack.theta.grad.isfinite().all()
 
 
 def test_some_runs_go_on_by_themselves(mutag):
@@ -209,8 +284,9 @@ def test_some_runs_go_on_by_themselves(mutag):
         assert torch.equal(part, rest.whole()[name])
 
 
-def test_what_is_frozen_stays_out_of_what_is_learned(mutag):
-    (model,) = networks({}, shape_of(mutag), runs=1)
+@pytest.mark.parametrize("options", [{}, SPECS["gate, the score frozen"]])
+def test_what_is_frozen_stays_out_of_what_is_learned(options, mutag):
+    (model,) = networks(options, shape_of(mutag), runs=1)
     stack = Stack([model], 28)
     assert not any("theta" in name for name in stack.names)
     learned = sum(part.numel() for part in model.parameters() if part.requires_grad)
@@ -234,7 +310,7 @@ def test_the_states_are_copies(mutag):
     [
         ({"pool": "sagpool"}, {}, "pool 'sagpool' has no static form, gtpool, gtpool-v, none have"),
         ({"pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
-        ({"conv": "gat"}, {}, "conv 'gat' has no static form, gcn, gin, linear have"),
+        ({"conv": "gat"}, {}, "conv 'gat' has no static form, gcn, gin, ogb-gcn, linear have"),
         ({}, {"edge_weighted": True, "edge_width": 1}, "conv 'gcn' of weighted edges"),
         ({"readout": "set2set"}, {}, "readout 'set2set' has no static form, mean, max, sum"),
     ],
@@ -246,19 +322,41 @@ def test_what_has_no_static_form_is_said(options, shape, reason):
         Stack([Classifier(spec, shape)], 10)
 
 
+def test_bonds_must_be_coded_to_be_read():
+    reason = why_not_stacked(ModelSpec(conv="ogb-gcn"), ShapeSpec(outputs=2, node_width=3))
+    assert reason == "conv 'ogb-gcn' needs molecules with coded bonds"
+
+
 def test_gin_and_linear_do_not_mind_weighted_edges():
     shape = ShapeSpec(outputs=2, node_width=3, edge_weighted=True, edge_width=1)
     for conv in ("gin", "linear"):
         assert why_not_stacked(ModelSpec(conv=conv), shape) is None
 
 
-def test_a_network_compiles_whole(mutag):
-    models, index = networks({"levels": 1}, shape_of(mutag)), drawn_index(mutag)
-    batch, stack = gathered(mutag, index, models), Stack(models, 28).train()
+@pytest.mark.parametrize("pool_options", [{}, {"points": "random"}], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_network_compiles_whole(pool_options, training, mutag):
+    options = {"levels": 1, "pool_options": pool_options}
+    models, index = networks(options, shape_of(mutag)), drawn_index(mutag)
+    batch, stack = gathered(mutag, index, models), Stack(models, 28).train(training)
     compiled = torch.compile(stack, fullgraph=True, backend="eager")
     torch.testing.assert_close(
         compiled(batch, KEYS)[batch.present], stack(batch, KEYS)[batch.present], **CLOSE
     )
+
+
+@pytest.mark.slow
+def test_forward_and_backward_with_bonds_compile_whole(coded):
+    models, index = networks({"conv": "ogb-gcn"}, shape_of(coded)), drawn_index(coded)
+    batch, longest = gathered(coded, index, models, 5), int(coded.sizes.max())
+    results = []
+    for compiled in (False, True):
+        stack = Stack(models, longest).train()
+        run = torch.compile(stack, fullgraph=True, backend="aot_eager") if compiled else stack
+        logits = run(batch, KEYS)[batch.present]
+        (grad,) = torch.autograd.grad(logits.sin().sum(), stack.theta)
+        results.append((logits, grad))
+    torch.testing.assert_close(*results, **CLOSE)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from drawn import batches, wider
+from drawn import BONDS, batches, bonded, wider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ def at_level_0(data, index, extra=0):
 
 def pairs(links):
     """List the edges that count, in the numbers of the level."""
-    source, target, counts = static._ends(links, loops=True)
+    source, target, counts = static.ends(links, loops=True)
     return sorted(zip(source[counts].tolist(), target[counts].tolist(), strict=True))
 
 
@@ -175,6 +175,40 @@ def test_the_sums_over_neighbours_are_products_with_the_matrix(drawn, extra):
     torch.testing.assert_close(scale.unsqueeze(1), root * real)
     found = static.gcn_sum(x, scale, batch.links)
     torch.testing.assert_close(found, real * root * (matrix @ (root * x)))
+
+
+@given(drawn=batches(), ratio=st.sampled_from((None, 0.5)), extra=st.sampled_from((0, 3)))
+@settings(max_examples=40, deadline=None)
+def test_sums_along_bonds_go_by_the_formula(drawn, ratio, extra):
+    data, index = drawn
+    stock, runs = Stock.of(bonded(data), edge_categories=BONDS), len(index)
+    batch = stock.gather(index, wider(stock.capacity(index, ()), extra), ())
+    links, rows = batch.links, batch.levels[0]
+    if ratio is not None:
+        after = smaller(rows, ratio, runs)
+        score = normal(rows.batch.numel())
+        chosen = static.choose(score, rows, after, sampler="rwsv", order="index", longest=7)
+        links, rows = static.follow(links, chosen), after
+    x, table = normal(rows.batch.numel(), 4), normal(runs, sum(BONDS) + 1, 4, seed=1)
+    run = torch.arange(x.size(0)) // (x.size(0) // runs)
+    source, target, counts = static.ends(links, loops=True)
+    source, target = source[counts], target[counts]
+    degree = 1 + source.bincount(minlength=x.size(0)).double()
+    bond = torch.stack(
+        [
+            table[run[end], codes].sum(0)
+            for end, codes in zip(target, batch.bonds.entering[counts].long(), strict=True)
+        ]
+        or [table.new_empty(4)]
+    )[: source.numel()]
+    passed = (x[source] + bond).relu() / (degree[source] * degree[target]).sqrt().unsqueeze(1)
+    wanted = (x + table[run, -1]).relu() / degree.unsqueeze(1)
+    wanted = wanted.index_add(0, target, passed)
+    real = (rows.batch < rows.size.numel()).unsqueeze(1)
+    scale = static.root_out_degrees(links, x)
+    torch.testing.assert_close(scale.unsqueeze(1), degree.rsqrt().unsqueeze(1) * real)
+    found = static.bond_sum(x, table, scale, links, batch.bonds)
+    torch.testing.assert_close(found, wanted * real)
 
 
 # Attention

@@ -4,13 +4,14 @@ from collections import Counter, defaultdict
 
 import pytest
 import torch
-from drawn import batches, wider
+from drawn import BONDS, batches, bonded, molecules, wider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.sources import load
 from gtpool.data.stock import Stock
 from gtpool.fixed import Capacity
@@ -141,6 +142,57 @@ def test_codes_become_a_column_a_category():
     spread = torch.cat([one_hot(wanted[:, 0], 4), one_hot(wanted[:, 1], 3)], 1).float()
     assert torch.equal(batch.x[:3], spread)
     assert not batch.x[3:].any()
+
+
+@given(drawn=batches(), extra=st.sampled_from((0, 70)))
+@settings(max_examples=60, deadline=None)
+def test_the_codes_of_edges_stand_where_the_edges_do_from_either_end(drawn, extra):
+    data, index = drawn
+    data = bonded(data)
+    stock = Stock.of(data, edge_categories=BONDS)
+    capacity = wider(stock.capacity(index, ()), extra)
+    links, bonds = (batch := stock.gather(index, capacity, ())).links, batch.bonds
+    leaving = torch.full_like(links.target, -1)
+    for row, (begin, end) in enumerate(zip(links.out_begin, links.out_end, strict=True)):
+        leaving[begin:end] = row
+    ways = (
+        (links.source, links.sink, bonds.entering),
+        (leaving, links.target, bonds.leaving),
+    )
+    for run, places in enumerate(index):
+        wanted = data.take(places[places >= 0])
+        codes = (wanted.edge_attr + torch.tensor([0, BONDS[0]])).T
+        known = Counter(map(tuple, torch.cat([wanted.edge_index, codes]).T.tolist()))
+        for source, target, kinds in ways:
+            ends = torch.stack([source, target]).view(2, len(index), -1)[:, run]
+            here = ends[0] >= 0
+            numbered = ends[:, here] - run * capacity.nodes[0]
+            found = torch.cat([numbered, kinds.unflatten(0, (len(index), -1))[run][here].T])
+            assert Counter(map(tuple, found.T.tolist())) == known
+
+
+def test_codes_that_are_the_same_both_ways_are_kept_once():
+    data = molecules(4)
+    stock = Stock.of(data, ATOM_SIZES, BOND_SIZES)
+    assert stock.leaving is stock.entering
+    assert stock.entering.kinds.dtype == torch.uint8
+    index = torch.tensor([[0, 3]])
+    bonds = stock.gather(index, stock.capacity(index, ()), ()).bonds
+    assert bonds.leaving is bonds.entering
+    other = Stock.of(bonded(data), ATOM_SIZES, BONDS)
+    assert other.leaving is not other.entering
+
+
+def test_codes_of_edges_come_only_when_they_are_asked_for():
+    data, index = molecules(4), torch.tensor([[0, 3]])
+    batch, _ = gathered(data, index, categories=ATOM_SIZES)
+    assert batch.bonds is None
+
+
+def test_codes_of_edges_that_are_not_there_are_an_error():
+    data = GraphDataset.from_pyg([graph(3, PATH)])
+    with pytest.raises(ValueError, match="graphs has no edge features"):
+        Stock.of(data, edge_categories=BONDS)
 
 
 def test_rows_and_edges_come_in_whole_blocks():

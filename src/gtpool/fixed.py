@@ -74,6 +74,18 @@ class Links(NamedTuple):
     """Row of this level of each row of level 0, -1 where it was dropped or is padding, [RN0]."""
 
 
+class Bonds(NamedTuple):
+    """The kinds of the edges: codes of categories, numbered on from column to column.
+
+    Of padding 0. Both are one tensor where edges and codes are the same either way.
+    """
+
+    entering: Tensor
+    """Of the edges as ``Links.source`` has them, whole numbers, [RE, F]."""
+    leaving: Tensor
+    """Of the edges as ``Links.target`` has them, [RE, F]."""
+
+
 class FixedBatch(NamedTuple):
     """A batch of fixed capacity: R runs of G places for graphs, some of which may be empty."""
 
@@ -87,3 +99,5 @@ class FixedBatch(NamedTuple):
     """Targets as a dataset has them; of an empty place, any, [RG] or [RG, T]."""
     present: Tensor
     """Whether a place holds a graph, bool [RG]."""
+    bonds: Bonds | None = None
+    """The kinds of the edges; None where nobody asked for them."""

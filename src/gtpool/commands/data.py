@@ -37,7 +37,8 @@ def describe_dataset(name: str, data_dir: DataDir = None) -> None:
     source, origin = look_up(name), locate(name, data_dir).origin
     facts = describe(load(name, data_dir=data_dir), data_dir)
     facts |= {"licence": source.licence, "citation": source.citation}
-    facts |= {"published at": source.url, "taken from": origin}
+    facts |= {"published at": source.url} if source.url else {}
+    facts |= {"taken from": "nowhere: made on the spot" if origin == "made" else origin}
     for what, value in facts.items():
         typer.echo(f"{what + ':':<15}{value}")
 
@@ -50,6 +51,9 @@ def get_dataset(name: str, data_dir: DataDir = None) -> None:
 
     for one in DATASETS if name == "all" else (name,):
         source = look_up(one)
+        if source.family == "synthetic":
+            typer.echo(f"{one}: made on the spot, there is nothing to get")
+            continue
         typer.echo(f"{one}: {find_raw(one, data_dir)}")
         if source.folds_sha256 is None:
             continue

@@ -19,7 +19,7 @@ class Place(NamedTuple):
     """Where a dataset comes from, in a word, and the folder of its files if it is there."""
 
     origin: str
-    """--data-dir, GTPOOL_DATA, embedded, cache or download."""
+    """--data-dir, GTPOOL_DATA, embedded, cache, download, or made: on the spot, of no files."""
     folder: Path | None
 
 
@@ -31,6 +31,8 @@ def locate(name: str, data_dir: Path | None = None) -> Place:
         data_dir: A folder laid out as ``GTPOOL_DATA`` is: ``TU/NAME/raw/NAME_A.txt``,
             ``OGB/ogbg_molhiv/raw/edge.csv.gz``, ``splits/10fold_idx/NAME/test_idx-1.txt``.
     """
+    if look_up(name).family == "synthetic":
+        return Place("made", None)
     inside, _ = _layout(name)
     places = [Place(origin, root / inside) for origin, root in _roots(data_dir)]
     places.insert(-1, Place("embedded", EMBEDDED / name))
@@ -45,7 +47,10 @@ def find_raw(name: str, data_dir: Path | None = None) -> Path:
 
     It holds ``NAME_A.txt`` and its companions (TU), or ``raw`` and ``split`` (OGB).
     """
-    return locate(name, data_dir).folder or download(name, look_up(name))
+    place = locate(name, data_dir)
+    if place.origin == "made":
+        raise ValueError(f"{name} is made on the spot: there are no files to get")
+    return place.folder or download(name, look_up(name))
 
 
 def splits_folder(name: str, data_dir: Path | None = None) -> Path | None:

@@ -18,7 +18,7 @@ _YANARDAG = "Yanardag and Vishwanathan, Deep graph kernels, KDD 2015"
 class Source:
     """Facts about a dataset, and where its files come from."""
 
-    family: Literal["TU", "OGB", "embedded"]
+    family: Literal["TU", "OGB", "embedded", "synthetic"]
     graphs: int
     classes: int | None = None
     """Number of classes, where each graph has one."""
@@ -29,8 +29,8 @@ class Source:
     """Undirected edges a graph."""
     licence: str
     citation: str
-    url: str
-    """The archive, or the page of a set that lies in the package."""
+    url: str = ""
+    """The archive, or the page of a set that lies in the package; none of one made on the spot."""
     sha256: str | None = None
     """Digest of the archive, where it is known."""
     folds_sha256: str | None = None
@@ -172,6 +172,24 @@ DATASETS: dict[str, Source] = {
         citation="Meng et al., A curated diverse molecular database of blood-brain barrier "
         "permeability, Scientific Data 8, 289, 2021",
         url="https://github.com/theochem/B3DB",
+    ),
+    "long-range": Source(
+        family="synthetic",
+        graphs=400,
+        classes=2,
+        mean_nodes=96.18,
+        mean_edges=96.18,
+        licence="MIT",
+        citation="gtpool.data.synthetic.long_range, seed 0",
+    ),
+    "low-scores": Source(
+        family="synthetic",
+        graphs=400,
+        classes=2,
+        mean_nodes=38.62,
+        mean_edges=38.62,
+        licence="MIT",
+        citation="gtpool.data.synthetic.low_scores_matter, seed 0",
     ),
 }
 

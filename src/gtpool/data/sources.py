@@ -17,10 +17,12 @@ from gtpool.data.locate import cache_dir, find_raw
 from gtpool.data.molecule import load_b3db
 from gtpool.data.ogb import read_ogb
 from gtpool.data.registry import DATASETS, look_up
+from gtpool.data.synthetic import long_range, low_scores_matter
 from gtpool.data.table import read_table
 from gtpool.data.tu import read_tu, tu_name
 
 _TABLES = (".csv", ".tsv", ".tab")
+_MAKERS = {"long-range": long_range, "low-scores": low_scores_matter}
 
 
 def load(
@@ -30,7 +32,8 @@ def load(
 
     A name is looked up in ``data_dir``, then in the folder that the environment variable
     ``GTPOOL_DATA`` names, in this package, in the user's cache, and is downloaded at last. What was
-    made of its files is kept in the cache and used again while the files stay the same.
+    made of its files is kept in the cache and used again while the files stay the same. Synthetic
+    sets have no files: they are made on the spot, the same each time.
 
     Args:
         source: A name of ``DATASETS``, or a path: a table of SMILES (``.csv``, ``.tsv``) with
@@ -38,8 +41,8 @@ def load(
             in TU or OGB format, or a folder that ``GraphDataset.save`` wrote. ``read_table`` takes
             tables of other kinds.
         data_dir: A folder laid out as ``GTPOOL_DATA`` is.
-        features: How nodes become features, a key of ``FEATURES``; molecules and saved datasets
-            have features of their own, and take the default alone.
+        features: How nodes become features, a key of ``FEATURES``; molecules, synthetic and saved
+            datasets have features of their own, and take the default alone.
 
     Example:
         >>> data = load("MUTAG")
@@ -56,9 +59,12 @@ def load(
 
 def _load_named(name: str, data_dir: Path | None, features: str) -> GraphDataset:
     """Take a dataset from the cache, or make it and leave it there."""
-    folder = find_raw(name, data_dir)
-    if DATASETS[name].family != "TU":
+    source = DATASETS[name]
+    if source.family != "TU":
         _refuse_features(name, features)
+    if source.family == "synthetic":
+        return _MAKERS[name](source.graphs)
+    folder = find_raw(name, data_dir)
     entry = cache_dir() / "graphs" / f"{name}-{features}-{_digest(name, folder)}"
     with suppress(OSError, ValueError):  # not there, or damaged
         return GraphDataset.load(entry)

@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gtpool.data.dataset import GraphDataset
-from gtpool.fixed import Capacity, FixedBatch, Links
+from gtpool.data.dataset import GraphDataset, narrow
+from gtpool.fixed import Bonds, Capacity, FixedBatch, Links
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
 from gtpool.ops.steps import Steps, steps_on
@@ -29,6 +29,8 @@ class _Direction(NamedTuple):
     """First edge of each node, [N]."""
     end: Tensor
     """One past its last, [N]."""
+    kinds: Tensor
+    """Codes of each edge, numbered on from column to column; maybe of no columns, [E, F]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,20 +52,27 @@ class Stock:
     """Edges of each graph, on the host, [G]."""
 
     @classmethod
-    def of(cls, data: GraphDataset, categories: Sequence[int] = ()) -> Self:
+    def of(
+        cls,
+        data: GraphDataset,
+        categories: Sequence[int] = (),
+        edge_categories: Sequence[int] = (),
+    ) -> Self:
         """Sort the edges of a dataset and spread its codes.
 
         Args:
             data: The graphs, on the device where batches are wanted.
             categories: Number of categories of each column of codes; none where nodes have floats.
+            edge_categories: The same of edges; none where a batch needs no features of edges.
         """
         device = data.x.device
         graph = torch.arange(len(data)).repeat_interleave(data.edge_counts).to(device)
         node_first, edge_first = (ptr[:-1].to(device) for ptr in (data.node_ptr, data.edge_ptr))
         source, target = data.edge_index.long() + node_first[graph]
         of_node = torch.arange(len(data)).repeat_interleave(data.sizes).to(device)
-        entering = _sorted_by(target, source, node_first[graph], edge_first[of_node])
-        leaving = _sorted_by(source, target, node_first[graph], edge_first[of_node])
+        kinds = _kinds(data, edge_categories)
+        entering = _sorted_by(target, source, node_first[graph], edge_first[of_node], kinds)
+        leaving = _sorted_by(source, target, node_first[graph], edge_first[of_node], kinds)
         if all(map(torch.equal, entering, leaving)):
             leaving = entering  # undirected, as most graphs are: one copy does for both
         return cls(
@@ -138,22 +147,48 @@ class Stock:
         links = Links(entering[0], sink, *entering[1:], *leaving, own, own)
         x = steps.bring(self.x, node, self.dtype)
         y = self.y.index_select(0, flat.clamp(min=0))
-        return FixedBatch(x, links, levels, y, flat >= 0)
+        return FixedBatch(x, links, levels, y, flat >= 0, self._bonds(edge))
+
+    def _bonds(self, edge: Tensor) -> Bonds | None:
+        """Bring the codes of edges, given their numbers in the dataset, -1 on padding, [E]."""
+        if not self.entering.kinds.size(1):
+            return None
+
+        def bring(way: _Direction) -> Tensor:
+            return self.steps.bring(way.kinds, edge, way.kinds.dtype)
+
+        entering = bring(self.entering)
+        same = self.leaving is self.entering
+        return Bonds(entering, entering if same else bring(self.leaving))
 
 
-def _sorted_by(own: Tensor, other: Tensor, node: Tensor, edge: Tensor) -> _Direction:
+def _kinds(data: GraphDataset, categories: Sequence[int]) -> Tensor:
+    """Number the codes of edges on from column to column, in the smallest type, [E, F]."""
+    if not categories:
+        return data.edge_index.new_empty(data.edge_index.size(1), 0)
+    if data.edge_attr is None:
+        raise ValueError(f"{data.schema.name} has no edge features, of which codes are asked for")
+    return narrow(data.edge_attr.long() + _first(categories).to(data.edge_attr.device))
+
+
+def _sorted_by(own: Tensor, other: Tensor, node: Tensor, edge: Tensor, kinds: Tensor) -> _Direction:
     """Sort edges by one end, given the first node of each edge's graph and edge of each node's."""
     order = (own * edge.numel() + other).argsort()  # equal ends by the other: both ways look alike
     count = own.bincount(minlength=edge.numel())
     begin = offsets(count)[:-1] - edge
     if not order.numel():  # so that padding has something to read
         nothing = torch.zeros_like(edge[:1])
-        return _Direction(nothing, nothing, begin, begin)
-    return _Direction((other - node)[order], (own - node)[order], begin, begin + count)
+        return _Direction(nothing, nothing, begin, begin, kinds.new_zeros(1, kinds.size(1)))
+    ends = (other - node)[order], (own - node)[order]
+    return _Direction(*ends, begin, begin + count, kinds[order])
 
 
 def _spread(codes: Tensor, categories: Sequence[int]) -> Tensor:
     """Give each category a column that is 1 where a row has it, [N, sum of categories]."""
-    first = offsets(torch.tensor(categories))[:-1].to(codes.device)
     columns = torch.zeros(codes.size(0), sum(categories), dtype=torch.uint8, device=codes.device)
-    return columns.scatter_(1, codes.long() + first, 1)
+    return columns.scatter_(1, codes.long() + _first(categories).to(codes.device), 1)
+
+
+def _first(categories: Sequence[int]) -> Tensor:
+    """Number the first category of each column."""
+    return offsets(torch.tensor(categories))[:-1]

@@ -56,7 +56,7 @@ def _features(data: GraphDataset) -> str:
         "labels of edges": len(recipe.edge_labels),
     }
     listed = ", ".join(f"{count} {what}" for what, count in parts.items() if count)
-    return f"{data.num_features} a node ({recipe.kind}: {listed})"
+    return f"{data.num_features} a node ({recipe.kind}{': ' if listed else ''}{listed})"
 
 
 def _splits(data: GraphDataset, data_dir: Path | None) -> tuple[str, list[Split]]:

@@ -90,7 +90,7 @@ def long_range(num_graphs: int, seed: int = 0, *, length: int = 16) -> GraphData
     colour = torch.where(place % gap[batch] == 0, 1 + blue, 0)
     shuffled = torch.rand(batch.numel(), generator=generator, dtype=torch.double) + batch
     return _rings(
-        "long range",
+        "long-range",
         ("paired", "alternating"),
         sizes,
         x=one_hot(colour, 3).float(),
@@ -141,7 +141,7 @@ def low_scores_matter(num_graphs: int, seed: int = 0) -> GraphDataset:
     )
     partner = torch.where(along < 0, (place + 1) % ring[batch], place - 1)
     return _rings(
-        "low scores matter",
+        "low-scores",
         ("red", "blue"),
         sizes,
         x=torch.cat([score[:, None], one_hot(colour, 3).float()], 1),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gtpool.fixed import Capacity, FixedBatch, Links, Rows
+from gtpool.fixed import Bonds, Capacity, FixedBatch, Links, Rows
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack
 from gtpool.ops.static_plan import rows_of
@@ -37,12 +37,14 @@ def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> Ex
 
 
 def inputs_of(batch: FixedBatch) -> tuple[Tensor, ...]:
-    """List what an exported program takes: features, both ends of edges, then the plan.
+    """List what an exported program takes: features, both ends of edges, codes of bonds, the plan.
 
-    Of each level the plan has the first row and the nodes of each graph, and the graph of each row.
+    Codes are there if the network reads them. Of each level the plan has the first row and the
+    nodes of each graph, and the graph of each row.
     """
     levels = (part for rows in batch.levels for part in rows)
-    return batch.x, batch.links.source, batch.links.sink, *levels
+    codes = () if batch.bonds is None else (batch.bonds.entering.long(),)
+    return batch.x, batch.links.source, batch.links.sink, *codes, *levels
 
 
 def empty_batch(model: Classifier, capacity: Capacity) -> FixedBatch:
@@ -52,7 +54,9 @@ def empty_batch(model: Classifier, capacity: Capacity) -> FixedBatch:
     width = sum(model.shape.node_categories) or model.shape.node_width
     # Two tensors, not one twice: export would take them for one input.
     source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
-    return _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
+    codes = torch.zeros(capacity.edges, len(model.shape.edge_categories), dtype=torch.long)
+    batch = _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
+    return batch._replace(bonds=Bonds(codes, codes) if model.uses_edge_features else None)
 
 
 class _Flat(nn.Module):
@@ -62,10 +66,13 @@ class _Flat(nn.Module):
         super().__init__()
         self.stack = Stack([model], longest)
         self.stack.steps = plain()
+        self.coded = model.uses_edge_features
 
     def forward(self, x: Tensor, source: Tensor, sink: Tensor, *plan: Tensor) -> Tensor:
-        levels = tuple(Rows(*plan[at : at + 3]) for at in range(0, len(plan), 3))
-        return cast("Tensor", self.stack(_batch(x, source, sink, levels)))
+        first = int(self.coded)
+        levels = tuple(Rows(*plan[at : at + 3]) for at in range(first, len(plan), 3))
+        bonds = Bonds(plan[0], plan[0]) if self.coded else None
+        return cast("Tensor", self.stack(_batch(x, source, sink, levels)._replace(bonds=bonds)))
 
 
 def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[Rows]) -> FixedBatch:

@@ -12,34 +12,40 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, linear
 
-from gtpool.fixed import FixedBatch, Links, Rows
+from gtpool.fixed import Bonds, FixedBatch, Links, Rows
 from gtpool.model.classifier import Classifier
 from gtpool.ops import static
 from gtpool.ops.dropout import next_key
+from gtpool.ops.noise import noise_of
 from gtpool.ops.steps import WIDEST, Chosen, Steps, plain, steps_on
 from gtpool.pool.gtpool import GTPool
 from gtpool.spec import ModelSpec, ShapeSpec
 
 POOLS = ("gtpool", "gtpool-v", "none")
-CONVS = ("gcn", "gin", "linear")
+CONVS = ("gcn", "gin", "ogb-gcn", "linear")
 READOUTS = ("mean", "max", "sum", "mean-max")
 _PLAIN = plain()  # not at each call: a compiler cannot follow it
 
 
 def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
     """Say why a network has no static form; None if it has one."""
-    if spec.pool not in POOLS:
-        return f"pool {spec.pool!r} has no static form, {', '.join(POOLS)} have"
-    if spec.pool_options.get("attention", "exact") != "exact":
-        return "linear attention has no static form, exact attention has"
-    if spec.pool_options.get("act", "tanh") != "tanh":
-        return "only scores through tanh have a static form"
-    if spec.conv not in CONVS or (spec.conv == "gcn" and shape.edge_weighted):
-        weighted = " of weighted edges" if shape.edge_weighted else ""
-        return f"conv {spec.conv!r}{weighted} has no static form, {', '.join(CONVS)} have"
-    if spec.readout not in READOUTS:
-        return f"readout {spec.readout!r} has no static form, {', '.join(READOUTS)} have"
-    return None
+    options, weighted = spec.pool_options, shape.edge_weighted and spec.conv == "gcn"
+    conv = f"conv {spec.conv!r}{' of weighted edges' if weighted else ''}"
+    reasons = {
+        f"pool {spec.pool!r} has no static form, {', '.join(POOLS)} have": spec.pool not in POOLS,
+        "linear attention has no static form, exact attention has": (
+            options.get("attention", "exact") != "exact"
+        ),
+        "only scores through tanh have a static form": options.get("act", "tanh") != "tanh",
+        f"{conv} has no static form, {', '.join(CONVS)} have": (spec.conv not in CONVS or weighted),
+        "conv 'ogb-gcn' needs molecules with coded bonds": (
+            spec.conv == "ogb-gcn" and not shape.edge_categories
+        ),
+        f"readout {spec.readout!r} has no static form, {', '.join(READOUTS)} have": (
+            spec.readout not in READOUTS
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 class Stack(nn.Module):
@@ -100,7 +106,7 @@ class Stack(nn.Module):
 
 
 class _Pass:
-    """One pass forwards: the weights by name, and the number of the dropout that comes next."""
+    """One pass forwards: the weights by name, and the number of the key that comes next."""
 
     def __init__(self, stack: Stack, key: Tensor | None) -> None:
         sizes = [shape.numel() for shape in stack.shapes]
@@ -108,7 +114,7 @@ class _Pass:
         self.weights = stack.fixed | {
             name: part.view(stack.runs, *shape) for name, part, shape in parts
         }
-        self.stack, self.key, self.dropouts, self.steps = stack, key, 0, stack.steps
+        self.stack, self.key, self.drawn, self.steps = stack, key, 0, stack.steps
 
     def logits(self, batch: FixedBatch) -> Tensor:
         stack, spec = self.stack, self.stack.spec
@@ -119,7 +125,7 @@ class _Pass:
         reads: list[Tensor] = []
         for level in range(spec.levels):
             rows = batch.levels[level if stack.pools else 0]
-            x = self._convolve(level, x, links, rows)
+            x = self._convolve(level, x, links, rows, batch.bonds)
             if not stack.pools:
                 continue
             if spec.read_input and level == 0:
@@ -139,22 +145,23 @@ class _Pass:
         scale, shift = (self.weights[name].unsqueeze(1) for name in ("scale", "shift"))
         return (logits * scale + shift).flatten(0, 1)
 
-    def _convolve(self, level: int, x: Tensor, links: Links, rows: Rows) -> Tensor:
+    def _convolve(
+        self, level: int, x: Tensor, links: Links, rows: Rows, bonds: Bonds | None
+    ) -> Tensor:
         spec = self.stack.spec
         outputs: list[Tensor] = []
-        scale = self.steps.root_degrees(links, rows, x) if spec.conv == "gcn" else None
+        scale = self._root_degrees(x, links, rows)
         for number in range(spec.convs_per_level):
             name, before = f"levels.{level}.{number}", x
-            if scale is not None:
-                x = self._multiply(x, self.weights[f"{name}.conv.conv.lin.weight"])
-                x = self._add(self.steps.gcn_sum(x, scale, links), f"{name}.conv.conv.bias")
-            elif spec.conv == "gin":
+            if spec.conv == "gin":
                 x = self.steps.gin_sum(x, links)
                 for layer in (0, 2):
                     x = self._linear(f"{name}.conv.conv.nn.{layer}", x).relu()
                 x = self._batch_norm(f"{name}.conv.conv.nn.4", x, rows)
-            else:
+            elif scale is None:
                 x = self._linear(f"{name}.conv.linear", x)
+            else:
+                x = self._pass_on(f"{name}.conv", x, scale, links, bonds)
             if spec.norm == "batch":
                 x = self._batch_norm(f"{name}.norm", x, rows)
             elif spec.norm == "layer":
@@ -164,6 +171,27 @@ class _Pass:
                 x = x + before
             outputs.append(x)
         return torch.cat(outputs, 1) if spec.jump else x
+
+    def _root_degrees(self, x: Tensor, links: Links, rows: Rows) -> Tensor | None:
+        """Give d^(-1/2) of each row as the convolution counts it; None if it does not, [N]."""
+        if self.stack.spec.conv == "gcn":
+            return self.steps.root_degrees(links, rows, x)
+        if self.stack.spec.conv == "ogb-gcn":
+            return self.steps.root_out_degrees(links, self.stack.theta)
+        return None
+
+    def _pass_on(
+        self, name: str, x: Tensor, scale: Tensor, links: Links, bonds: Bonds | None
+    ) -> Tensor:
+        """Convolve by a matrix that degrees scale: that of a GCN, or OGB's."""
+        if self.stack.spec.conv == "gcn":
+            x = self._multiply(x, self.weights[f"{name}.conv.lin.weight"])
+            return self._add(self.steps.gcn_sum(x, scale, links), f"{name}.conv.bias")
+        if bonds is None:
+            raise ValueError("the batch has no codes of edges: give Stock.of their edge_categories")
+        table, root = (self.weights[f"{name}.{part}"] for part in ("bonds.table.weight", "root"))
+        table = torch.cat([table, root.unsqueeze(1)], 1)
+        return self.steps.bond_sum(self._linear(f"{name}.linear", x), table, scale, links, bonds)
 
     def _pool(
         self, level: int, x: Tensor, links: Links, rows: Rows, after: Rows
@@ -189,8 +217,11 @@ class _Pass:
             score = steps.scores(
                 qkv, out, lse, theta_global, theta_local, pool.lam, links, rows
             )  # (5)-(7)
+        wheel = score.detach() if pool.temperature == 1 else score.detach() / pool.temperature
+        if pool.noise is not None:
+            wheel = wheel + noise_of(rows, self._next_key())
         chosen = steps.choose(
-            score, rows, after, sampler=pool.sampler, order=pool.order, longest=longest
+            wheel, rows, after, sampler=pool.chooser, order=pool.order, longest=longest
         )  # (8)-(13)
         pooled = steps.attended_rows(qkv, out, lse, chosen, rows, after).flatten(1)  # (14)
         if pool.gate is not None:
@@ -207,11 +238,14 @@ class _Pass:
         return read_outs.get(self.stack.spec.readout, self.steps.mean_max)(x, rows)
 
     def _dropout(self, x: Tensor, share: float) -> Tensor:
-        number = self.dropouts
-        self.dropouts += 1
-        if self.key is None or share == 0:
-            return x
-        return self.steps.drop(x, share, next_key(self.key, number))
+        key = self._next_key(used=share > 0)
+        return x if key is None else self.steps.drop(x, share, key)
+
+    def _next_key(self, *, used: bool = True) -> Tensor | None:
+        """Count as ``set_keys`` does; give the key of what draws next, None where nothing does."""
+        number = self.drawn
+        self.drawn += 1
+        return None if self.key is None or not used else next_key(self.key, number)
 
     def _multiply(self, x: Tensor, weight: Tensor) -> Tensor:
         """Multiply the rows of each run with its matrix, [RN, I] and [R, O, I] -> [RN, O]."""
@@ -242,8 +276,8 @@ class _Pass:
         """Normalise over the real rows of each run, as ``nn.BatchNorm1d`` does for one."""
         weights, runs = self.weights, self.stack.runs
         x = x.unflatten(0, (runs, -1)).to(weights[f"{name}.running_mean"].dtype)
+        real = (rows.batch < rows.size.numel()).to(x.dtype).view(runs, -1, 1)
         if self.stack.training:
-            real = (rows.batch < rows.size.numel()).to(x.dtype).view(runs, -1, 1)
             count = real.sum(1, keepdim=True).clamp(min=1)
             mean = (x * real).sum(1, keepdim=True) / count
             var = ((x - mean).square() * real).sum(1, keepdim=True) / count
@@ -256,4 +290,6 @@ class _Pass:
         else:
             mean, var = (weights[f"{name}.running_{part}"].unsqueeze(1) for part in ("mean", "var"))
         weight, bias = (weights[f"{name}.{part}"].unsqueeze(1) for part in ("weight", "bias"))
-        return ((x - mean) * (var + 1e-5).rsqrt() * weight + bias).flatten(0, 1)
+        # Padding may be far from all real rows, where a small deviation makes it very large.
+        x = torch.where(real > 0, (x - mean) * (var + 1e-5).rsqrt() * weight + bias, 0.0)
+        return x.flatten(0, 1)

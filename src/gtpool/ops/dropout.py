@@ -16,7 +16,15 @@ FIRST, SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 DIGITS = 24  # of a mask's random numbers, so that a share is exact to 6e-8
 
 
-class Dropout(nn.Module):
+class Keyed(nn.Module):
+    """A layer that draws random numbers from a key of its own, once it has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key: Tensor | None = None
+
+
+class Dropout(Keyed):
     """``nn.Dropout`` until it has a key; then its mask follows from key and place.
 
     Args:
@@ -26,7 +34,6 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.key: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop entries while training, and scale the others up."""
@@ -46,8 +53,8 @@ class HasModules(Protocol):
 
 
 def set_keys(model: HasModules, key: Tensor | None) -> None:
-    """Give each dropout of a model a key of its own, made from one, int64 [R]; None takes it."""
-    layers = [part for part in model.modules() if isinstance(part, Dropout)]
+    """Give each layer that draws a key of its own, made from one, int64 [R]; None takes it."""
+    layers = [part for part in model.modules() if isinstance(part, Keyed)]
     for number, layer in enumerate(layers):
         layer.key = None if key is None else next_key(key, number)
 
@@ -70,11 +77,15 @@ def drop_by_key(x: Tensor, p: float, key: Tensor) -> Tensor:
         >>> drop_by_key(x, 0.5, key).equal(drop_by_key(x, 0.5, key))
         True
     """
-    runs = key.numel()
-    place = torch.arange(x.numel() // runs, device=x.device) * STRIDE
-    bits = _mix(place + key.unsqueeze(1)) >> 64 - DIGITS - 1 & 2**DIGITS - 1
+    place = torch.arange(x.numel() // key.numel(), device=x.device)
+    bits = random_bits(place, key.unsqueeze(1), DIGITS)
     keep = (bits >= round(p * 2**DIGITS)).view_as(x)
     return x * keep * (1 / (1 - p) if p < 1 else 0.0)
+
+
+def random_bits(place: Tensor, key: Tensor, digits: int) -> Tensor:
+    """Draw an integer of so many binary digits, up to 62, for each place from its key."""
+    return _mix(place * STRIDE + key) >> 63 - digits & 2**digits - 1
 
 
 def _mix(bits: Tensor) -> Tensor:

@@ -12,6 +12,14 @@ from gtpool.fixed import Links, Rows
 from gtpool.ops import attention
 from gtpool.ops.dropout import drop_by_key
 from gtpool.ops.sample import Order
+from gtpool.ops.static_edges import (
+    bond_sum,
+    ends,
+    gcn_sum,
+    gin_sum,
+    root_degrees,
+    root_out_degrees,
+)
 from gtpool.ops.static_plan import bring, compose, lay_out, place, shift
 from gtpool.ops.static_wheel import stays
 from gtpool.ops.steps import Chosen
@@ -19,6 +27,7 @@ from gtpool.ops.steps import Chosen
 __all__ = [
     "attend",
     "attended_rows",
+    "bond_sum",
     "bring",
     "choose",
     "drop",
@@ -31,33 +40,12 @@ __all__ = [
     "mean_max",
     "place",
     "root_degrees",
+    "root_out_degrees",
     "scores",
     "shift",
     "take",
     "total",
 ]
-
-
-def root_degrees(links: Links, rows: Rows, like: Tensor) -> Tensor:
-    """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
-    del rows
-    _, target, counts = _ends(links, loops=False)
-    degree = like.new_ones(links.origin.numel()).index_add(0, target, counts.to(like.dtype))
-    return degree.rsqrt() * (links.origin >= 0)
-
-
-def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
-    """Multiply by D^(-1/2) (A + I) D^(-1/2), given ``root_degrees``, [N, D] -> [N, D]."""
-    source, target, counts = _ends(links, loops=False)
-    sent = x * scale.unsqueeze(1)
-    passed = sent.index_select(0, source) * counts.unsqueeze(1)
-    return sent.index_add(0, target, passed) * scale.unsqueeze(1)
-
-
-def gin_sum(x: Tensor, links: Links) -> Tensor:
-    """Add to each row the rows of its neighbours, [N, D] -> [N, D]."""
-    source, target, counts = _ends(links, loops=True)
-    return x.index_add(0, target, x.index_select(0, source) * counts.unsqueeze(1))
 
 
 def attend(qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]:
@@ -121,7 +109,7 @@ def scores(
     del rows
     q, k, v = qkv.unbind(1)
     scale = q.size(-1) ** -0.5
-    source, target, counts = _ends(links, loops=False)
+    source, target, counts = ends(links, loops=False)
     near = _by_run(v, theta_local)
     product = (q.index_select(0, target) * k.index_select(0, source)).sum(-1) * scale
     weight = (product - lse.index_select(0, target)).exp()
@@ -199,21 +187,6 @@ def maximum(x: Tensor, rows: Rows) -> Tensor:
     # Padding of all runs meets in one place, where NaN of one would become a gradient of others.
     most = lowest.scatter_reduce(0, index, torch.where(real, x, -torch.inf), "amax")[:-1]
     return torch.where(rows.size.unsqueeze(1) > 0, most, 0.0)
-
-
-def _ends(links: Links, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Give both ends of each edge at this level, and whether it counts, [E] each.
-
-    What does not count joins rows that are spread out, so that no row is written by many.
-    """
-    ends = torch.stack([links.source, links.sink])
-    source, target = links.place.index_select(0, ends.clamp(min=0).flatten()).view_as(ends)
-    counts = (links.source >= 0) & (source >= 0) & (target >= 0)
-    if not loops:
-        counts = counts & (source != target)
-    spare = torch.arange(counts.numel(), device=counts.device) % links.origin.numel()
-    source, target = (torch.where(counts, end, spare) for end in (source, target))
-    return source, target, counts
 
 
 def _pointers(rows: Rows) -> Tensor:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from gtpool.fixed import Links, Rows
+from gtpool.fixed import Bonds, Links, Rows
 from gtpool.ops.sample import Order
 
 WIDEST = 256
@@ -36,6 +36,10 @@ class Steps(Protocol):
     def root_degrees(self, links: Links, rows: Rows, like: Tensor) -> Tensor: ...  # noqa: D102
     def gcn_sum(self, x: Tensor, scale: Tensor, links: Links) -> Tensor: ...  # noqa: D102
     def gin_sum(self, x: Tensor, links: Links) -> Tensor: ...  # noqa: D102
+    def root_out_degrees(self, links: Links, like: Tensor) -> Tensor: ...  # noqa: D102
+    def bond_sum(  # noqa: D102
+        self, x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
+    ) -> Tensor: ...
     def attend(self, qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]: ...  # noqa: D102
     def attended_rows(  # noqa: D102
         self, qkv: Tensor, out: Tensor, lse: Tensor, chosen: Chosen, rows: Rows, after: Rows

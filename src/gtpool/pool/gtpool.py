@@ -5,6 +5,7 @@ Graph Representation Learning", arXiv 2310.20250.
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,12 +21,14 @@ from gtpool.ops.drop import drop
 from gtpool.ops.dropout import Dropout
 from gtpool.ops.entry import lay_out
 from gtpool.ops.memory import check_fits
+from gtpool.ops.noise import Gumbel
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
 
 Attention = Literal["exact", "linear"]
 ATTENTIONS = ("exact", "linear")
 GATES = (None, "tanh")
+POINTS = ("even", "random")
 
 
 class Scores(NamedTuple):
@@ -70,6 +73,14 @@ class GTPool(nn.Module):
         out_proj: Map the concatenated heads by W_O before the residual is added.
         ffn_channels: Hidden width of the FFN; None means twice the width.
         dropout: Share of the FFN's hidden units dropped in training.
+        temperature: The wheel takes softmax(s / temperature): above 1 its shares are more alike,
+            below 1 less. The gate sees s.
+        points: ``"even"`` as in the paper, or ``"random"``: the wheel is spun once for each node to
+            keep, and the node that is hit leaves it. That keeps the highest of s / temperature +
+            Gumbel noise, whichever wheel and order. The noise is drawn anew at each step of
+            training (see ``gtpool.ops.noise``); otherwise it is the same for the same graph.
+        learn_score: Whether :math:`\Theta` learns, which takes a gate; False keeps its random start
+            beside one.
 
     Differs from the paper:
         - Heads split the width (the text's heads are as wide as the layer); equal for one head.
@@ -78,7 +89,7 @@ class GTPool(nn.Module):
         - As written there, no gradient reaches :math:`\Theta`: S only selects. So without a gate
           :math:`\Theta` keeps its random start and asks for no gradient; ``gate="tanh"`` is ours.
         - The wheel in index order, as there, depends on the numbering of the nodes;
-          ``order="score"`` is ours and does not.
+          ``order="score"`` is ours and does not; ``temperature`` and random ``points`` are ours.
         - Scores are rounded to half their binary digits before sampling, so that equal nodes tie.
         - The weights of ``query``, ``key`` and ``value`` are read, their modules not always called:
           hooks on them may not run, and they cannot be quantised one by one.
@@ -107,6 +118,9 @@ class GTPool(nn.Module):
         out_proj: bool = False,
         ffn_channels: int | None = None,
         dropout: float = 0.0,
+        temperature: float = 1.0,
+        points: Literal["even", "random"] = "even",
+        learn_score: bool = True,
     ) -> None:
         super().__init__()
         check_ratio(ratio)
@@ -114,6 +128,7 @@ class GTPool(nn.Module):
         check_choice("order", order, ORDERS)
         check_choice("attention", attention, ATTENTIONS)
         check_choice("gate", gate, GATES)
+        check_choice("points", points, POINTS)
         check_count("in_channels", in_channels)
         check_count("heads", heads)
         hidden = 2 * in_channels if ffn_channels is None else ffn_channels
@@ -122,8 +137,15 @@ class GTPool(nn.Module):
             raise ValueError(f"heads must divide in_channels={in_channels}, got heads={heads}")
         check_share("lam", lam)
         check_share("dropout", dropout)
+        if not 0 < temperature < inf:
+            raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
+        if points == "random" and sampler == "topk":
+            raise ValueError("points='random' spins a wheel, and sampler='topk' has none")
+        if gate is None and not learn_score:
+            raise ValueError("learn_score=False needs a gate: without one no score learns anyway")
         self.in_channels, self.ratio, self.heads, self.lam = in_channels, ratio, heads, lam
         self.sampler, self.gate, self.dropout = sampler, gate, dropout
+        self.temperature, self.points, self.learn_score = temperature, points, learn_score
         self.order: Order = order
         self.attention: Attention = attention
 
@@ -136,6 +158,7 @@ class GTPool(nn.Module):
         if not callable(self.act):
             raise ValueError(f"act must be the name of an activation or a callable, got {act!r}")
         self.project = nn.Linear(in_channels, in_channels, bias=False) if out_proj else None
+        self.noise = Gumbel() if points == "random" else None
         self.norm = nn.LayerNorm(in_channels)
         self.ffn = nn.Sequential(
             nn.Linear(in_channels, hidden),
@@ -143,8 +166,9 @@ class GTPool(nn.Module):
             Dropout(dropout),
             nn.Linear(hidden, in_channels),
         )
-        self.theta_global.requires_grad_(gate is not None and lam > 0)
-        self.theta_local.requires_grad_(gate is not None and lam < 1)
+        learns = gate is not None and learn_score
+        self.theta_global.requires_grad_(learns and lam > 0)
+        self.theta_local.requires_grad_(learns and lam < 1)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -197,8 +221,10 @@ class GTPool(nn.Module):
             q = self._heads(asked)
             attention = self._attend(q, k, v, level)  # (4)
             score = self._score(attention, v, edge_index).score  # (5)-(7)
+        wheel = score / self.temperature
+        noisy = wheel if self.noise is None else wheel + self.noise(level)
         kept, edges, edge_attr = drop(
-            score, self.ratio, edge_index, edge_attr, level, sampler=self.sampler, order=self.order
+            noisy, self.ratio, edge_index, edge_attr, level, sampler=self.chooser, order=self.order
         )  # (8)-(13)
         x_kept = x.index_select(0, kept)
         if learns and isinstance(attention, Streamed | Linear):
@@ -214,7 +240,7 @@ class GTPool(nn.Module):
             pooled = self.project(pooled)
         x = pooled + x_kept  # (15)
         x = self.ffn(self.norm(x)) + x  # (16)
-        share = segment_softmax(score, level.batch, level.sizes.numel()).index_select(0, kept)
+        share = segment_softmax(wheel, level.batch, level.sizes.numel()).index_select(0, kept)
         return NodeDrop(x, edges, edge_attr, level.batch.index_select(0, kept), kept, share)
 
     def scores(
@@ -231,12 +257,18 @@ class GTPool(nn.Module):
         kind = Linear if self.attention == "linear" else Streamed
         return self._score(kind.of(q, k, v, level), v, edge_index)
 
+    @property
+    def chooser(self) -> str:
+        """What chooses the nodes by their score, with noise if there is any; in ``SAMPLERS``."""
+        return self.sampler if self.noise is None else "topk"
+
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, heads={self.heads}, "
             f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, "
-            f"attention={self.attention!r}, gate={self.gate!r})"
+            f"attention={self.attention!r}, gate={self.gate!r}, temperature={self.temperature}, "
+            f"points={self.points!r}, learn_score={self.learn_score})"
         )
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Attended:

@@ -26,7 +26,7 @@ def recipe(
         data: What differs from those of ``DataSpec``.
         train: What differs from the protocol of the dataset.
     """
-    family = DATASETS[dataset].family if dataset in DATASETS else "synthetic"
+    family = DATASETS[dataset].family
     conv = conv_for(dataset, str(model.get("conv", "gcn")))
     network = ModelSpec.from_json({**model, "conv": conv})
     folded = family != "OGB"

@@ -79,7 +79,9 @@ class _Runs:
     ) -> None:
         self.models, self.splits, self.spec = models, splits, spec
         self.stack = Stack(models, int(data.sizes.max()))
-        stock = Stock.of(data, models[0].shape.node_categories)
+        shape = models[0].shape
+        bonds = shape.edge_categories if models[0].uses_edge_features else ()
+        stock = Stock.of(data, shape.node_categories, bonds)
         units = _units(data, splits, self.stack.theta) if standardize else None
         self.program = Program(self.stack, stock, data, splits, spec, units)
         self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]

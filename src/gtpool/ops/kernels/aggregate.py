@@ -22,23 +22,12 @@ from gtpool.fixed import Links
 
 def root_degrees(links: Links) -> Tensor:
     """Give (1 + in-edges from other nodes) ** -0.5 of each row, 0 on padding, float32 [N]."""
-    num_rows = links.origin.numel()
-    root = torch.empty(num_rows, device=links.origin.device)
-    edges = _slice_of(links, 128)
-    rows = 256 // edges
-    _count[(triton.cdiv(num_rows, rows),)](
-        root,
-        links.source,
-        links.begin,
-        links.end,
-        links.origin,
-        links.place,
-        num_rows,
-        ROWS=rows,
-        EDGES=edges,
-        num_warps=2,
-    )
-    return root
+    return _root_degrees(links, links.source, links.begin, links.end, loops=False)
+
+
+def root_out_degrees(links: Links) -> Tensor:
+    """Give (1 + out-edges, loops among them) ** -0.5 of each row, 0 on padding, float32 [N]."""
+    return _root_degrees(links, links.target, links.out_begin, links.out_end, loops=True)
 
 
 def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
@@ -55,6 +44,29 @@ def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
 def gin_sum(x: Tensor, links: Links) -> Tensor:
     """Sum as a GIN does: x_i + sum of x_j over all edges j -> i, self-loops among them, [N, D]."""
     return _NeighbourSum.apply(x, None, links)
+
+
+def _root_degrees(
+    links: Links, far_end: Tensor, begin: Tensor, end: Tensor, *, loops: bool
+) -> Tensor:
+    num_rows = links.origin.numel()
+    root = torch.empty(num_rows, device=links.origin.device)
+    edges = slice_of(links, 128)
+    rows = 256 // edges
+    _count[(triton.cdiv(num_rows, rows),)](
+        root,
+        far_end,
+        begin,
+        end,
+        links.origin,
+        links.place,
+        num_rows,
+        LOOPS=loops,
+        ROWS=rows,
+        EDGES=edges,
+        num_warps=2,
+    )
+    return root
 
 
 # Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
@@ -100,7 +112,7 @@ def _launch(
     out = torch.empty_like(x)
     num_rows, width = x.shape
     columns = max(16, min(128, triton.next_power_of_2(width)))
-    edges = _slice_of(links, 32)
+    edges = slice_of(links, 32)
     _sum[(num_rows, triton.cdiv(width, columns))](
         x,
         scale,
@@ -120,7 +132,7 @@ def _launch(
     return out
 
 
-def _slice_of(links: Links, most: int) -> int:
+def slice_of(links: Links, most: int) -> int:
     """Choose how many edges to load at a time: most rows should need one slice."""
     mean = links.source.numel() // links.begin.numel()
     return max(8, min(most, triton.next_power_of_2(2 * mean)))
@@ -129,12 +141,13 @@ def _slice_of(links: Links, most: int) -> int:
 @triton.jit
 def _count(
     root_ptr: tl.tensor,
-    source_ptr: tl.tensor,
+    far_end_ptr: tl.tensor,
     begin_ptr: tl.tensor,
     end_ptr: tl.tensor,
     origin_ptr: tl.tensor,
     place_ptr: tl.tensor,
     num_rows: int,
+    LOOPS: tl.constexpr,
     ROWS: tl.constexpr,
     EDGES: tl.constexpr,
 ) -> None:
@@ -146,9 +159,12 @@ def _count(
     for past in range(0, tl.max(end - begin, 0), EDGES):
         edge = begin[:, None] + past + tl.arange(0, EDGES)[None, :]
         within = edge < end[:, None]
-        source = tl.load(source_ptr + edge, mask=within, other=0)
-        near = tl.load(place_ptr + source, mask=within, other=-1)
-        total += ((near >= 0) & (near != row[:, None])).to(tl.int32)
+        far = tl.load(far_end_ptr + edge, mask=within, other=0)
+        near = tl.load(place_ptr + far, mask=within, other=-1)
+        counts = near >= 0
+        if not LOOPS:
+            counts &= near != row[:, None]
+        total += counts.to(tl.int32)
     degree = 1 + tl.sum(total, 1)
     root = tl.where(origin >= 0, tl.rsqrt(degree.to(tl.float32)), 0.0)
     tl.store(root_ptr + row, root, mask=row < num_rows)

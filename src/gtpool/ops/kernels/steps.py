@@ -7,9 +7,19 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.fixed import Links, Rows
+from gtpool.fixed import Bonds, Links, Rows
 from gtpool.ops import static
-from gtpool.ops.kernels import aggregate, attention, dropout, plan, readout, score, wheel
+from gtpool.ops.kernels import (
+    aggregate,
+    attention,
+    bond_table,
+    bonded,
+    dropout,
+    plan,
+    readout,
+    score,
+    wheel,
+)
 from gtpool.ops.sample import Order
 from gtpool.ops.steps import Chosen
 
@@ -22,6 +32,18 @@ def root_degrees(links: Links, rows: Rows, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
     del rows, like
     return aggregate.root_degrees(links)
+
+
+def root_out_degrees(links: Links, like: Tensor) -> Tensor:
+    """Give d^(-1/2) of each row, d one more than the edges that leave it, 0 on padding, [N]."""
+    del like
+    return aggregate.root_out_degrees(links)
+
+
+def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds) -> Tensor:
+    """Give s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D]."""
+    add_up = bonded.bond_sum if table.size(1) <= bond_table.KINDS else static.bond_sum
+    return add_up(x, table, scale, links, bonds)
 
 
 def attend(qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]:
