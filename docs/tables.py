@@ -1,32 +1,37 @@
 """Print the tables of README.md and docs/baselines.md, made from results/; a test compares."""
 
-import json
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from gtpool.model import METHODS, method_name
-from gtpool.report.cells import summary
-from gtpool.study.published import TABLE_1
+from gtpool.report.study_cells import Result, results
+from gtpool.study.paper import STUDIES
+from gtpool.study.status import known_rows
 
-RESULTS = Path(__file__).parent.parent / "results"
+ROWS = known_rows([Path(__file__).parent.parent / "results" / "runs"])
+TABLE = results("table1", STUDIES["table1"], ROWS)
+TUNED = results("tuned", STUDIES["tuned"], ROWS)
 COMPARED = ("MUTAG", "PROTEINS")
-
-_Row = dict[str, Any]
+OURS = ("gtpool", "gtpool-v")
 
 
 def headline() -> str:
-    """Give the README's table in Markdown, one line a dataset and method."""
-    lines = [
-        "| dataset | method | accuracy, % | evidence | device | commit |",
-        "|---|---|---|---|---|---|",
-    ]
-    for (source, method), runs in _cells("proof").items():
-        cell = summary(runs)
-        device, commit = runs[0]["device"], runs[0]["commit"]
-        lines.append(
-            f"| {source} | {method} | {cell.text} | {cell.evidence} | {device} | {commit} |"
+    """Give the README's table in Markdown, one line a dataset."""
+    heads = ("dataset", "GTPool", "GTPool-V", "paper", "tuned", "best baseline here")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for dataset in STUDIES["table1"].datasets:
+        cells = {result.place.line: result for result in TABLE if result.place.dataset == dataset}
+        tuned = [
+            result
+            for result in TUNED
+            if result.place.dataset == dataset and "pooled" not in result.place.line
+        ]
+        figures = (
+            _figure(cells["gtpool"]),
+            _figure(cells["gtpool-v"]),
+            _published(cells["gtpool-v"]),
+            _figure(tuned[0]) if tuned else "–",
+            _best([cell for name, cell in cells.items() if name not in OURS]),
         )
+        lines.append(f"| {dataset} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
@@ -34,37 +39,40 @@ def baselines() -> str:
     """Give one line a method: ours, the published figure and the difference on two datasets."""
     heads = " | ".join(f"{name}, ours | published | difference" for name in COMPARED)
     lines = [f"| method | {heads} |", "|---" * (1 + 3 * len(COMPARED)) + "|"]
-    cells = _cells("baselines")
-    for method in METHODS:
-        if any((source, method) in cells for source in COMPARED):
-            parts = (_beside(cells.get((source, method)), method, source) for source in COMPARED)
-            lines.append(f"| {method} | {' | '.join(parts)} |")
+    cells = {(result.place.line, result.place.dataset): result for result in TABLE}
+    for method in STUDIES["table1"].lines:
+        parts = [_beside(cells[method, dataset]) for dataset in COMPARED]
+        lines.append(f"| {method} | {' | '.join(parts)} |")
     return "\n".join(lines)
 
 
-def _cells(name: str) -> dict[tuple[str, str], list[_Row]]:
-    """Read the rows of a file, by dataset and method."""
-    text = (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    return {key: list(group) for key, group in groupby(sorted(rows, key=_cell), _cell)}
+def _figure(result: Result) -> str:
+    """Give a figure with its runs; what has no whole seed is missing."""
+    if not result.settled:
+        return "missing"
+    over = " over folds" if result.figure.spread == "folds" else ""
+    return f"{result.figure.text}{over} ({result.figure.n} runs)"
 
 
-def _cell(row: _Row) -> tuple[str, str]:
-    spec = row["spec"]
-    return spec["data"]["source"], method_name(spec["model"])
+def _published(result: Result) -> str:
+    told = result.place.published
+    return "–" if told is None else f"{told.mean:.2f} ± {told.std:.2f}"
 
 
-def _beside(runs: list[_Row] | None, method: str, source: str) -> str:
+def _best(found: list[Result]) -> str:
+    """Give the baseline of the highest figure on the test parts."""
+    known = [result for result in found if result.settled]
+    if not known:
+        return "missing"
+    first = max(known, key=lambda result: result.percent or 0.0)
+    return f"{first.place.line} {_figure(first)}"
+
+
+def _beside(result: Result) -> str:
     """Give our figure, the published one, and the difference in points."""
-    published = TABLE_1.get(method, {}).get(source)
-    told = "–" if published is None else f"{published.mean:.2f} ± {published.std:.2f}"
-    if runs is None:
-        return f"missing | {told} | –"
-    cell = summary(runs)
-    ours = cell.text + (f" ({cell.missing} folds missing)" if cell.missing else "")
-    if published is None or cell.mean is None:
-        return f"{ours} | {told} | –"
-    return f"{ours} | {told} | {100 * cell.mean - published.mean:+.2f}"
+    change = result.difference
+    shown = "–" if change is None or not result.settled else f"{change:+.2f}"
+    return f"{_figure(result)} | {_published(result)} | {shown}"
 
 
 if __name__ == "__main__":

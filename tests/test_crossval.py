@@ -342,3 +342,18 @@ def test_models_are_left_ready_to_predict(mutag):
     models = networks(mutag)
     beside(models, mutag, stratified_folds(mutag.y)[:3], replace(SPEC, epochs=1))
     assert not any(model.training for model in models)
+
+
+def test_a_channel_without_deviation_leaves_a_gate_something_to_learn():
+    """Padding is far from real rows there, and a batch norm made it as large as 1e5."""
+    options = {"conv": "gin", "convs_per_level": 2, "norm": "batch", "readout": "mean", "width": 64}
+    spec = ModelSpec(**options, dropout=0.3, pool_options={"gate": "tanh", "heads": 4})
+    data = load("MUTAG")
+    split = stratified_folds(data.y, 10, 0)[0]
+    models = []
+    for seed in (42, 43):
+        torch.manual_seed(seed)
+        models.append(Classifier(spec, shape_of(data)))
+    recipe = TrainSpec(epochs=2, warmup=1, batch_size=64)
+    epochs = list(fit_many(models, data, [split] * 2, recipe, seeds=[42, 43]))
+    assert all(len(heard) == 2 for heard in epochs)

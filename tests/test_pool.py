@@ -3,7 +3,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from contextlib import closing
+from pathlib import Path
+from threading import Timer
 
 import pytest
 import torch
@@ -32,6 +35,15 @@ def die_once(task, report):
         with open(task, "w"):  # noqa: PTH123
             pass
         os._exit(3)
+    return "survived"
+
+
+def die_in_mid_sentence(task, report):
+    """Dies at the first attempt, while its long report waits for a parent that does not listen."""
+    if not Path(task).exists():
+        Path(task).touch()
+        Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        report(bytes(10**7))
     return "survived"
 
 
@@ -65,6 +77,14 @@ def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
     heard = list(work_in_processes(die_once, tasks, 2))
     assert [said.value for said in heard if said.kind == "result"] == ["survived"] * 2
     assert not [said for said in heard if said.kind == "died"]
+
+
+def test_a_worker_that_dies_while_it_speaks_is_replaced(tmp_path):
+    heard = work_in_processes(die_in_mid_sentence, [str(tmp_path / "a")], 1)
+    said = [next(heard)]
+    time.sleep(1)
+    kinds = [said.kind for said in (*said, *heard)]
+    assert kinds == ["started", "started", "result"]
 
 
 def test_an_exception_is_raised_in_the_parent_with_its_trace():

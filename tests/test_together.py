@@ -251,3 +251,25 @@ def test_a_run_leaves_torch_as_it_was():
     list(run_together(folds(2), device="cpu", deterministic=True))
     assert torch.equal(torch.rand(3), expected)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_what_has_ended_is_stored_while_others_go_on(tmp_path):
+    short = replace(SPEC, train=replace(SPEC.train, epochs=40, patience=1, lr=0.05))
+    specs = folds(5, short)
+    wanted = {row["key"]: row for row in run_together(specs, device="cpu")}
+    lengths = [row["epochs_run"] for row in wanted.values()]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
+
+    class Stop(Log):
+        def finished(self, row):
+            super().finished(row)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        many(specs, tmp_path, together=5, watch=Stop())
+    (kept,) = Store(tmp_path).rows()
+    assert_alike(kept, wanted[kept["key"]])
+    rows = many(specs, tmp_path, together=5)
+    for row in rows:
+        assert_alike(row, wanted[row["key"]])

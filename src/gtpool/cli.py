@@ -6,20 +6,23 @@ from typing import Annotated
 import typer
 
 from gtpool import __version__
-from gtpool.commands import data, study
+from gtpool.commands import cluster, data, study
 from gtpool.commands.bench import bench
 from gtpool.commands.demo import demo
 from gtpool.commands.explain import explain
 from gtpool.commands.predict import evaluate, predict
+from gtpool.commands.report import report
+from gtpool.commands.search import search
 from gtpool.commands.serve import serve
 from gtpool.commands.show import compare, list_names
 from gtpool.commands.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (train, predict, evaluate, explain, serve, demo, compare, bench):
+for command in (train, search, predict, evaluate, explain, serve, demo, compare, bench, report):
     app.command()(command)
 app.command("list")(list_names)
 app.add_typer(data.app, name="data", help="The datasets that are known by name.")
+app.add_typer(cluster.app, name="cluster", help="Many machines.")
 app.add_typer(study.app, name="study", help="The tables and figures of the paper.")
 
 

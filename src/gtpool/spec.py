@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import MISSING, dataclass, field, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from hashlib import sha256
 from math import isfinite
 from types import UnionType
@@ -34,7 +35,7 @@ class _Spec:
             value: Plain values, as JSON or TOML gives them; what is left out keeps its default.
             where: Name of the enclosing key, for the message.
         """
-        types = get_type_hints(cls)
+        types = _types(cls)
         for key in value:
             if key not in types:
                 near = get_close_matches(key, types, 1)
@@ -197,6 +198,12 @@ _ADDED: dict[str, dict[str, Any]] = {
     "train": {"precision": "float32"},
 }
 """Options that came after runs were stored, and what held before: keys stay."""
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    """Say what the fields of a spec may hold, once: keys are asked for by the thousand."""
+    return get_type_hints(cls)
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401

@@ -18,8 +18,10 @@ from gtpool.pool import POOLS
 from gtpool.report.progress import Progress
 from gtpool.report.site import write_report
 from gtpool.spec import RunSpec
+from gtpool.study.executor import Executor
 from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of
 from gtpool.study.run import run_many
+from gtpool.study.shard import shard
 from gtpool.study.store import Row, Store
 
 
@@ -32,6 +34,7 @@ class Running(NamedTuple):
     device: str = "auto"
     deterministic: bool = False
     together: int | None = None
+    executor: Executor | None = None
 
 
 class Finished(NamedTuple):
@@ -63,6 +66,11 @@ def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Fi
     return Finished(rows, files, loaded.skipped)
 
 
+def run_part(plan: Plan, how: Running, part: str) -> list[Row]:
+    """Do the runs of one shard that are not done yet, and leave the rest to others."""
+    return run_all(shard(plan_runs(plan, how), part), how)
+
+
 def plan_runs(plan: Plan, how: Running) -> list[RunSpec]:
     """List the runs of a plan; what is wrong with data, split or network is said here, at once."""
     model, known = plan.run.model, dict.fromkeys(["none", *METHODS, *POOLS])
@@ -85,6 +93,7 @@ def run_all(specs: Sequence[RunSpec], how: Running) -> list[Row]:
             Store(how.folder),
             jobs=how.jobs,
             together=how.together,
+            executor=how.executor,
             keep=True,
             data_dir=how.data_dir,
             device=how.device,

@@ -5,6 +5,14 @@ from typing import Annotated
 
 import typer
 
+from gtpool.commands.cluster import (
+    Address,
+    ExecutorName,
+    GpusPerUnit,
+    Shard,
+    UnitLimit,
+    choose_executor,
+)
 from gtpool.commands.train import DataDir, Device
 
 app = typer.Typer(no_args_is_help=True)
@@ -37,7 +45,7 @@ def list_studies() -> None:
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0917 - an option each
     studies: Names = None,
     only: Only = None,
     seeds: Seeds = None,
@@ -50,11 +58,18 @@ def run(
     ] = None,
     device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
     data_dir: DataDir = None,
+    executor: ExecutorName = "local",
+    address: Address = None,
+    gpus_per_unit: GpusPerUnit = None,
+    unit_limit: UnitLimit = None,
+    shard: Shard = None,
 ) -> None:
     """Do the runs that are missing; stopped, the same command goes on where it was."""
+    from gtpool.study.shard import shard as part_of
     from gtpool.study.status import find_runs, known_rows
 
     wanted = find_runs(studies or (), only, seeds)
+    wanted = wanted if shard is None else part_of(wanted, shard)
     rows = known_rows(_evidence(known))
     done = {key for key, row in rows.items() if row["status"] == "done"}
     todo = [spec for spec in wanted if spec.key not in done]
@@ -70,6 +85,7 @@ def run(
             Store(output_dir),
             jobs=jobs,
             together=together,
+            executor=choose_executor(executor, address, gpus_per_unit, unit_limit),
             data_dir=data_dir,
             device=device,
             watch=watch,
@@ -110,6 +126,53 @@ def collect(
 
     rows = pack(sources, output, curves=curves)
     typer.echo(f"{len(rows)} runs in {output}")
+
+
+@app.command()
+def tune(
+    dataset: Annotated[str, typer.Argument(help="A name, see `gtpool data list`.")],
+    pool: Annotated[str, typer.Option(help="A method, see `gtpool list`.")] = "gtpool-v",
+    configs: Annotated[int, typer.Option(min=1, help="Networks that start.")] = 48,
+    rounds: Annotated[
+        str, typer.Option(help="Epochs of the short rounds; the whole protocol follows.")
+    ] = "40,120",
+    keep: Annotated[float, typer.Option(help="Share that each round lets go on.")] = 1 / 3,
+    convs: Annotated[
+        str, typer.Option(help="Convolutions to try; gat cannot train side by side.")
+    ] = "gcn,gin",
+    output_dir: Annotated[Path | None, typer.Option(help="(gtpool-runs/tune-DATASET)")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
+    together: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
+    ] = None,
+    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Choose a network on validation parts, for each fold by its own; no test part is looked at.
+
+    Short trainings of many networks, longer ones of the better, the whole protocol for the best.
+    Stopped, the same command goes on where it was.
+    """
+    from gtpool.commands.tuning import tune_dataset
+
+    folder = output_dir or Path("gtpool-runs", f"tune-{dataset}")
+    epochs = tuple(_whole(part) for part in rounds.split(",") if part)
+    written = tune_dataset(
+        dataset,
+        pool,
+        folder,
+        budget=(configs, epochs, keep),
+        convs=tuple(convs.split(",")),
+        running=(jobs, together, device, data_dir),
+    )
+    typer.echo(f"choices and log: {written}")
+
+
+def _whole(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError(f"--rounds is numbers of epochs with commas between, got {text!r}")
+    return int(text)
 
 
 def _evidence(known: list[Path] | None) -> list[Path]:

@@ -1,10 +1,19 @@
 """`gtpool train`: from a name or a file to a tested, saved model."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from gtpool.commands.cluster import (
+    Address,
+    ExecutorName,
+    GpusPerUnit,
+    Shard,
+    UnitLimit,
+    choose_executor,
+)
 from gtpool.commands.plan import make_plan, read_settings
 from gtpool.spec import Conv, Readout, SplitRule
 
@@ -73,12 +82,30 @@ def train(  # noqa: PLR0917 - an option each
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bit for bit on a GPU too, if slower.")
     ] = False,
+    executor: ExecutorName = "local",
+    address: Address = None,
+    gpus_per_unit: GpusPerUnit = None,
+    unit_limit: UnitLimit = None,
+    shard: Shard = None,
 ) -> None:
     """Train and test by cross-validation; stopped, the same command goes on where it was.
 
     Without options this is the protocol of the paper. The output folder gets the model, the
-    predictions on the test parts, pictures, the settings, and a page that shows it all.
+    predictions on the test parts, pictures, the settings, and a page that shows it all. Started by
+    `torchrun --nproc-per-node N -m gtpool train ...`, N processes do each run together.
     """
+    alone = {
+        "--jobs": jobs > 1,
+        "--together": together is not None,
+        "--executor": executor != "local",
+        "--shard": shard is not None,
+    }
+    if several := _started_by_torchrun(alone):
+        from gtpool.study.unit import follow
+
+        together = 1
+        if follow():
+            return
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds},
         "data": {
@@ -102,13 +129,23 @@ def train(  # noqa: PLR0917 - an option each
     }
     plan = make_plan({} if config is None else read_settings(config), options)
 
-    from gtpool.commands.crossval import Running, cross_validate
+    from gtpool.commands.crossval import Running, cross_validate, run_part
     from gtpool.report.cells import summary, titled
     from gtpool.report.table import runs_table
 
     folder = output_dir or Path("gtpool-runs", f"{plan.data}-{plan.method}")
-    how = Running(folder, data_dir, jobs, device, deterministic, together)
+    engine = choose_executor(executor, address, gpus_per_unit, unit_limit)
+    how = Running(folder, data_dir, jobs, device, deterministic, together, engine)
+    if shard is not None:
+        rows = run_part(plan, how, shard)
+        typer.echo(f"part {shard} is done, runs: {len(rows)}; when all parts are, {_WHOLE}")
+        _say_failed(rows)
+        return
     done = cross_validate(plan, how, folds_given=folds is not None)
+    if several:
+        from gtpool.train.parallel import joined
+
+        joined().leave()
     cell = summary(done.rows)
     typer.echo(runs_table(done.rows).terminal())
     typer.echo(f"\n{titled(cell.metric)} on the test parts: {cell.text} ({cell.evidence})")
@@ -118,13 +155,30 @@ def train(  # noqa: PLR0917 - an option each
         typer.secho(f"gtpool: line {row.line} is left out: {row.reason}", err=True, fg="yellow")
     if len(done.skipped) > 5:
         typer.secho(f"gtpool: and {len(done.skipped) - 5} more lines", err=True, fg="yellow")
-    failed = [row["error"] for row in done.rows if row["status"] == "failed"]
+    _say_failed(done.rows)
+
+
+_NOTES = {"model": " (the run of the lowest validation loss)"}
+_WHOLE = "the same command without --shard writes the results"
+
+
+def _say_failed(rows: list[dict[str, Any]]) -> None:
+    failed = [row["error"] for row in rows if row["status"] == "failed"]
     if failed:
         typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]}", err=True, fg="red")
         raise typer.Exit(1)
 
 
-_NOTES = {"model": " (the run of the lowest validation loss)"}
+def _started_by_torchrun(given: dict[str, bool]) -> bool:
+    """Say whether this is one of several processes; options that are not for them are refused."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    refused = [option for option, is_given in given.items() if is_given]
+    if processes > 1 and refused:
+        raise ValueError(
+            f"{' and '.join(refused)} cannot be had with torchrun, whose {processes} processes do "
+            "one run after the other together; leave one of the two out"
+        )
+    return processes > 1
 
 
 def _number(text: str) -> float | int:

@@ -32,8 +32,9 @@ def compare_samplers(pool: GTPool, x: Tensor, edge_index: Tensor) -> Comparison:
     """
     scores = pool.scores(x, edge_index)
     batch = edge_index.new_zeros(x.size(0))
+    laid = scores.score / pool.temperature
     kept = {
-        name: sample(settle(scores.score), batch, pool.ratio, order=pool.order).tolist()
+        name: sample(settle(laid), batch, pool.ratio, order=pool.order).tolist()
         for name, sample in SAMPLERS.items()
     }
-    return Comparison(scores, segment_softmax(scores.score, batch, 1), kept)
+    return Comparison(scores, segment_softmax(laid, batch, 1), kept)

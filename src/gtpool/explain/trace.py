@@ -96,6 +96,7 @@ def keep_by(step: Step, sampler: str, score: Tensor) -> Tensor:
         return step.out.perm
     order = cast("Order", getattr(step.pool, "order", "index"))
     sample, level = SAMPLERS[sampler], step.level
+    score = score / getattr(step.pool, "temperature", 1.0)
     return sample(settle(score), level.batch, step.pool.ratio, order=order, sizes=level.sizes)
 
 

@@ -79,7 +79,7 @@ def grid(rows: Iterable[Row]) -> Grid:
         place = row["spec"]["seed"], _fold(row)
         if place in found:
             raise ValueError(f"two runs have seed {place[0]} and fold {place[1] + 1}")
-        found[place] = _test(row)
+        found[place] = reported(row)
     split = rows[0]["spec"]["split"]
     seeds = sorted({seed for seed, _ in found})
     folds = sorted({fold for _, fold in found})
@@ -106,10 +106,18 @@ def summary(rows: Iterable[Row]) -> Cell:
         >>> cell.text, cell.evidence
         ('85.00 ± 7.07', '2 runs, ± standard deviation over folds, 1 missing')
     """
-    laid = grid(rows)
+    return sum_up(grid(rows))
+
+
+def sum_up(laid: Grid, *, wanted: int | None = None) -> Cell:
+    """Sum up runs that are laid out already.
+
+    Args:
+        laid: Those that count.
+        wanted: How many there should be; as many as the layout has places if not given.
+    """
     values = [value for line in laid.values for value in line if value is not None]
     means = [mean for mean in laid.means if mean is not None]
-    total = len(laid.seeds) * len(laid.folds)
     spread = "seeds" if len(laid.seeds) > 1 else "folds"
     spreading = means if spread == "seeds" else values
     return Cell(
@@ -118,13 +126,19 @@ def summary(rows: Iterable[Row]) -> Cell:
         stdev(spreading) if len(spreading) > 1 else None,
         spread,
         len(values),
-        total - len(values),
+        (len(laid.seeds) * len(laid.folds) if wanted is None else wanted) - len(values),
     )
 
 
 def best(rows: Iterable[Row]) -> Row | None:
     """Give the finished run of the lowest validation loss, the first of equals; None if none is."""
     return min((row for row in rows if _done(row)), key=lambda row: row["valid_loss"], default=None)
+
+
+def reported(row: Row) -> float | None:
+    """Give what a run reports; one that failed, or whose test part has one class, has nothing."""
+    value = row["test"] if _done(row) else None
+    return None if value is None or isnan(value) else value
 
 
 def rule_of(row: Row) -> str:
@@ -161,12 +175,6 @@ def titled(metric: str) -> str:
 
 def _done(row: Row) -> bool:
     return row["status"] == "done"
-
-
-def _test(row: Row) -> float | None:
-    """Give what a run reports; one that failed, or whose test part has one class, has nothing."""
-    value = row["test"] if _done(row) else None
-    return None if value is None or isnan(value) else value
 
 
 def _fold(row: Row) -> int:

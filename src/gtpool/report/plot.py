@@ -19,8 +19,10 @@ from gtpool.report.cells import titled
 
 INK = "#22333b"
 """The colour of text and lines, which a page replaces by that of its own text."""
-_KEPT, _OTHER, _DROPPED, _GRID, _DARK = "#2a6f97", "#c8553d", "#ffffff", "#9aa5ab", "#22333c"
-_SHADES = LinearSegmentedColormap.from_list("kept", ["#e8eef2", _KEPT])
+KEPT, OTHER = "#2a6f97", "#c8553d"
+"""Two colours that are told apart on light and on dark paper."""
+_DROPPED, _GRID, _DARK = "#ffffff", "#9aa5ab", "#22333c"
+_SHADES = LinearSegmentedColormap.from_list("kept", ["#e8eef2", KEPT])
 _STYLE = {"svg.hashsalt": "gtpool", "svg.fonttype": "none", "text.parse_math": False}
 
 
@@ -40,7 +42,7 @@ def draw_kept(
     graph.add_nodes_from(range(len(labels)))
     graph.add_edges_from(edges)
     place: dict[int, list[float]] = dict(enumerate(layout(graph).tolist()))
-    with _drawing((3.6 * len(panels), 3.6)) as figure:
+    with drawing((3.6 * len(panels), 3.6)) as figure:
         for axes, (title, kept) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
         ):
@@ -49,7 +51,7 @@ def draw_kept(
                 graph,
                 place,
                 ax=axes,
-                node_color=[_KEPT if node in kept else _DROPPED for node in graph],
+                node_color=[KEPT if node in kept else _DROPPED for node in graph],
                 edgecolors=INK,
                 node_size=260,
             )
@@ -61,7 +63,7 @@ def draw_kept(
             axes.set_aspect("equal")
             axes.margins(0.1)
             axes.axis("off")
-        return _text(figure)
+        return svg_of(figure)
 
 
 def draw_curves(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -77,10 +79,10 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> str:
         "loss": {"training": "train_loss", "validation": "valid_loss"},
         titled(metric): {"validation": "valid_metric", "test": "test_metric"},
     }
-    with _drawing((8, 3.2)) as figure:
+    with drawing((8, 3.2)) as figure:
         for axes, (title, lines) in zip(figure.subplots(1, 2), panels.items(), strict=True):
             factor = 100 if title.endswith("%") else 1
-            for (label, name), colour in zip(lines.items(), (_KEPT, _OTHER), strict=True):
+            for (label, name), colour in zip(lines.items(), (KEPT, OTHER), strict=True):
                 curves = [row["curves"][name] for row in rows]
                 low, mean, high = (factor * part for part in _range(curves))
                 epochs = np.arange(1, len(mean) + 1)
@@ -89,9 +91,9 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> str:
             axes.set_xlabel("epoch")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_title(title, color=INK, fontsize=10)
-            _plain(axes)
+            plain(axes)
             axes.legend(frameon=False, labelcolor=INK, fontsize=9)
-        return _text(figure)
+        return svg_of(figure)
 
 
 def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
@@ -103,7 +105,7 @@ def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
     """
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     side = 1.6 + 0.55 * len(classes)
-    with _drawing((side + 1, side)) as figure:
+    with drawing((side + 1, side)) as figure:
         axes = figure.subplots()
         # Rectangles, not an image: a picture inside a picture would not scale.
         axes.pcolormesh(share, cmap=_SHADES, vmin=0, vmax=1, edgecolors=_GRID, linewidth=0.5)
@@ -118,9 +120,9 @@ def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
         axes.set_aspect("equal")
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
-        _plain(axes, grid=False)
+        plain(axes, grid=False)
         axes.tick_params(length=0)
-        return _text(figure)
+        return svg_of(figure)
 
 
 def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
@@ -130,19 +132,19 @@ def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
         curves: Shares of false and of true alarms, from 0 to 1.
     """
     place = np.linspace(0, 1, 201)
-    with _drawing((4, 4)) as figure:
+    with drawing((4, 4)) as figure:
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color=_GRID, linewidth=1)
         for false, true in curves:
-            axes.plot(false, true, color=_KEPT, alpha=0.3, linewidth=0.7)
+            axes.plot(false, true, color=KEPT, alpha=0.3, linewidth=0.7)
         if curves:
             mean = np.mean([np.interp(place, false, true) for false, true in curves], 0)
-            axes.plot([0, *place], [0, *mean], color=_KEPT, linewidth=2)
+            axes.plot([0, *place], [0, *mean], color=KEPT, linewidth=2)
         axes.set_aspect("equal")
         axes.set_xlabel("share of negatives called positive")
         axes.set_ylabel("share of positives found")
-        _plain(axes)
-        return _text(figure)
+        plain(axes)
+        return svg_of(figure)
 
 
 def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
@@ -152,15 +154,15 @@ def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
         true: Known values, [n].
         predicted: What was said of the same, [n].
     """
-    with _drawing((4, 4)) as figure:
+    with drawing((4, 4)) as figure:
         axes = figure.subplots()
         ends = [float(min(true.min(), predicted.min())), float(max(true.max(), predicted.max()))]
         axes.plot(ends, ends, color=_GRID, linewidth=1)
-        axes.plot(true, predicted, "o", color=_KEPT, alpha=0.5, markersize=3, markeredgewidth=0)
+        axes.plot(true, predicted, "o", color=KEPT, alpha=0.5, markersize=3, markeredgewidth=0)
         axes.set_xlabel("true")
         axes.set_ylabel("predicted")
-        _plain(axes)
-        return _text(figure)
+        plain(axes)
+        return svg_of(figure)
 
 
 def standalone(svg: str) -> str:
@@ -169,7 +171,7 @@ def standalone(svg: str) -> str:
 
 
 @contextmanager
-def _drawing(size: tuple[float, float]) -> Generator[Figure]:
+def drawing(size: tuple[float, float]) -> Generator[Figure]:
     """Give a figure whose text is text, and whose ids are the same each time it is drawn."""
     with mpl.rc_context(_STYLE):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=size, layout="constrained", facecolor="none")
@@ -177,7 +179,7 @@ def _drawing(size: tuple[float, float]) -> Generator[Figure]:
         yield figure
 
 
-def _text(figure: Figure) -> str:
+def svg_of(figure: Figure) -> str:
     """Give the SVG element alone, without date, addresses or prolog."""
     file = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -201,7 +203,7 @@ def _range(
     return low, middle, high
 
 
-def _plain(axes: Axes, *, grid: bool = True) -> None:
+def plain(axes: Axes, *, grid: bool = True) -> None:
     """Take away what carries no meaning, and colour the rest alike."""
     axes.set_facecolor("none")
     axes.spines[:].set_visible(False)

@@ -64,7 +64,7 @@ def _part(section: Section, number: int) -> dict[str, Any]:
         "rules": rules_table(section.rows) if done else None,
         "failed": [_failure(row) for row in section.rows if row["status"] == "failed"],
         "pictures": [
-            (caption, _inline(svg, caption, f"s{number}p{place}-"))
+            (caption, inline(svg, caption, f"s{number}p{place}-"))
             for place, (caption, svg) in enumerate(section.pictures.items())
         ],
         "splits": [_split(row) for row in done],
@@ -123,7 +123,7 @@ def _split(row: Row) -> tuple[str, ...]:
     return *place, *sizes, split["digest"], epochs
 
 
-def _inline(svg: str, caption: str, prefix: str) -> Markup:
+def inline(svg: str, caption: str, prefix: str) -> Markup:
     """Fit a drawing into a page: ink of the page's colour, ids that no other drawing has."""
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}", svg.replace(INK, "currentColor"))
     svg = re.sub(r'^<svg ([^>]*?)width="[^"]*"', r"<svg \1", svg, count=1)

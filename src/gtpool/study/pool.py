@@ -90,7 +90,7 @@ class _Worker:
         """Hear what the process says; an exception of its is raised here."""
         try:
             kind, value = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # the latter if it ended in the middle of a message
             self.process.join()
             return "died", self.process.exitcode
         if kind == "error":

@@ -90,14 +90,16 @@ def circumstances(place: torch.device, seconds: float) -> Row:
     }
 
 
-def lost(spec: RunSpec, exit_code: int) -> Row:
+def lost(spec: RunSpec, end: str) -> Row:
     """Give the failed row of a run that no worker process survived."""
-    error = (
-        f"its process died {ATTEMPTS} times, last with exit code {exit_code}; "
-        "perhaps the memory was full"
-    )
+    why = f"its process died {ATTEMPTS} times, last with {end}; perhaps the memory was full"
+    return given_up(spec, why)
+
+
+def given_up(spec: RunSpec, why: str, seconds: float = 0.0) -> Row:
+    """Give the failed row of a run of which no more is known than why it was given up."""
     place = torch.device("cpu")
-    return blank(spec) | {"status": "failed", "error": error} | circumstances(place, 0.0)
+    return blank(spec) | {"status": "failed", "error": why} | circumstances(place, seconds)
 
 
 def _finite(value: float) -> float | None:

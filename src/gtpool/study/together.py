@@ -1,5 +1,6 @@
 """Runs of one network side by side in one program; each leaves the row of a single run."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,7 @@ def run_together(
     artifact: Callable[[str], Path] | None = None,
     on_epoch: Callable[[RunSpec, Epoch], None] | None = None,
 ) -> Iterator[Row]:
-    """Do runs that differ in fold and seed alone, all at once, and give their rows in order.
+    """Do runs that differ in fold and seed alone, all at once, and give each row as its run ends.
 
     Where the memory does not suffice for all, halves of them train one after the other.
 
@@ -73,11 +74,11 @@ def run_together(
     loaded = load_data(specs[0].data, data_dir)
     splits = [choose_split(spec.split, loaded, data_dir) for spec in specs]
     with settled(place, deterministic):
-        start = perf_counter()
         models = [_network(spec, loaded.dataset).to(place) for spec in specs]
-        outcomes = _fit(models, loaded.dataset.to(place), splits, specs, on_epoch)
-        seconds = (perf_counter() - start) / len(specs)
-        for spec, split, model, outcome in zip(specs, splits, models, outcomes, strict=True):
+        numbered = list(range(len(specs)))
+        ends = _fit(numbered, models, loaded.dataset.to(place), splits, specs, on_epoch)
+        for run, outcome, seconds in ends:
+            spec, split, model = specs[run], splits[run], models[run]
             row = blank(spec) | opening(loaded.dataset, split, model)
             if isinstance(outcome, TrainingError):
                 row |= {"status": "failed", "error": str(outcome)}
@@ -94,50 +95,78 @@ def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
         return Classifier(spec.model, shape_of(data))
 
 
+_End = tuple[int, Outcome | TrainingError, float]
+"""The number of a run, what it gave, and its share of the time."""
+
+
 def _fit(
+    runs: Sequence[int],
     models: Sequence[Classifier],
     data: GraphDataset,
     splits: Sequence[Split],
     specs: Sequence[RunSpec],
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
-) -> list[Outcome | TrainingError]:
-    """Train to the end, in two halves if there is no memory for all; what else fails, fails all."""
+) -> Iterator[_End]:
+    """Train some of the runs, in two halves if there is no memory for all of them at once."""
+    left = list(runs)
     try:
-        return _fit_all(models, data, splits, specs, on_epoch)
+        for end in _fit_all(runs, models, data, splits, specs, on_epoch):
+            left.remove(end[0])
+            yield end
     except torch.OutOfMemoryError as error:
-        if len(specs) == 1:
-            return [TrainingError(str(error))]
-    outcomes: list[Outcome | TrainingError] = []
-    half = len(specs) // 2
-    for part in (slice(half), slice(half, None)):
-        outcomes += _fit(models[part], data, splits[part], specs[part], on_epoch)
-    return outcomes
+        if len(left) == 1:
+            yield left[0], TrainingError(str(error)), 0.0
+            return
+    half = len(left) // 2
+    for part in (left[:half], left[half:]):
+        if part:
+            yield from _fit(part, models, data, splits, specs, on_epoch)
 
 
 def _fit_all(
+    runs: Sequence[int],
     models: Sequence[Classifier],
     data: GraphDataset,
     splits: Sequence[Split],
     specs: Sequence[RunSpec],
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
-) -> list[Outcome | TrainingError]:
+) -> Iterator[_End]:
+    """Train some of the runs to their ends; what fails but for memory, fails those that go on."""
     train, scaled = specs[0].train, specs[0].data.standardize
-    seeds = [spec.seed for spec in specs]
-    untested = unmeasurable(data, [split.test for split in splits], "test")
-    epochs = fit_many(models, data, splits, train, seeds=seeds, standardize=scaled)
-    while True:
+    parts = [splits[run] for run in runs]
+    untested = unmeasurable(data, [split.test for split in parts], "test")
+    ended: deque[tuple[int, Outcome | TrainingError]] = deque()
+    epochs = fit_many(
+        [models[run] for run in runs],
+        data,
+        parts,
+        train,
+        seeds=[specs[run].seed for run in runs],
+        standardize=scaled,
+        on_end=lambda place, outcome: ended.append((place, untested.get(place, outcome))),
+    )
+    going, seconds = set(range(len(runs))), [0.0] * len(runs)
+    while going:
+        start = perf_counter()
         try:
-            heard = next(epochs)
-        except StopIteration as end:
-            outcomes: list[Outcome | TrainingError] = end.value
-            return [untested.get(run, outcome) for run, outcome in enumerate(outcomes)]
+            heard = next(epochs, {})
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, MemoryError) as error:
-            return [TrainingError(str(error) or type(error).__name__)] * len(specs)
-        for run, epoch in heard.items():
+            reason = TrainingError(str(error) or type(error).__name__)
+            known = {place for place, _ in ended}
+            ended.extend((place, reason) for place in sorted(going - known))
+            heard = {}
+        share = (perf_counter() - start) / len(going)
+        for place in going:
+            seconds[place] += share
+        for place, epoch in heard.items():
             if on_epoch is not None:
-                on_epoch(specs[run], epoch)
+                on_epoch(specs[runs[place]], epoch)
+        while ended:
+            place, outcome = ended.popleft()
+            going.remove(place)
+            yield runs[place], outcome, seconds[place]
 
 
 def _as_trained(spec: RunSpec, data: GraphDataset, split: Split) -> GraphDataset:

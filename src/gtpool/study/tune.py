@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from gtpool.spec import ModelSpec, RunSpec
 from gtpool.study.recipe import recipe
+from gtpool.study.space import PAPER
 from gtpool.study.store import Row
 
 Options = dict[str, Any]
@@ -23,15 +24,6 @@ Options = dict[str, Any]
 Run = Callable[[Sequence[RunSpec]], Sequence[Row]]
 """Does runs and gives their rows, in order; such as ``run_many`` with a store."""
 
-PAPER: dict[str, tuple[Any, ...]] = {
-    "model.ratio": (0.5, 0.25),
-    "model.width": (128, 96, 64),
-    "train.batch_size": (128, 64),
-    "train.lr": (5e-4, 1e-3, 3e-4),
-    "train.weight_decay": (1e-4, 2e-4),
-    "model.dropout": (0.5, 0.3),
-}
-"""The paper's search space; the first choice of each is its default."""
 NETWORK: dict[str, tuple[Any, ...]] = {
     "model.conv": ("gcn", "gin", "gat"),
     "model.convs_per_level": (1, 2, 3),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -18,6 +19,7 @@ from gtpool.study.row import blank, circumstances, numbers, opening
 from gtpool.study.store import Row, write_whole
 from gtpool.train.course import Epoch, Outcome, TrainingError, check_measurable
 from gtpool.train.fit import fit, predict, seeded
+from gtpool.train.parallel import Group, join, joined
 
 
 def run_unit(
@@ -32,7 +34,8 @@ def run_unit(
     """Do one run and give its row; on a CPU the same spec gives the same numbers, bit for bit.
 
     A run that cannot go on (the loss is not finite, the memory is full) gives a row of status
-    "failed"; what is wrong with the spec or the data raises.
+    "failed"; what is wrong with the spec or the data raises. In the first of several processes, the
+    others of which ``follow``, all do the run together.
 
     Args:
         spec: The run.
@@ -42,7 +45,11 @@ def run_unit(
         artifact: A file for the weights and the logits of the test part, as safetensors.
         on_epoch: Called at the end of each epoch.
     """
-    place = choose_device(device)
+    group = joined()
+    place = group.place(choose_device(device))
+    group.tell(
+        {"spec": spec, "data_dir": data_dir, "device": device, "deterministic": deterministic}
+    )
     loaded = load_data(spec.data, data_dir)
     split = choose_split(spec.split, loaded, data_dir)
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
@@ -53,15 +60,44 @@ def run_unit(
         start = perf_counter()
         try:
             check_measurable(data, split.test, "test")
-            model, data = model.to(place), data.to(place)
-            outcome = _drain(fit(model, data, split, spec.train, seed=spec.seed), on_epoch)
-        except (TrainingError, torch.OutOfMemoryError) as error:
+            with group.guard():
+                group.check_same([row["source_digest"], row["split"]])
+                model, data = model.to(place), data.to(place)
+            epochs = fit(model, data, split, spec.train, seed=spec.seed, group=group)
+            outcome = _drain(epochs, on_epoch, group)
+        except TrainingError as error:
             row |= {"status": "failed", "error": str(error)}
         else:
             row |= numbers(outcome)
             if artifact is not None:
                 write_whole(artifact, pack(model, data, split, spec))
-        return row | circumstances(place, perf_counter() - start)
+        row |= circumstances(place, perf_counter() - start)
+        return row if group.size == 1 else row | {"processes": group.size}
+
+
+def follow() -> bool:
+    """Join the processes of torchrun; all but the first do their share of its runs to the end.
+
+    Returns:
+        Whether this one has followed; the first does its runs, and then ``joined().leave()``.
+    """
+    group = join()
+    if group.rank == 0:
+        return False
+    try:
+        while (task := _next_task(group)) is not None:
+            run_unit(**task)
+    except KeyboardInterrupt:  # the first has it too, and speaks for all
+        raise SystemExit(1) from None
+    group.leave()
+    return True
+
+
+def _next_task(group: Group) -> dict[str, Any] | None:
+    try:
+        return group.hear()
+    except RuntimeError:  # the first has gone between two runs, and said why
+        raise SystemExit(1) from None
 
 
 def choose_device(device: str) -> torch.device:
@@ -101,16 +137,17 @@ def settled(place: torch.device, deterministic: bool) -> Generator[None]:
 
 
 def _drain(
-    epochs: Generator[Epoch, None, Outcome], on_epoch: Callable[[Epoch], None] | None
+    epochs: Generator[Epoch, None, Outcome],
+    on_epoch: Callable[[Epoch], None] | None,
+    group: Group,
 ) -> Outcome:
-    """Run to the end; what torch has to complain of is a run that failed."""
+    """Run to the end."""
     while True:
-        try:
-            epoch = next(epochs)
-        except StopIteration as end:
-            return end.value
-        except (RuntimeError, MemoryError) as error:
-            raise TrainingError(str(error) or type(error).__name__) from error
+        with group.guard():
+            try:
+                epoch = next(epochs)
+            except StopIteration as end:
+                return end.value
         if on_epoch is not None:
             on_epoch(epoch)
 

@@ -1,7 +1,7 @@
 """Many runs of one spec at once on one device: folds and seeds as one program."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ def fit_many(
     *,
     seeds: Sequence[int],
     standardize: bool = False,
+    on_end: Callable[[int, Outcome | TrainingError], None] | None = None,
 ) -> Generator[dict[int, Epoch], None, list[Outcome | TrainingError]]:
     """Train several classifiers of one spec side by side, each as ``fit`` would train it alone.
 
@@ -51,17 +52,21 @@ def fit_many(
         spec: The recipe.
         seeds: Of each run.
         standardize: Scale continuous features by each run's training part.
+        on_end: Called with the number and the outcome of each run as soon as it is over, when its
+            model has the weights of the chosen epoch.
     """
     with torch.cuda.device_of(data.x):  # where Triton launches and graphs are captured
         runs = _Runs(models, data, splits, spec, seeds, standardize=standardize)
+        runs.end(on_end)
         runs.shrink()
     while runs.live:
         with torch.cuda.device_of(data.x):
             heard = runs.epoch()
+            runs.end(on_end)
         yield heard
         with torch.cuda.device_of(data.x):
             runs.shrink()
-    return runs.outcomes()
+    return [runs.outcomes[run] for run in range(len(models))]
 
 
 class _Runs:
@@ -92,6 +97,8 @@ class _Runs:
         """The run in each place of the program."""
         self.best = self.stack.whole()
         """The state of each run's best epoch, all runs in one tensor a name."""
+        self.outcomes: dict[int, Outcome | TrainingError] = {}
+        """What the runs that are over gave."""
 
     def epoch(self) -> dict[int, Epoch]:
         """Pass over the training parts once and look at the others."""
@@ -129,11 +136,16 @@ class _Runs:
             if going:
                 self.program.keep(going)
 
-    def outcomes(self) -> list[Outcome | TrainingError]:
-        """Load the best weights of each run, and sum up."""
-        return [self._outcome(run, model) for run, model in enumerate(self.models)]
+    def end(self, tell: Callable[[int, Outcome | TrainingError], None] | None) -> None:
+        """Sum up the runs that have come to their end, and tell who asked."""
+        for run in self.live:
+            if not self._goes(run) and run not in self.outcomes:
+                self.outcomes[run] = self._outcome(run, self.models[run])
+                if tell is not None:
+                    tell(run, self.outcomes[run])
 
     def _outcome(self, run: int, model: Classifier) -> Outcome | TrainingError:
+        """Load the best weights of a run, and sum it up."""
         if run in self.errors:
             return self.errors[run]
         state = {name: part[run].clone() for name, part in self.best.items()}

@@ -1,7 +1,7 @@
 """One run: train a module on one part of the graphs, pick the epoch on another, test on a third."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -29,8 +29,9 @@ from gtpool.train.course import (
     shuffle,
 )
 from gtpool.train.crossval import fit_many
-from gtpool.train.loss import Loss
-from gtpool.train.metric import METRICS, Metric
+from gtpool.train.loss import Loss, mean
+from gtpool.train.metric import METRICS
+from gtpool.train.parallel import ALONE, Group, one_batch
 
 
 class Model(Protocol):
@@ -57,8 +58,8 @@ class Model(Protocol):
         """Give the logits, and the auxiliary loss of each graph, [G], if there is one."""
         ...
 
-    def parameters(self) -> Iterable[nn.Parameter]: ...  # noqa: D102 - nn.Module's own
-    def modules(self) -> Iterator[nn.Module]: ...  # noqa: D102
+    def modules(self) -> Iterator[nn.Module]: ...  # noqa: D102 - nn.Module's own
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...  # noqa: D102
     def state_dict(self) -> dict[str, Any]: ...  # noqa: D102
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...  # noqa: D102
     def train(self, mode: bool = True, /) -> object: ...  # noqa: D102
@@ -71,6 +72,7 @@ def fit(
     spec: TrainSpec,
     *,
     seed: int,
+    group: Group = ALONE,
 ) -> Generator[Epoch, None, Outcome]:
     """Train ``model``, yielding each epoch as it ends, and return the outcome.
 
@@ -81,22 +83,23 @@ def fit(
         spec: The recipe.
         seed: Seeds the order of the graphs and the dropout; torch's own sources of random numbers
             are as they were whenever an epoch is yielded.
+        group: The processes that train it together, each called with the same arguments.
     """
     if (
-        data.x.is_cuda
+        group.size == 1
+        and data.x.is_cuda
         and isinstance(model, Classifier)
         and why_not_stacked(model.spec, model.shape) is None
     ):
         return (yield from _fit_captured(model, data, split, spec, seed))
-    metric = METRICS[data.schema.task]
     data = with_chain(data, model.chain_steps) if model.chain_steps else data
     if spec.select == "metric":
         check_measurable(data, split.valid, "validation")
-    course = Course(spec, metric)
-    judge = _Judge(model, data, split, spec, metric)
+    course = Course(spec, METRICS[data.schema.task])
+    judge = _Judge(model, data, split, spec, group)
     loss_of = Loss(data, [split.train], weigh=spec.class_weights)
     set_units(model, loss_of)
-    learner = _Learner(model, data, split.train, spec, loss_of)
+    learner = _Learner(model, data, split.train, spec, loss_of, group)
     random = torch.Generator().manual_seed(seed)
     state: dict[str, Tensor] = {}
     while not course.over:
@@ -151,13 +154,19 @@ class _Learner:
     """What changes the weights: batches, optimiser and schedule."""
 
     def __init__(
-        self, model: Model, data: GraphDataset, train: Tensor, spec: TrainSpec, loss_of: Loss
+        self,
+        model: Model,
+        data: GraphDataset,
+        train: Tensor,
+        spec: TrainSpec,
+        loss_of: Loss,
+        group: Group,
     ) -> None:
         self.model, self.data, self.train = model, data, train
-        self.spec, self.loss_of = spec, loss_of
-        self.weights = [part for part in model.parameters() if part.requires_grad]
+        self.spec, self.loss_of, self.group = spec, loss_of, group
+        self.weights = {key: part for key, part in model.named_parameters() if part.requires_grad}
         self.optimizer = torch.optim.Adam(
-            self.weights, lr=spec.lr, weight_decay=spec.weight_decay, fused=True
+            self.weights.values(), lr=spec.lr, weight_decay=spec.weight_decay, fused=True
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda epoch: rate(epoch, spec)
@@ -175,48 +184,61 @@ class _Learner:
             with seeded(seed, self.data.x.device):
                 for step, part in enumerate(batches):
                     set_keys(self.model, next_key(key, step))
-                    losses.append(self._step(self.data.take(part, self.model.ratios)))
+                    losses.append(self._step(part, first=number == 1 and step == 0))
         finally:
             set_keys(self.model, None)
         self.schedule.step()
         each = torch.stack(losses).cpu()  # once an epoch: a look at every batch would halt a GPU
         return mean_loss(each, batches, number, self.spec)
 
-    def _step(self, graphs: Graphs) -> Tensor:
-        with autocast(self.spec, graphs.x.device):
+    def _step(self, part: Tensor, *, first: bool) -> Tensor:
+        """Learn from a batch, of which this process takes its share; the loss of the whole."""
+        own = self.group.share(part)
+        # Without a graph of its own a process keeps step with one that does not count.
+        counts = own.numel() > 0
+        graphs = self.data.take(own if counts else part[:1], self.model.ratios)
+        with autocast(self.spec, graphs.x.device), one_batch(self.model, self.group, counts=counts):
             logits, auxiliary = self.model.learn(graphs)
-        loss = self.loss_of(logits.to(self.model.scale.dtype), graphs.y).squeeze(0)
+        total, weight = self.loss_of.sums(logits.to(self.model.scale.dtype), graphs.y)
+        loss = mean(counts * total, self.group.sum(counts * weight)).squeeze(0)
         if auxiliary is not None:
-            loss = loss + auxiliary.mean()
+            loss = loss + counts * auxiliary.sum() / part.numel()
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.weights, self.spec.clip)
+        if first:
+            self.group.check_used(self.weights)
+        weights = list(self.weights.values())
+        loss = self.group.sum_gradients(weights, loss.detach())
+        nn.utils.clip_grad_norm_(weights, self.spec.clip)
         self.optimizer.step()
-        return loss.detach()
+        return loss
 
 
 class _Judge:
     """What looks at the weights: the validation and test parts, gathered once and run together."""
 
     def __init__(
-        self, model: Model, data: GraphDataset, split: Split, spec: TrainSpec, metric: Metric
+        self, model: Model, data: GraphDataset, split: Split, spec: TrainSpec, group: Group
     ) -> None:
-        self.model, self.metric, self.spec = model, metric, spec
+        self.model, self.spec, self.group = model, spec, group
+        self.metric = METRICS[data.schema.task]
         both = torch.cat([split.valid, split.test])
-        self.batches = [data.take(part, model.ratios) for part in both.split(spec.batch_size)]
-        y = torch.cat([graphs.y for graphs in self.batches])
-        self.valid, self.test = y.tensor_split([split.valid.numel()])
+        parts = [part for part in group.share(both).split(spec.batch_size) if part.numel()]
+        self.batches = [data.take(part, model.ratios) for part in parts]
+        self.y, self.cut = data.y[both.to(data.y.device)], split.valid.numel()
 
     @torch.no_grad()
     def measure(self, loss_of: Loss) -> tuple[float, float, float]:
         """Give the validation loss, the validation metric and the test metric."""
         self.model.train(False)
-        with autocast(self.spec, self.batches[0].x.device):
-            logits = torch.cat([self.model.classify(graphs) for graphs in self.batches])
-        logits = logits.to(self.model.scale.dtype)
-        valid, test = logits.tensor_split([self.valid.size(0)])
-        loss = loss_of(valid, self.valid).item()
-        return loss, self.metric.measure(valid, self.valid), self.metric.measure(test, self.test)
+        with autocast(self.spec, self.y.device):
+            rows = [self.model.classify(graphs) for graphs in self.batches]
+        outputs = self.model.scale.numel()
+        logits = self.group.gather(rows, self.model.scale.new_zeros(self.y.size(0), outputs))
+        (valid, test), (y, y_test) = (part.tensor_split([self.cut]) for part in (logits, self.y))
+        metrics = self.metric.measure(valid, y), self.metric.measure(test, y_test)
+        loss, on_valid, on_test = self.group.first([loss_of(valid, y).item(), *metrics])
+        return loss, on_valid, on_test
 
 
 def set_units(model: Model, loss_of: Loss) -> None:

@@ -40,7 +40,13 @@ class Loss:
             self.weight = torch.stack([_positive_weights(y) for y in parts])
 
     def __call__(self, logits: Tensor, y: Tensor, present: Tensor | None = None) -> Tensor:
-        """Give the mean loss of each run, [R].
+        """Give the mean loss of each run, [R]; the arguments are those of ``sums``."""
+        return mean(*self.sums(logits, y, present))
+
+    def sums(
+        self, logits: Tensor, y: Tensor, present: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give the loss of each run, added up, and the weight of what was added, [R] each.
 
         Args:
             logits: Of the graphs of all runs, run after run, [RG, outputs].
@@ -55,10 +61,9 @@ class Loss:
         if present is not None:
             counts = counts * present.view(self.runs, -1, *(1,) * (counts.dim() - 2))
         each, counts = each.flatten(1), counts.flatten(1)
-        total = counts.sum(1)
         # What does not count may be anything, also no number.
         counted = torch.where(counts > 0, each * counts, 0.0)
-        return counted.sum(1) / torch.where(total > 0, total, 1)
+        return counted.sum(1), counts.sum(1)
 
     def _by_class(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         each = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
@@ -74,6 +79,11 @@ class Loss:
         weight = None if self.weight is None else self.weight.unsqueeze(1)
         each = binary_cross_entropy_with_logits(logits, target, pos_weight=weight, reduction="none")
         return each, known
+
+
+def mean(total: Tensor, weight: Tensor) -> Tensor:
+    """Divide what ``sums`` gives; 0 where nothing counts."""
+    return total / torch.where(weight > 0, weight, 1)
 
 
 def _deviation(y: Tensor) -> Tensor:

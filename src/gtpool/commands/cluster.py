@@ -1,0 +1,125 @@
+"""`gtpool cluster`, and the options of commands that can run on one."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from gtpool.study.executor import Executor
+
+
+def _cluster(text: str) -> Any:  # noqa: ANN401 - typer's own return type
+    return typer.Option(help=text, rich_help_panel="Cluster")
+
+
+ExecutorName = Annotated[Literal["local", "ray"], _cluster("Who does the runs.")]
+Address = Annotated[
+    str | None, _cluster("Of the Ray cluster: auto or HOST:PORT. (one on this machine alone)")
+]
+GpusPerUnit = Annotated[
+    float | None, _cluster("Share of a GPU that a run gets from Ray, such as 0.1. (0: on a CPU)")
+]
+UnitLimit = Annotated[
+    float | None, _cluster("Seconds after which Ray cancels a run, which has then failed.")
+]
+Shard = Annotated[
+    str | None, _cluster("Do the runs of part i of n alone: i/n, such as 2/8. (all runs)")
+]
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def top() -> None:
+    """Run on many machines."""
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="gtpool cluster slurm --array 8 --cpus 4 study run table1 > job.sh; sbatch job.sh",
+)
+def slurm(
+    command: Annotated[
+        list[str], typer.Argument(help="What to run, without `gtpool`: study run table1.")
+    ],
+    array: Annotated[
+        int | None, typer.Option(min=1, help="As a job array of so many tasks, a shard each.")
+    ] = None,
+    ray: Annotated[
+        int | None, typer.Option(min=1, help="As one job: a Ray cluster of so many whole nodes.")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="(the default one)")] = None,
+    time: Annotated[str, typer.Option(help="Limit; two days are 2-00:00:00.")] = "04:00:00",
+    cpus: Annotated[int, typer.Option(min=1, help="Cores a task or node.")] = 1,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs a task or node.")] = 0,
+    memory: Annotated[
+        str | None, typer.Option(help="A task or node. (8G a task, all of a node)")
+    ] = None,
+) -> None:
+    """Print a batch file for SLURM's `sbatch`; the options of the command come after it.
+
+    Tasks that are stopped may be queued again as they are: what is finished is kept.
+    """
+    if (array is None) == (ray is None):
+        raise ValueError("say either --array N, a job array, or --ray N, a Ray cluster of N nodes")
+    flags = ["requeue"]
+    options = {
+        "job-name": "gtpool",
+        "partition": partition,
+        "time": time,
+        "cpus-per-task": cpus,
+        "gpus-per-node": gpus or None,
+        "mem": memory or ("8G" if ray is None else 0),
+        "open-mode": "append",
+    }
+    if ray is None:
+        options |= {"array": f"1-{array}", "output": "gtpool-%A-%a.log"}
+        jobs = cpus > 1 and not gpus and "--jobs" not in command
+        more = ["--jobs", str(cpus)] if jobs else []
+        lines = [f'exec {_line(command, more)} --shard "$SLURM_ARRAY_TASK_ID/{array}"']
+    else:
+        # Ray ends all its processes on a node when a job is over, those of another job too.
+        flags.append("exclusive")
+        options |= {"nodes": ray, "ntasks-per-node": 1, "output": "gtpool-%j.log"}
+        share = ["--gpus-per-unit", "1"] if gpus and "--gpus-per-unit" not in command else []
+        line = _line(command, ["--executor", "ray", "--address", "auto", *share])
+        lines = [*_RAY_SETUP, f"{_RAY_RUN.format(nodes=ray, cpus=cpus, gpus=gpus)} {line}"]
+    flags += [f"{name}={value}" for name, value in options.items() if value is not None]
+    asked = [f"#SBATCH --{flag}" for flag in flags]
+    typer.echo("\n".join(["#!/bin/bash", *asked, "set -euo pipefail", *lines]))
+
+
+_RAY_SETUP = (
+    "# A cut link is noticed in seconds, and nobody else on the network may use the cluster.",
+    "export RAY_grpc_client_keepalive_time_ms=5000 RAY_grpc_client_keepalive_timeout_ms=5000",
+    "export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0",
+    "export RAY_AUTH_TOKEN=${RAY_AUTH_TOKEN:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}",
+    'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+)
+_RAY_RUN = (
+    'srun --cpus-per-task={cpus} ray symmetric-run --address "$head:6379" --min-nodes {nodes} '
+    "--num-cpus={cpus} --num-gpus={gpus} --"
+)
+
+
+def _line(command: list[str], more: list[str]) -> str:
+    return shlex.join(["gtpool", *command, *more])
+
+
+def choose_executor(
+    name: Literal["local", "ray"],
+    address: str | None,
+    gpus_per_unit: float | None,
+    unit_limit: float | None,
+) -> "Executor | None":
+    """Make what the options ask for; None is this machine."""
+    if name == "ray":
+        from gtpool.study.ray_executor import Ray
+
+        return Ray(address, gpus_per_unit=gpus_per_unit or 0.0, unit_limit=unit_limit)
+    given = {"address": address, "gpus-per-unit": gpus_per_unit, "unit-limit": unit_limit}
+    for option, value in given.items():
+        if value is not None:
+            raise ValueError(f"--{option} is for --executor ray")
+    return None

@@ -1,0 +1,79 @@
+"""`gtpool report`: what was run of the paper's tables and figures, beside what it printed."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gtpool.commands.study import EVIDENCE
+
+if TYPE_CHECKING:
+    from gtpool.report.study_parts import Part
+
+_BENCH = Path("results/bench")
+
+
+def report(
+    rows: Annotated[
+        list[Path] | None,
+        typer.Argument(help=f"Files, folders and stores of rows. ({EVIDENCE})", show_default=False),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-o", "--output", help="An .html, .md, .tex or .csv; several. (out/report.html)"
+        ),
+    ] = None,
+    bench: Annotated[
+        Path, typer.Option(help="Rows of `gtpool bench`; left out where there are none.")
+    ] = _BENCH,
+) -> None:
+    """Set what was run beside the paper: tables, ranks, tests, curves, claims, what is missing."""
+    from gtpool.report import study_page, study_text
+    from gtpool.report.study_content import make_report
+    from gtpool.study.paper import STUDIES
+    from gtpool.study.status import known_rows
+    from gtpool.study.store import write_whole
+
+    writers = {
+        ".html": study_page.html,
+        ".md": study_text.markdown,
+        ".tex": study_text.latex,
+        ".csv": study_text.comma_separated,
+    }
+    outputs, sources = output or [Path("out/report.html")], rows or [EVIDENCE]
+    for path in outputs:
+        if path.suffix not in writers:
+            raise ValueError(f"{path} must end in {', '.join(writers)}")
+    known = known_rows(sources)
+    if not known:
+        raise ValueError(f"there are no rows in {', '.join(map(str, sources))}")
+    made = make_report(known, STUDIES, more=_timings(bench))
+    for path in outputs:
+        write_whole(path, writers[path.suffix](made).encode())
+        typer.echo(f"report: {path}")
+
+
+def _timings(folder: Path) -> "Iterable[Part]":
+    """Give the speed and scalability tables, as far as they were measured."""
+    from gtpool.report.study_parts import Part, Sheet, measured
+    from gtpool.speed.show import SHEETS, evidence
+
+    for name in ("speed", "scalability"):
+        path = folder / f"{name}.jsonl"
+        if not path.exists():
+            continue
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = SHEETS[name]([json.loads(line) for line in lines], full=True)
+        sheets = tuple(
+            Sheet(
+                f"{sheet.title}; {evidence(sheet.rows).partition('; ')[2]}",
+                sheet.headings,
+                tuple(tuple(map(measured, line)) for line in sheet.lines),
+            )
+            for sheet in found
+        )
+        note = "Published figures are those of the paper's RTX 2080 Ti, whose memory is 11 GB."
+        yield Part(name, name.capitalize(), (note,), {}, sheets)

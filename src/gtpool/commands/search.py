@@ -1,0 +1,98 @@
+"""`gtpool search`: which options validate best, by Optuna."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gtpool.commands.cluster import (
+    Address,
+    ExecutorName,
+    GpusPerUnit,
+    UnitLimit,
+    choose_executor,
+)
+from gtpool.commands.plan import make_plan, read_settings
+from gtpool.commands.train import DataDir, Device
+from gtpool.spec import SplitRule
+
+_EXTRA = ("filelock", "optuna", "sqlalchemy")
+
+
+def search(  # noqa: PLR0917 - an option each
+    data: Annotated[
+        str | None,
+        typer.Argument(help="A name (`gtpool data list`), a CSV, a folder or a .jsonl file."),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Combinations to try in all.")] = 100,
+    space: Annotated[
+        Path | None, typer.Option(help="What to choose from, TOML or JSON. (the paper's space)")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="A pooler or method, see `gtpool list`. (gtpool-v)")
+    ] = None,
+    folds: Annotated[int | None, typer.Option(help="Parts of the cross-validation. (10)")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each fold, from 42 on. (1)")] = None,
+    split_type: Annotated[
+        SplitRule | None, typer.Option(help="How graphs are divided. (auto: the set's own rule)")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most; a tenth warms up. (500)")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings of what is not searched, TOML or JSON.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of combinations.")] = 0,
+    rung: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Folds between two looks at pruning. (--jobs; all on a GPU or Ray)"
+        ),
+    ] = None,
+    prune: Annotated[bool, typer.Option(help="Whether to stop what is worse than others.")] = True,
+    storage: Annotated[
+        str | None, typer.Option(help="URL of a database. (a journal in the output folder)")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-POOL-search)")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
+    together: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
+    ] = None,
+    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    data_dir: DataDir = None,
+    executor: ExecutorName = "local",
+    address: Address = None,
+    gpus_per_unit: GpusPerUnit = None,
+    unit_limit: UnitLimit = None,
+) -> None:
+    """Search for the options that validate best; stopped, the same command goes on where it was.
+
+    Several of the same command share the work. The test parts are not looked at. The best settings
+    become a file that `gtpool train --config` takes.
+    """
+    options: dict[str, dict[str, Any]] = {
+        "": {"seeds": seeds},
+        "data": {"source": data},
+        "split": {"rule": split_type, "folds": folds},
+        "model": {"pool": pool},
+        "train": {"epochs": epochs},
+    }
+    plan = make_plan({} if config is None else read_settings(config), options)
+    table = None if space is None else read_settings(space)
+    try:
+        from gtpool.commands.choose import Wanted, search_options
+        from gtpool.commands.crossval import Running
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise ValueError(
+            f"to search, {error.name} is needed: pip install 'gtpool[search]'"
+        ) from error
+
+    folder = output_dir or Path("gtpool-runs", f"{plan.data}-{plan.method}-search")
+    who = choose_executor(executor, address, gpus_per_unit, unit_limit)
+    how = Running(folder, data_dir, jobs, device, together=together, executor=who)
+    wanted = Wanted(trials, seed, rung, prune, storage, folds is not None)
+    for line in search_options(plan, table, how, wanted):
+        typer.echo(line)

@@ -1,0 +1,63 @@
+"""The job of `gtpool study tune`: search one dataset, and write what was chosen and why."""
+
+import json
+from pathlib import Path
+
+from gtpool.data.registry import look_up
+from gtpool.model import METHODS
+from gtpool.report.progress import Progress
+from gtpool.spec import ModelSpec
+from gtpool.study.run import run_many
+from gtpool.study.store import Store, write_whole
+from gtpool.study.tune import Budget, space_of, tune
+
+
+def tune_dataset(
+    dataset: str,
+    method: str,
+    folder: Path,
+    *,
+    budget: tuple[int, tuple[int, ...], float],
+    convs: tuple[str, ...],
+    running: tuple[int, int | None, str, Path | None],
+) -> Path:
+    """Tune a method on a dataset and give the file that holds the choices.
+
+    Args:
+        dataset: A name of the registry.
+        method: A key of ``METHODS``.
+        folder: Where runs, choices and log go.
+        budget: Networks that start, epochs of the short rounds, share that goes on.
+        convs: The convolutions to try; a method that is one keeps its own.
+        running: Jobs, runs side by side, device, and where to look first for the data.
+    """
+    look_up(dataset)
+    if method not in METHODS:
+        raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    model, (jobs, together, device, data_dir) = METHODS[method].model, running
+    space = space_of(str(model.get("pool", ModelSpec().pool)))
+    space["model.conv"] = (str(model["conv"]),) if "conv" in model else convs
+    store = Store(folder)
+    with Progress() as watch:
+        tuned = tune(
+            dataset,
+            model,
+            lambda specs: run_many(
+                specs,
+                store,
+                jobs=jobs,
+                together=together,
+                device=device,
+                data_dir=data_dir,
+                watch=watch,
+            ),
+            space=space,
+            budget=Budget(budget[0], budget[1], budget[2]),
+        )
+    chosen = folder / "tuned.json"
+    choice = {"rounds": list(budget[1]), "per_fold": tuned.per_fold, "pooled": tuned.pooled}
+    write_whole(chosen, (json.dumps({method: {dataset: choice}}, indent=1) + "\n").encode())
+    head = {"dataset": dataset, "method": method, "configs": tuned.configs}
+    lines = [json.dumps(head), *(json.dumps(one) for one in tuned.log)]
+    write_whole(folder / "log.jsonl", ("\n".join(lines) + "\n").encode())
+    return chosen

@@ -1,0 +1,210 @@
+"""How far a search has come, what it found and what it left out; never a test figure, no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from gtpool.report.cells import shown
+from gtpool.report.plot import INK, KEPT, drawing, plain, svg_of
+from gtpool.report.progress import spell_time
+from gtpool.report.table import Table
+from gtpool.spec import RunSpec
+from gtpool.study.space import Space, count, count_untried, untried
+
+if TYPE_CHECKING:  # values only: the module needs torch, the report does not
+    from gtpool.study.search import Tried
+
+_PAUSE = 0.2  # seconds between two drawings of the line
+_ROUGH = 50  # trials below which a tenth of them, the best, are fewer than five
+POOLED = (
+    "Pooled validation: one choice for all folds has seen every test label once, since the "
+    "validation part of a fold is the test part of the one before. What these settings give on the "
+    "same folds is optimistic; `gtpool study tune` chooses for each fold by itself."
+)
+
+
+class _Epoch(Protocol):
+    @property
+    def number(self) -> int: ...
+
+
+class SearchProgress:
+    """A watcher for the runs of a search, to be used in a ``with``; prints a line a trial.
+
+    In a terminal the line of the trial on its way stands below, with the time left.
+
+    Args:
+        total: Trials that are wanted.
+        runs: Runs of a trial that is not pruned.
+        metric: What is compared: "loss" or the name of a metric.
+        done: Trials that are over.
+        console: Where to; the standard error if not given.
+        clock: Seconds that go on.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        runs: int,
+        metric: str,
+        *,
+        done: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.total, self.runs, self.metric, self.done = total, runs, metric, done
+        self.console = Console(stderr=True) if console is None else console
+        self.clock = clock
+        self.best: float | None = None
+        self._before, self._began, self._drawn = done, clock(), clock()
+        self._made, self._now = 0, "data is read"
+        self._live = Live(console=self.console, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        if self.done:
+            self._say(f"{self.done} of {self.total} trials are done already")
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live.is_started:
+            self._live.update(Text(""), refresh=True)
+            self._live.stop()
+
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[Mapping[str, Any]]) -> None:
+        """Take note of runs that were done before."""
+        del specs
+        self._made += len(done)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how much is done of what runs wait for."""
+        self._show(f"{what}: {done} of {total}")
+
+    def started(self, spec: RunSpec) -> None:
+        """Take note of a start."""
+        self._show(f"fold {spec.split.fold + 1}")
+
+    def epoch(self, spec: RunSpec, epoch: _Epoch) -> None:
+        """Take note of an epoch."""
+        self._show(f"fold {spec.split.fold + 1}, epoch {epoch.number} of {spec.train.epochs}")
+
+    def finished(self, row: Mapping[str, Any]) -> None:
+        """Take note of a run."""
+        del row
+        self._made += 1
+
+    def tried(self, trial: "Tried", done: Sequence["Tried"], best: "Tried | None") -> None:
+        """Say what came of a trial.
+
+        Args:
+            trial: What was tried.
+            done: The trials that are over, by all who are at work.
+            best: The best of those that were run on all folds.
+        """
+        self.done, self._made = len(done), 0
+        self.best = None if best is None else best.value
+        self._say(f"trial {trial.number}: {outcome(trial, self.metric)} ({self.summary()})")
+
+    def summary(self) -> str:
+        """Say how many trials are over, the best value, and the time left."""
+        parts = [f"{self.done} of {self.total} trials"]
+        if self.best is not None:
+            parts.append(f"best {_shown(self.best, self.metric)}")
+        made = self.done - self._before + min(0.95, self._made / self.runs)
+        if made and self.done < self.total:
+            left = (self.clock() - self._began) * (self.total - self._before - made) / made
+            parts.append(f"about {spell_time(left)} left")
+        return ", ".join(parts)
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def _show(self, now: str) -> None:
+        if self._live.is_started and self.clock() - self._drawn > _PAUSE:
+            self._drawn = self.clock()
+            self._live.update(Text(f"{now} ({self.summary()})"), refresh=True)
+
+
+def outcome(trial: "Tried", metric: str) -> str:
+    """Say in words what came of a trial."""
+    folds = "1 fold" if trial.folds == 1 else f"{trial.folds} folds"
+    if trial.error is not None:
+        return f"given up after {folds}: {trial.error}"
+    value = f"validation {metric} {_shown(trial.value, metric)}"
+    return f"{value}, mean of {folds}" if trial.complete else f"pruned after {folds}, {value}"
+
+
+def trials_table(trials: Sequence["Tried"], space: Space, metric: str, most: int = 5) -> Table:
+    """List the best of the trials that were run on all folds.
+
+    Args:
+        trials: From best to worst.
+        space: What was chosen from.
+        metric: What was compared.
+        most: How many to list.
+    """
+    names = [name.partition(".")[2] for name in space]
+    lines = [
+        (
+            str(trial.number),
+            _shown(trial.value, metric),
+            *(_plain_value(trial.choice[name]) for name in space),
+        )
+        for trial in trials[:most]
+    ]
+    return Table(("trial", f"validation {metric}", *names), tuple(lines))
+
+
+def coverage(trials: Sequence["Tried"], space: Space) -> list[str]:
+    """Say what was tried, and what was not."""
+    total, choices = count(space), [trial.choice for trial in trials]
+    complete = sum(trial.complete for trial in trials)
+    given_up = sum(trial.error is not None for trial in trials)
+    parts = [f"{complete} on all folds", f"{len(trials) - complete - given_up} pruned"]
+    if given_up:
+        parts.append(f"{given_up} given up")
+    left = count_untried(space, choices)
+    number = len(choices) if total is None or left is None else total - left
+    of = "infinitely many" if total is None else total
+    return [
+        f"tried: {number} of {of} combinations ({', '.join(parts)})",
+        f"not tried at all: {'; '.join(untried(space, choices)) or 'no single value'}",
+    ]
+
+
+def rests_on(complete: int) -> str:
+    """Say what an importance rests on."""
+    rough = f", rough below {_ROUGH}" if complete < _ROUGH else ""
+    return f"{complete} trials on all folds{rough}"
+
+
+def draw_importance(shares: Mapping[str, float], title: str) -> str:
+    """Draw the importance of each option as a bar.
+
+    Args:
+        shares: Of each option, in sum 1.
+        title: What the bars are.
+    """
+    names = sorted(shares, key=lambda name: shares[name])
+    with drawing((6.4, 1.1 + 0.34 * len(names))) as figure:
+        axes = figure.subplots()
+        bars = axes.barh(names, [100 * shares[name] for name in names], color=KEPT)
+        axes.bar_label(bars, fmt="%.0f %%", padding=3, color=INK, fontsize=8)
+        axes.margins(x=0.12)
+        axes.set_title(title, color=INK, fontsize=10)
+        axes.set_xlabel("importance, %")
+        plain(axes)
+        return svg_of(figure)
+
+
+def _shown(value: float | None, metric: str) -> str:
+    return f"{value:.4f}" if value is not None and metric == "loss" else shown(value, metric)
+
+
+def _plain_value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,179 @@
+"""Whether tables bear a sentence out: yes, no, or not to be told yet, with the numbers."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import fmean
+from typing import NamedTuple
+
+from gtpool.report.study_cells import OURS
+from gtpool.study.published import STUDIED, TABLE_1
+
+Tables = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Figures in per cent, by study, line and dataset; what is not known is not there."""
+BASELINES = tuple(name for name in TABLE_1 if name not in OURS)
+
+_ROUNDING = 0.02  # points by which printed figures and their differences may disagree
+_SHORT = {"IMDB-BINARY": "IMDB-B", "IMDB-MULTI": "IMDB-M"}
+
+
+class Figures(NamedTuple):
+    """Tables that a sentence is held against."""
+
+    tables: Tables
+    final: bool
+    """Whether what is not there will not come either, as in a paper."""
+
+    def get(self, study: str, line: str, dataset: str) -> float | None:
+        """Give a figure; None where there is none."""
+        return self.tables.get(study, {}).get(line, {}).get(dataset)
+
+
+class Verdict(NamedTuple):
+    """Whether a sentence holds (None: it cannot be told), and the numbers."""
+
+    holds: bool | None
+    words: str
+
+
+def gain(dataset: str, claimed: float, figures: Figures) -> Verdict:
+    """Compare the better of ours with the best baseline."""
+    mine = _known(figures, "table1", OURS, dataset)
+    others = _known(figures, "table1", BASELINES, dataset)
+    if not mine or not others:
+        return Verdict(None, "")
+    best, rival = max(mine, key=mine.__getitem__), max(others, key=others.__getitem__)
+    ahead = mine[best] - others[rival]
+    words = f"{best} {mine[best]:.2f}, {rival} {others[rival]:.2f}: {ahead:+.2f}"
+    missing = 0 if figures.final else len(BASELINES) - len(others)
+    words += f"; {missing} baselines are not run yet" if missing else ""
+    enough = ahead >= claimed - _ROUNDING
+    # Another baseline can only lower the gain, the other of ours only raise it.
+    open_ = missing if enough else not figures.final and len(mine) < len(OURS)
+    return Verdict(None if open_ else enough, words)
+
+
+def above(
+    study: str,
+    winners: Sequence[str],
+    losers: Sequence[str],
+    datasets: Sequence[str],
+    figures: Figures,
+    *,
+    margin: float = 0.0,
+) -> Verdict:
+    """Say whether each winner is above each loser on each dataset."""
+    return beats(study, [*product(winners, losers, datasets)], figures, margin=margin)
+
+
+def beats(
+    study: str, pairs: Sequence[tuple[str, str, str]], figures: Figures, *, margin: float = 0.0
+) -> Verdict:
+    """Say whether the first line of each pair is above the second on a dataset.
+
+    Args:
+        study: Whose figures.
+        pairs: Two lines and a dataset each.
+        figures: What is known.
+        margin: Points by which it must be above.
+    """
+    known = {
+        (first, second, dataset): (high, low)
+        for first, second, dataset in pairs
+        if (high := figures.get(study, first, dataset)) is not None
+        and (low := figures.get(study, second, dataset)) is not None
+    }
+    if not known:
+        return Verdict(None, "")
+    against = [
+        f"{first} {high:.2f}, {second} {low:.2f} on {_short(dataset)}"
+        for (first, second, dataset), (high, low) in known.items()
+        if high - low <= margin
+    ]
+    missing = 0 if figures.final else len(pairs) - len(known)
+    words = f"{len(known) - len(against)} of {len(known)} comparisons hold"
+    if against:
+        words += f", not {'; '.join(against[:3])}"
+        words += f" and {len(against) - 3} more" if len(against) > 3 else ""
+    else:
+        words += f", by {min(high - low for high, low in known.values()):.2f} at least"
+    words += f"; {missing} cannot be made yet" if missing else ""
+    return Verdict(False if against else None if missing else True, words)
+
+
+def average(pooler: str, claimed: float, figures: Figures) -> Verdict:
+    """Compare the mean gain of the better sampler over three datasets."""
+    lines = [
+        _known(figures, "table2", (pooler, f"{pooler}-rws", f"{pooler}-rwsv"), dataset)
+        for dataset in STUDIED
+    ]
+    if any(len(line) < 3 for line in lines):
+        return Verdict(None, "")
+    gains = [
+        [line[f"{pooler}-{name}"] - line[pooler] for name in ("rws", "rwsv")] for line in lines
+    ]
+    mean = fmean(map(max, gains))
+    alone = (fmean(gain[at] for gain in gains) for at in (0, 1))
+    words = "the better of the two {:+.2f} (RWS {:+.2f}, RWSV {:+.2f})".format(mean, *alone)
+    return Verdict(mean >= claimed - _ROUNDING, words)
+
+
+def hurts_more(first: str, second: str, figures: Figures) -> Verdict:
+    """Say whether GTPool-V loses more by the first change than by the second on each dataset."""
+    answer = beats("table3", [(second, first, dataset) for dataset in STUDIED], figures)
+    words: list[str] = []
+    for dataset in STUDIED:
+        line = _known(figures, "table3", ("gtpool-v", first, second), dataset)
+        if len(line) == 3:
+            lost = (f"{name} {line[name] - line['gtpool-v']:+.2f}" for name in (first, second))
+            words.append(f"{_short(dataset)}: {', '.join(lost)}")
+    return Verdict(answer.holds, "; ".join(words))
+
+
+def best_at(
+    study: str,
+    lines: Sequence[str],
+    allowed: Sequence[str],
+    datasets: Sequence[str],
+    figures: Figures,
+) -> Verdict:
+    """Say whether the best value of a parameter is one of some, on each dataset."""
+    words: list[str] = []
+    inside: list[bool | None] = []
+    for dataset in datasets:
+        curve = _known(figures, study, lines, dataset)
+        if len(curve) < len(lines):
+            inside.append(None)
+            continue
+        best = max(curve, key=curve.__getitem__)
+        inside.append(best in allowed)
+        words.append(f"{_short(dataset)} best at {best} ({curve[best]:.2f})")
+    return Verdict(_all(inside), "; ".join(words))
+
+
+def drop(figures: Figures) -> Verdict:
+    """Say whether the figure drops by about 2 to 3 points from ratio .5 to .75."""
+    words: list[str] = []
+    inside: list[bool | None] = []
+    for dataset in ("PROTEINS", "ogbg-molbbbp"):
+        curve = _known(figures, "ratio", ("0.5", "0.75"), dataset)
+        if len(curve) < 2:
+            inside.append(None)
+            continue
+        change = curve["0.75"] - curve["0.5"]
+        inside.append(-3.5 <= change <= -1.5)
+        words.append(f"{_short(dataset)} {change:+.2f}")
+    return Verdict(_all(inside), "; ".join(words))
+
+
+def _all(parts: Sequence[bool | None]) -> bool | None:
+    """Join answers: one no is a no, and what is not known keeps it open."""
+    return False if False in parts else None if None in parts else True
+
+
+def _known(figures: Figures, study: str, lines: Sequence[str], dataset: str) -> dict[str, float]:
+    found = ((line, figures.get(study, line, dataset)) for line in lines)
+    return {line: value for line, value in found if value is not None}
+
+
+def _short(dataset: str) -> str:
+    return _SHORT.get(dataset, dataset.removeprefix("ogbg-mol"))

@@ -1,0 +1,155 @@
+"""Ways to do many runs: here, side by side, in processes. All call one unit and yield rows."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from gtpool.spec import RunSpec
+from gtpool.study.inputs import source_digest
+from gtpool.study.pool import work_in_processes
+from gtpool.study.row import lost
+from gtpool.study.store import Row, Store
+from gtpool.study.together import group, run_together
+from gtpool.study.unit import run_unit
+from gtpool.train.course import Epoch
+
+
+class Watcher(Protocol):
+    """Whoever wants to see how far many runs have come."""
+
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None:
+        """All runs are known, and the rows of those that were done before."""
+        ...
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """So much is done of what the runs wait for."""
+        ...
+
+    def started(self, spec: RunSpec) -> None:
+        """A run has started."""
+        ...
+
+    def epoch(self, spec: RunSpec, epoch: Epoch) -> None:
+        """A run has come to the end of an epoch."""
+        ...
+
+    def finished(self, row: Row) -> None:
+        """A run is stored."""
+        ...
+
+
+class Unit(NamedTuple):
+    """The work unit: does a run and stores its row, or gives the row that is there."""
+
+    store: Store
+    keep: bool = False
+    """Keep the weights and test logits of each run beside its row."""
+    data_dir: Path | None = None
+    device: str = "auto"
+    deterministic: bool = False
+
+    def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> Row:
+        """Do a run, unless another process on the store has done it by now."""
+        row = self.done(spec)
+        if row is None:
+            row = run_unit(
+                spec,
+                data_dir=self.data_dir,
+                device=self.device,
+                deterministic=self.deterministic,
+                artifact=self.store.artifact(spec.key) if self.keep else None,
+                on_epoch=on_epoch,
+            )
+            self.store.put(row)
+        return row
+
+    def done(self, spec: RunSpec) -> Row | None:
+        """Give the row of a run that need not be repeated."""
+        row = self.store.get(spec.key)
+        if row is None or row["status"] != "done":
+            return None
+        if self.keep and not self.store.artifact(spec.key).exists():
+            return None
+        same = row.get("source_digest") == source_digest(spec.data.source)
+        return row if same else None
+
+
+class Executor(Protocol):
+    """Does runs, in any order, and yields the row of each as soon as it is stored."""
+
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+        """Call the unit for each run, wherever, and tell the watcher."""
+        ...
+
+
+class Serial:
+    """One run after the other in this process."""
+
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+        """Do the runs."""
+        for spec in specs:
+            watch.started(spec)
+            row = unit(spec, partial(watch.epoch, spec))
+            watch.finished(row)
+            yield row
+
+
+class SideBySide:
+    """Runs of one network side by side in one program, and those that cannot, one by one.
+
+    Args:
+        most: How many at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+        """Do the runs group after group."""
+        groups, alone = group(specs, self.most, unit.data_dir)
+        for several in groups:
+            for spec in several:
+                watch.started(spec)
+            for row in run_together(
+                several,
+                data_dir=unit.data_dir,
+                device=unit.device,
+                deterministic=unit.deterministic,
+                artifact=unit.store.artifact if unit.keep else None,
+                on_epoch=watch.epoch,
+            ):
+                unit.store.put(row)
+                watch.finished(row)
+                yield row
+        yield from Serial()(unit, alone, watch)
+
+
+class Processes:
+    """Several runs at once, in processes of their own that store what they finish themselves.
+
+    Args:
+        jobs: How many.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+        """Do the runs; one alone needs no other process."""
+        if len(specs) == 1:
+            yield from Serial()(unit, specs, watch)
+            return
+        with closing(work_in_processes(unit, specs, self.jobs)) as heard:
+            for spec, kind, value in heard:
+                if kind == "started":
+                    watch.started(spec)
+                elif kind == "report":
+                    watch.epoch(spec, value)
+                else:
+                    row = value if kind == "result" else lost(spec, f"exit code {value}")
+                    if kind == "died":
+                        unit.store.put(row)
+                    watch.finished(row)
+                    yield row

@@ -1,0 +1,222 @@
+"""What a search chooses from: options of a run, and the values that each may take; no torch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from math import prod
+from random import Random
+from typing import Any, NamedTuple, cast
+
+from gtpool.model import METHODS
+from gtpool.spec import RunSpec
+
+Value = bool | int | float | str
+Choice = Mapping[str, Value]
+"""One value for each option, by its dotted name."""
+
+
+class Range(NamedTuple):
+    """All numbers from one to another: whole ones if both ends are."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Draw evenly by order of magnitude."""
+
+
+Space = dict[str, tuple[Value, ...] | Range]
+
+PAPER: Space = {
+    "model.ratio": (0.5, 0.25),
+    "model.width": (128, 96, 64),
+    "train.batch_size": (128, 64),
+    "train.lr": (5e-4, 1e-3, 3e-4),
+    "train.weight_decay": (1e-4, 2e-4),
+    "model.dropout": (0.5, 0.3),
+}
+"""The search space of the paper, 144 combinations; the default of each option comes first."""
+
+_SEARCHED = ("model", "train", "data.features", "data.standardize")
+_COMPARED = ("train.select", "train.class_weights")  # both change what a validation loss means
+
+
+def read_space(table: Mapping[str, Any], base: RunSpec) -> Space:
+    """Read a space as TOML or JSON gives it, and check every value of it.
+
+    Args:
+        table: A list of choices, or a range ``{low, high, log}``, for each option. Options are
+            named with dots, or stand in tables.
+        base: The run whose options are replaced.
+
+    Example:
+        >>> from gtpool.spec import DataSpec
+        >>> base = RunSpec(data=DataSpec(source="MUTAG"))
+        >>> table = {"model.ratio": [0.5, 0.25], "train": {"lr": {"low": 1e-4, "high": 1e-2}}}
+        >>> read_space(table, base)
+        {'model.ratio': (0.5, 0.25), 'train.lr': Range(low=0.0001, high=0.01, log=False)}
+    """
+    space = {name: _read(name, given) for name, given in _flat(table)}
+    if not space:
+        raise ValueError('the space is empty: name choices, such as "model.ratio" = [0.5, 0.25]')
+    for name, held in space.items():
+        values = [_find(chosen(base, {name: value}), name) for value in ends(held)]
+        if not any(f"{name}.".startswith(f"{part}.") for part in _SEARCHED):
+            raise ValueError(
+                f"{name} cannot be searched over; {', '.join(_SEARCHED)} and what is below them can"
+            )
+        if name in _COMPARED:
+            raise ValueError(f"{name} changes what is compared, so it cannot be searched over")
+        if isinstance(held, Range) and any(isinstance(value, float) for value in values):
+            space[name] = held._replace(low=float(held.low), high=float(held.high))
+    return space
+
+
+def chosen(base: RunSpec, choice: Choice) -> RunSpec:
+    """Give a run with chosen values in place of its own.
+
+    Args:
+        base: The run.
+        choice: Values by dotted name; a method's name may stand as ``model.pool``.
+    """
+    plain = base.to_json()
+    if "model.pool" in choice:  # the options were another's
+        method = METHODS.get(str(choice["model.pool"]))
+        model = {} if method is None else deepcopy(method.model)
+        plain["model"] |= {"pool_options": {}, **model}
+        if method is not None:
+            choice = {name: value for name, value in choice.items() if name != "model.pool"}
+    for name, value in choice.items():
+        *path, last = name.split(".")
+        place: Any = plain
+        for key in path:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise ValueError(
+                    f"unknown option {name!r}: {key} has none of its own (a range is written "
+                    "{low = 1e-4, high = 1e-2, log = true})"
+                )
+        place[last] = value
+    return RunSpec.from_json(plain)
+
+
+def ends(held: tuple[Value, ...] | Range) -> tuple[Value, ...]:
+    """Give the choices of an option, or the two ends of its range: what can be checked."""
+    return (held.low, held.high) if isinstance(held, Range) else held
+
+
+def count(space: Space) -> int | None:
+    """Count the combinations; None where a range has no end of numbers.
+
+    Example:
+        >>> count(PAPER)
+        144
+    """
+    sizes = [len(listed) for listed in map(_listed, space.values()) if listed is not None]
+    return prod(sizes) if len(sizes) == len(space) else None
+
+
+def count_untried(space: Space, tried: Iterable[Choice]) -> int | None:
+    """Count the combinations that nobody has tried; None where there is no end of them."""
+    total = count(space)
+    return None if total is None else total - len({_key(space, choice) for choice in tried})
+
+
+def draw_untried(space: Space, tried: Sequence[Choice], random: Random) -> dict[str, Value] | None:
+    """Draw a combination that nobody has tried; None where there is none or no end of them."""
+    if not count_untried(space, tried):
+        return None
+    known = {_key(space, choice) for choice in tried}
+    lists = {name: cast("Sequence[Value]", _listed(held)) for name, held in space.items()}
+    while True:
+        choice = {name: random.choice(values) for name, values in lists.items()}
+        if _key(space, choice) not in known:
+            return choice
+
+
+def untried(space: Space, tried: Sequence[Choice]) -> list[str]:
+    """Name the values that nobody has tried, a line for each option that has any.
+
+    Example:
+        >>> untried({"model.width": (128, 96), "train.lr": Range(0.1, 0.9)},
+        ...         [{"model.width": 96, "train.lr": 0.5}])
+        ['model.width 128', 'train.lr below 0.5 and above 0.5']
+    """
+    lines: list[str] = []
+    for name, held in space.items():
+        seen = [choice[name] for choice in tried]
+        if isinstance(held, Range):
+            numbers = cast("list[float]", seen)
+            parts = [f"below {min(numbers):g}"] if numbers and min(numbers) > held.low else []
+            parts += [f"above {max(numbers):g}"] if numbers and max(numbers) < held.high else []
+            left = " and ".join(parts)
+        else:
+            left = ", ".join(str(value) for value in held if value not in seen)
+        if left:
+            lines.append(f"{name} {left}")
+    return lines
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+    """Give options by their dotted names, from whatever tables they stand in."""
+    for key, value in table.items():
+        if isinstance(value, dict) and value and not {"low", "high"} & value.keys():
+            yield from _flat(cast("dict[str, Any]", value), f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _read(name: str, given: object) -> tuple[Value, ...] | Range:
+    if isinstance(given, list | tuple):
+        return _read_choices(name, cast("Sequence[Any]", given))
+    if isinstance(given, dict) and given:
+        return _read_range(name, cast("dict[str, Any]", given))
+    raise ValueError(
+        f"{name} must be a list of choices, or a range such as "
+        f"{{low = 1e-4, high = 1e-2, log = true}}, got {given!r}"
+    )
+
+
+def _read_choices(name: str, given: Sequence[Any]) -> tuple[Value, ...]:
+    if not given:
+        raise ValueError(f"{name}: the list of choices is empty")
+    for place, value in enumerate(given):
+        if not isinstance(value, bool | int | float | str):
+            raise ValueError(f"{name}: a choice must be a number, a text or a truth, got {value!r}")
+        if value in given[:place]:
+            raise ValueError(f"{name}: {value!r} is there twice")
+    return tuple(given)
+
+
+def _read_range(name: str, given: Mapping[str, Any]) -> Range:
+    for key in given:
+        if key not in Range._fields:
+            raise ValueError(f"{name}: a range has low, high and log, not {key!r}")
+    for end in ("low", "high"):
+        if type(given.get(end)) not in {int, float}:
+            raise ValueError(f"{name}.{end} must be a number, got {given.get(end)!r}")
+    low, high, log = given["low"], given["high"], given.get("log", False)
+    if not low < high:
+        raise ValueError(f"{name}: low must be below high, got {low} and {high}")
+    if not isinstance(log, bool) or (log and low <= 0):
+        raise ValueError(f"{name}.log must be true or false, and low above 0 for true, got {log!r}")
+    return Range(low, high, log)
+
+
+def _find(spec: RunSpec, name: str) -> object:
+    """Look up what a run has for an option."""
+    value: Any = spec.to_json()
+    for key in name.split("."):
+        value = value[key]
+    return value
+
+
+def _listed(held: tuple[Value, ...] | Range) -> Sequence[Value] | None:
+    """List the values of an option; None for a range of numbers that are not whole."""
+    if not isinstance(held, Range):
+        return held
+    if isinstance(held.low, int) and isinstance(held.high, int):
+        return range(held.low, held.high + 1)
+    return None
+
+
+def _key(space: Space, choice: Choice) -> tuple[Value, ...]:
+    return tuple(choice[name] for name in space)
