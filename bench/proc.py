@@ -33,11 +33,11 @@ def gone(pid: int) -> bool:
 
 
 def look(pid: int) -> Seen:
-    """Look at a process; raises a ProcessLookupError where there is none."""
+    """Look at a process; raises a FileNotFoundError or ProcessLookupError where there is none."""
+    files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     for line in read(pid, "status").decode().splitlines():
         if line.startswith("VmRSS"):
-            megabytes = int(line.split()[1]) * 1024 / 1e6
-            return Seen(time.time(), megabytes, len(list(Path(f"/proc/{pid}/fd").iterdir())))
+            return Seen(time.time(), int(line.split()[1]) * 1024 / 1e6, files)
     raise ProcessLookupError(pid)
 
 

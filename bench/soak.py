@@ -106,6 +106,7 @@ class Soak:
         self.draw = random.Random(given.seed)  # noqa: S311 - nobody guesses it
         self.until = time.time() + 60 * given.minutes
         self.words = ["--jobs", str(given.jobs), "--drive", str(folder), str(self.until)]
+        self.next = self.draw_kind()
         self.kills, self.ends = Counter[str](), Counter[int]()
         self.orphans: dict[int, float] = {}
         """Workers of a killed driver that still run, and since when."""
@@ -123,9 +124,8 @@ class Soak:
             if code is not None:
                 self.ends[code] += 1
                 self.start()
-            elif killed + self.every < now < self.until:
+            elif killed + self.every < now < self.until and self.kill():
                 killed = now
-                self.kill()
             elif looked + 5 < now:
                 looked = now
                 self.look()
@@ -142,16 +142,23 @@ class Soak:
                 env={**os.environ, MARK: self.mark},
             )
 
-    def kill(self) -> None:
-        """Kill a process of a kind that is drawn."""
-        there = self.processes()
-        kind = self.draw.choices(list(there), [VICTIMS[kind] for kind in there])[0]
+    def kill(self) -> bool:
+        """Kill a process of the kind that is next; False as long as there is none."""
+        there, kind = self.processes(), self.next
+        if kind not in there:
+            return False
         if kind == "driver":
             self.orphans |= dict.fromkeys(there.get("worker", ()), time.time())
         with suppress(ProcessLookupError):
             os.kill(self.draw.choice(there[kind]), signal.SIGKILL)
             self.kills[kind] += 1
         print(f"{time.strftime('%X')} killed a {kind}, {len(self.written)} rows", flush=True)
+        self.next = self.draw_kind()
+        return True
+
+    def draw_kind(self) -> str:
+        """Draw whom to kill next."""
+        return self.draw.choices(list(VICTIMS), list(VICTIMS.values()))[0]
 
     def processes(self) -> dict[str, list[int]]:
         """Give the driver and its children by kind."""
@@ -168,7 +175,7 @@ class Soak:
         """Note memory and file descriptors of all, and which rows were written."""
         for kind, pids in self.processes().items():
             for pid in pids:
-                with suppress(ProcessLookupError):
+                with suppress(FileNotFoundError, ProcessLookupError):
                     self.lives.setdefault((kind, pid), []).append(proc.look(pid))
         for path in (self.folder / "runs").glob("*.json"):
             stamp = path.stat().st_mtime_ns

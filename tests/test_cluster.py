@@ -17,7 +17,7 @@ import pytest
 from safetensors.torch import load_file
 from torch import equal
 
-from gtpool.commands.cluster import choose_executor
+from gtpool.commands.options import choose_executor
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
 from gtpool.study.inputs import lay_out
 from gtpool.study.ray_executor import Ray, import_ray

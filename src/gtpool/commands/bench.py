@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpool.commands.predict import OnDevice
+from gtpool.commands.options import Device
 
 if TYPE_CHECKING:
     from gtpool.speed.plan import Job
@@ -17,7 +17,7 @@ def bench(
         list[str] | None,
         typer.Argument(help="speed, step, scalability or roofline. (all)", show_default=False),
     ] = None,
-    device: OnDevice = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option(help="Where rows are appended. (results/bench, else gtpool-bench)"),

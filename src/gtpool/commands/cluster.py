@@ -1,31 +1,9 @@
-"""`gtpool cluster`, and the options of commands that can run on one."""
+"""`gtpool cluster`: batch files for SLURM."""
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from gtpool.study.executor import Executor
-
-
-def _cluster(text: str) -> Any:  # noqa: ANN401 - typer's own return type
-    return typer.Option(help=text, rich_help_panel="Cluster")
-
-
-ExecutorName = Annotated[Literal["local", "ray"], _cluster("Who does the runs.")]
-Address = Annotated[
-    str | None, _cluster("Of the Ray cluster: auto or HOST:PORT. (one on this machine alone)")
-]
-GpusPerUnit = Annotated[
-    float | None, _cluster("Share of a GPU that a run gets from Ray, such as 0.1. (0: on a CPU)")
-]
-UnitLimit = Annotated[
-    float | None, _cluster("Seconds after which Ray cancels a run, which has then failed.")
-]
-Shard = Annotated[
-    str | None, _cluster("Do the runs of part i of n alone: i/n, such as 2/8. (all runs)")
-]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -105,21 +83,3 @@ _RAY_RUN = (
 
 def _line(command: list[str], more: list[str]) -> str:
     return shlex.join(["gtpool", *command, *more])
-
-
-def choose_executor(
-    name: Literal["local", "ray"],
-    address: str | None,
-    gpus_per_unit: float | None,
-    unit_limit: float | None,
-) -> "Executor | None":
-    """Make what the options ask for; None is this machine."""
-    if name == "ray":
-        from gtpool.study.ray_executor import Ray
-
-        return Ray(address, gpus_per_unit=gpus_per_unit or 0.0, unit_limit=unit_limit)
-    given = {"address": address, "gpus-per-unit": gpus_per_unit, "unit-limit": unit_limit}
-    for option, value in given.items():
-        if value is not None:
-            raise ValueError(f"--{option} is for --executor ray")
-    return None

@@ -2,7 +2,7 @@
 
 import typer
 
-from gtpool.commands.train import DataDir
+from gtpool.commands.options import DataDir
 
 app = typer.Typer(no_args_is_help=True)
 

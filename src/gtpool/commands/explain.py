@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from gtpool.commands.predict import Data, Model, OnDevice, SmilesColumn
-from gtpool.commands.train import DataDir
+from gtpool.commands.options import DataDir, Device
+from gtpool.commands.predict import Data, Model, SmilesColumn
 
 
 def explain(
@@ -31,7 +31,7 @@ def explain(
     seed: Annotated[int, typer.Option(help="Of that search.")] = 0,
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
-    device: OnDevice = "auto",
+    device: Device = "auto",
 ) -> None:
     """Show which nodes each level kept, where they look, and which nodes the answer rests on.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gtpool.commands.train import DataDir, Device
+from gtpool.commands.options import DataDir, Device
 
 Model = Annotated[
     Path, typer.Argument(help="A folder that `gtpool train` wrote, such as DIR/model.")
@@ -15,7 +15,6 @@ Data = Annotated[str, typer.Argument(help="A name, a CSV, a folder or a .jsonl f
 SmilesColumn = Annotated[
     str | None, typer.Option(help="Of a CSV. (the one that the model was trained on)")
 ]
-OnDevice = Annotated[Device, typer.Option(help="auto: a GPU if there is one.")]
 
 
 def predict(
@@ -24,7 +23,7 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV file to write.")],
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
-    device: OnDevice = "auto",
+    device: Device = "auto",
 ) -> None:
     """Predict every row: class or value, probabilities, or the reason why there is none."""
     from gtpool.model.bundle import load_bundle
@@ -48,7 +47,7 @@ def evaluate(
         str | None, typer.Option(help="Of a CSV, with commas between. (as trained)")
     ] = None,
     data_dir: DataDir = None,
-    device: OnDevice = "auto",
+    device: Device = "auto",
 ) -> None:
     """Compare a model's predictions with labels that are known."""
     from gtpool.model.bundle import load_bundle

@@ -5,15 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from gtpool.commands.cluster import (
+from gtpool.commands.options import (
     Address,
+    DataDir,
+    Device,
     ExecutorName,
     GpusPerUnit,
+    Jobs,
+    Together,
     UnitLimit,
     choose_executor,
 )
 from gtpool.commands.plan import make_plan, read_settings
-from gtpool.commands.train import DataDir, Device
 from gtpool.spec import SplitRule
 
 _EXTRA = ("filelock", "optuna", "sqlalchemy")
@@ -54,12 +57,9 @@ def search(  # noqa: PLR0917 - an option each
     output_dir: Annotated[
         Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-POOL-search)")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
-    together: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
-    ] = None,
-    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    jobs: Jobs = 1,
+    together: Together = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
     executor: ExecutorName = "local",
     address: Address = None,

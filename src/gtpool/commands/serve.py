@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gtpool.commands.predict import Model, OnDevice
+from gtpool.commands.options import Device
+from gtpool.commands.predict import Model
 
 _EXTRA = ("fastapi", "pydantic", "starlette", "uvicorn")
 _OPEN = "gtpool: whoever reaches this address can use the model; --api-key-file asks for a key"
@@ -36,7 +37,7 @@ def serve(
     max_body_mb: Annotated[int, _limit("Of a request, MiB.")] = 4,
     max_requests: Annotated[int, _limit("In hand at once; one more is told to wait.")] = 128,
     time_limit: Annotated[int, _limit("For a request, seconds.")] = 30,
-    device: OnDevice = "auto",
+    device: Device = "auto",
 ) -> None:
     """Serve a model: predictions, explanations and a page, until Ctrl-C or SIGTERM."""
     key = _read_key(api_key_file)

@@ -5,15 +5,18 @@ from typing import Annotated
 
 import typer
 
-from gtpool.commands.cluster import (
+from gtpool.commands.options import (
     Address,
+    DataDir,
+    Device,
     ExecutorName,
     GpusPerUnit,
+    Jobs,
     Shard,
+    Together,
     UnitLimit,
     choose_executor,
 )
-from gtpool.commands.train import DataDir, Device
 
 app = typer.Typer(no_args_is_help=True)
 FOLDER = Path("gtpool-runs/study")
@@ -51,12 +54,9 @@ def run(  # noqa: PLR0917 - an option each
     seeds: Seeds = None,
     known: Known = None,
     output_dir: Folder = FOLDER,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
-    together: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
-    ] = None,
-    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    jobs: Jobs = 1,
+    together: Together = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
     executor: ExecutorName = "local",
     address: Address = None,
@@ -141,12 +141,9 @@ def tune(
         str, typer.Option(help="Convolutions to try; gat cannot train side by side.")
     ] = "gcn,gin",
     output_dir: Annotated[Path | None, typer.Option(help="(gtpool-runs/tune-DATASET)")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
-    together: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
-    ] = None,
-    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    jobs: Jobs = 1,
+    together: Together = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
     """Choose a network on validation parts, for each fold by its own; no test part is looked at.

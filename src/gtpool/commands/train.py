@@ -6,21 +6,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from gtpool.commands.cluster import (
+from gtpool.commands.options import (
     Address,
+    Device,
     ExecutorName,
     GpusPerUnit,
+    Jobs,
     Shard,
+    Together,
     UnitLimit,
     choose_executor,
 )
 from gtpool.commands.plan import make_plan, read_settings
 from gtpool.spec import Conv, Readout, SplitRule
-
-Device = Literal["auto", "cpu", "cuda"]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where to look first; laid out as GTPOOL_DATA is.")
-]
 
 
 def _data(text: str) -> Any:  # noqa: ANN401 - typer's own return type
@@ -73,12 +71,9 @@ def train(  # noqa: PLR0917 - an option each
     config: Annotated[
         Path | None, typer.Option(help="Settings, TOML or JSON; options here go before them.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")] = 1,
-    together: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
-    ] = None,
-    device: Annotated[Device, typer.Option(help="auto: a GPU if there is one.")] = "auto",
+    jobs: Jobs = 1,
+    together: Together = None,
+    device: Device = "auto",
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bit for bit on a GPU too, if slower.")
     ] = False,

@@ -1,0 +1,58 @@
+"""Options that several commands have."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from gtpool.study.executor import Executor
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where to look first; laid out as GTPOOL_DATA is.")
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")]
+Together = Annotated[
+    int | None,
+    typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
+]
+
+
+def _cluster(text: str) -> Any:  # noqa: ANN401 - typer's own return type
+    return typer.Option(help=text, rich_help_panel="Cluster")
+
+
+ExecutorName = Annotated[Literal["local", "ray"], _cluster("Who does the runs.")]
+Address = Annotated[
+    str | None, _cluster("Of the Ray cluster: auto or HOST:PORT. (one on this machine alone)")
+]
+GpusPerUnit = Annotated[
+    float | None, _cluster("Share of a GPU that a run gets from Ray, such as 0.1. (0: on a CPU)")
+]
+UnitLimit = Annotated[
+    float | None, _cluster("Seconds after which Ray cancels a run, which has then failed.")
+]
+Shard = Annotated[
+    str | None, _cluster("Do the runs of part i of n alone: i/n, such as 2/8. (all runs)")
+]
+
+
+def choose_executor(
+    name: Literal["local", "ray"],
+    address: str | None,
+    gpus_per_unit: float | None,
+    unit_limit: float | None,
+) -> "Executor | None":
+    """Make what the options ask for; None is this machine."""
+    if name == "ray":
+        from gtpool.study.ray_executor import Ray
+
+        return Ray(address, gpus_per_unit=gpus_per_unit or 0.0, unit_limit=unit_limit)
+    given = {"address": address, "gpus-per-unit": gpus_per_unit, "unit-limit": unit_limit}
+    for option, value in given.items():
+        if value is not None:
+            raise ValueError(f"--{option} is for --executor ray")
+    return None
