@@ -132,6 +132,7 @@ def _hand_out(name: str, executor: Executor) -> Iterator[dict[str, Any]]:
         "units": len(specs),
         "units_a_second": round((len(specs) - 1) / wall, 1),
         "driver_ms_a_unit": round(1e3 * core / (len(specs) - 1), 3),
+        "key_ms": round(1e3 * _seconds(lambda: [spec.key for spec in specs]) / len(specs), 3),
         "resume_ms_a_unit": round(1e3 * again / len(specs), 3),
     }
 

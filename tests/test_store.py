@@ -227,3 +227,25 @@ def test_rows_of_what_is_not_there_or_not_rows_are_errors(tmp_path):
     path.write_text(json.dumps(ROW) + "\n{}\n")
     with pytest.raises(ValueError, match=r"bad\.jsonl, line 2"):
         read_rows(path)
+
+
+def test_a_store_is_read_by_its_runs_whatever_else_lies_in_it(tmp_path):
+    store = fill(tmp_path / "store", ROW)
+    collect([store], store / "rows.jsonl")
+    (store / "log.jsonl").write_text('{"configs": []}\n')
+    fill(store, {**ROW, "key": "x"})
+    assert [row["key"] for row in read_rows(store)] == ["abc", "x"]
+
+
+def test_a_store_and_what_was_collected_of_it_without_curves_go_together(tmp_path):
+    store, out = fill(tmp_path / "store", {**ROW, "curves": {"loss": [1.0]}}), tmp_path / "a.jsonl"
+    collect([store], out, curves=False)
+    for sources in ([store, out], [out, store]):
+        (row,) = collect(sources, tmp_path / "all.jsonl")
+        assert row["curves"] == {"loss": [1.0]}
+
+
+def test_a_row_from_before_an_option_was_added_is_the_same_run(tmp_path):
+    old = fill(tmp_path / "old", {**ROW, "spec": {"seed": 42}})
+    new = fill(tmp_path / "new", {**ROW, "spec": {"seed": 42, "precision": "float32"}})
+    assert len(collect([old, new], tmp_path / "all.jsonl")) == 1

@@ -236,9 +236,15 @@ def test_the_corrected_test_by_hand():
 
 
 def test_seeds_are_averaged_before_folds_are_compared():
-    first = Grid("accuracy", (42, 43), (0, 1, 2), ((0.5, 0.7, None), (0.7, None, 0.9)))
-    second = Grid("accuracy", (42, 43), (0, 1, 2), ((0.4, 0.4, 0.4), (0.4, 0.4, None)))
-    assert fold_differences(first, second) == pytest.approx([0.2, 0.3])
+    first = Grid("accuracy", (42, 43), (0, 1), ((0.5, 0.7), (0.7, 0.9)))
+    second = Grid("accuracy", (42, 43), (0, 1), ((0.4, 0.4), (0.4, 0.4)))
+    assert fold_differences(first, second) == pytest.approx([0.2, 0.4])
+
+
+def test_seeds_that_are_not_whole_on_both_sides_are_no_pairs():
+    first = Grid("accuracy", (42, 43), (0, 1), ((0.5, 0.7), (0.1, None)))
+    second = Grid("accuracy", (42, 43, 44), (0, 1), ((0.4, 0.4), (0.4, 0.4), (0.9, 0.9)))
+    assert fold_differences(first, second) == pytest.approx([0.1, 0.3])
 
 
 def verdicts(tables=None):

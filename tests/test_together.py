@@ -10,10 +10,12 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import together
+from gtpool.study.executor import Unit
 from gtpool.study.inputs import lay_out
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
 from gtpool.study.together import group, run_together
+from gtpool.train import crossval
 
 SPEC = RunSpec(
     data=DataSpec(source="MUTAG"),
@@ -273,3 +275,27 @@ def test_what_has_ended_is_stored_while_others_go_on(tmp_path):
     rows = many(specs, tmp_path, together=5)
     for row in rows:
         assert_alike(row, wanted[row["key"]])
+
+
+def test_where_memory_is_short_at_the_end_no_run_trains_twice(tmp_path, monkeypatch):
+    specs, outcome, asked = folds(3), crossval._Runs._outcome, []
+    wanted = many(specs, tmp_path / "plenty", together=3)
+
+    def short(self, run, model):
+        asked.append(run)
+        if len(asked) == 2:
+            raise torch.OutOfMemoryError("full")
+        return outcome(self, run, model)
+
+    monkeypatch.setattr(crossval._Runs, "_outcome", short)
+    for found, other in zip(many(specs, tmp_path / "short", together=3), wanted, strict=True):
+        assert_alike(found, other)
+
+
+def test_a_run_that_failed_gives_way_to_what_another_process_has_done(tmp_path):
+    spec = SPEC
+    unit = Unit(Store(tmp_path), device="cpu")
+    done = unit(spec, lambda _: None)
+    failed = {**done, "status": "failed", "error": "the memory was full"}
+    assert unit.stored(spec, failed) == done
+    assert Store(tmp_path).get(spec.key) == done

@@ -50,6 +50,20 @@ def test_the_better_configurations_go_on_and_those_that_failed_come_last():
     assert best([*tried, Tried(2, 1, 40, 42, None)], [0, 2], 1.0) == [0, 2]
 
 
+def test_what_failed_everywhere_is_behind_what_failed_once():
+    tried = [Tried(0, 0, 40, 42, 0.4), Tried(0, 1, 40, 42, None)]
+    tried += [Tried(1, fold, 40, 42, None) for fold in (0, 1)]
+    assert best(tried, [0, 1], 1.0) == [0, 1]
+
+
+def test_where_all_runs_fail_nothing_is_chosen():
+    def run(specs):
+        return [{"status": "failed", "spec": spec.to_json()} for spec in specs]
+
+    with pytest.raises(ValueError, match="all runs on fold 1 of MUTAG failed"):
+        tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
+
+
 def test_each_fold_chooses_by_its_own_part_and_never_by_the_test_part():
     def run(specs):
         """Give fold 3 another taste, and better test figures to what loses."""

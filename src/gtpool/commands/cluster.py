@@ -41,6 +41,8 @@ def slurm(
     """
     if (array is None) == (ray is None):
         raise ValueError("say either --array N, a job array, or --ray N, a Ray cluster of N nodes")
+    if array is not None and (command[:1] == ["search"] or command[:2] == ["study", "tune"]):
+        raise ValueError("--array is for train and study run; searching and tuning have no shards")
     flags = ["requeue"]
     options = {
         "job-name": "gtpool",
@@ -53,14 +55,14 @@ def slurm(
     }
     if ray is None:
         options |= {"array": f"1-{array}", "output": "gtpool-%A-%a.log"}
-        jobs = cpus > 1 and not gpus and "--jobs" not in command
+        jobs = cpus > 1 and not gpus and not _has(command, "--jobs")
         more = ["--jobs", str(cpus)] if jobs else []
         lines = [f'exec {_line(command, more)} --shard "$SLURM_ARRAY_TASK_ID/{array}"']
     else:
         # Ray ends all its processes on a node when a job is over, those of another job too.
         flags.append("exclusive")
         options |= {"nodes": ray, "ntasks-per-node": 1, "output": "gtpool-%j.log"}
-        share = ["--gpus-per-unit", "1"] if gpus and "--gpus-per-unit" not in command else []
+        share = ["--gpus-per-unit", "1"] if gpus and not _has(command, "--gpus-per-unit") else []
         line = _line(command, ["--executor", "ray", "--address", "auto", *share])
         lines = [*_RAY_SETUP, f"{_RAY_RUN.format(nodes=ray, cpus=cpus, gpus=gpus)} {line}"]
     flags += [f"{name}={value}" for name, value in options.items() if value is not None]
@@ -79,6 +81,11 @@ _RAY_RUN = (
     'srun --cpus-per-task={cpus} ray symmetric-run --address "$head:6379" --min-nodes {nodes} '
     "--num-cpus={cpus} --num-gpus={gpus} --"
 )
+
+
+def _has(command: list[str], option: str) -> bool:
+    """Say whether an option is given, as one word or as two."""
+    return any(word.partition("=")[0] == option for word in command)
 
 
 def _line(command: list[str], more: list[str]) -> str:

@@ -42,19 +42,17 @@ def corrected_test(differences: Sequence[float], ratio: float) -> Paired:
 
 
 def fold_differences(first: Grid, second: Grid) -> list[float]:
-    """Give the difference of each fold, as the mean over the seeds in which both have it.
+    """Give the difference of each fold, as the mean over the seeds that are whole in both.
 
     Seeds repeat the same folds and are no further pairs.
     """
-    lines = list(zip(first.values, second.values, strict=False))  # seeds begin alike
-    pairs = (
-        [
-            one - other
-            for mine, theirs in lines
-            if (one := mine[fold]) is not None and (other := theirs[fold]) is not None
-        ]
-        for fold in range(len(first.folds))
-    )
+    pairs: list[list[float]] = [[] for _ in first.folds]
+    for mine, theirs in zip(first.values, second.values, strict=False):  # seeds begin alike
+        if None in (*mine, *theirs):
+            continue
+        for pair, one, other in zip(pairs, mine, theirs, strict=True):
+            if one is not None and other is not None:  # for the types
+                pair.append(one - other)
     return [fmean(pair) for pair in pairs if pair]
 
 

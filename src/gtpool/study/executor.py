@@ -62,7 +62,15 @@ class Unit(NamedTuple):
                 artifact=self.store.artifact(spec.key) if self.keep else None,
                 on_epoch=on_epoch,
             )
-            self.store.put(row)
+            row = self.stored(spec, row)
+        return row
+
+    def stored(self, spec: RunSpec, row: Row) -> Row:
+        """Store a row and give it; one that failed gives way to what another process has done."""
+        there = self.done(spec) if row["status"] == "failed" else None
+        if there is not None:
+            return there
+        self.store.put(row)
         return row
 
     def done(self, spec: RunSpec) -> Row | None:
@@ -112,7 +120,8 @@ class SideBySide:
         for several in groups:
             for spec in several:
                 watch.started(spec)
-            for row in run_together(
+            known = {spec.key: spec for spec in several}
+            for found in run_together(
                 several,
                 data_dir=unit.data_dir,
                 device=unit.device,
@@ -120,7 +129,7 @@ class SideBySide:
                 artifact=unit.store.artifact if unit.keep else None,
                 on_epoch=watch.epoch,
             ):
-                unit.store.put(row)
+                row = unit.stored(known[found["key"]], found)
                 watch.finished(row)
                 yield row
         yield from Serial()(unit, alone, watch)
@@ -148,8 +157,8 @@ class Processes:
                 elif kind == "report":
                     watch.epoch(spec, value)
                 else:
-                    row = value if kind == "result" else lost(spec, f"exit code {value}")
+                    row = value
                     if kind == "died":
-                        unit.store.put(row)
+                        row = unit.stored(spec, lost(spec, f"exit code {value}"))
                     watch.finished(row)
                     yield row

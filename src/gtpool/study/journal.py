@@ -1,5 +1,6 @@
 """Where a search is remembered, and what became of the processes that were at it."""
 
+import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -91,8 +92,9 @@ def _open_journal(folder: Path) -> BaseStorage:
     lock = FileLock(folder / ".search.lock", poll_interval=0.01)
     with lock:
         content = path.read_bytes() if path.exists() else b""
+        path.touch()
         if not content.endswith(b"\n"):  # Optuna would refuse all that follows it
-            path.write_bytes(content[: content.rfind(b"\n") + 1])
+            os.truncate(path, content.rfind(b"\n") + 1)
     # Optuna's own lock outlives a process that is killed with it, for half a minute.
     return JournalStorage(JournalFileBackend(str(path), cast("Any", lock)))
 

@@ -76,9 +76,9 @@ class Ray:
                 for spec, sent in crew.work(specs, self.unit_limit):
                     if sent.artifact is not None:
                         write_whole(unit.store.artifact(spec.key), sent.artifact)
-                    unit.store.put(sent.row)
-                    watch.finished(sent.row)
-                    yield sent.row
+                    row = unit.stored(spec, sent.row)
+                    watch.finished(row)
+                    yield row
             finally:
                 crew.cancel(list(crew.flying))
 
@@ -210,6 +210,9 @@ class _Crew:
             return
         late = {key for key, since in self.since.items() if monotonic() - since > limit}
         given = {ref: spec for ref, spec in self.flying.items() if spec.key in late}
+        if given:  # what has ended meanwhile was in time, as far as is known, and comes next
+            over, _ = self.ray.wait(list(given), num_returns=len(given), timeout=0)
+            given = {ref: spec for ref, spec in given.items() if ref not in over}
         self.cancel(list(given))
         for spec in given.values():
             seconds = monotonic() - self.since.pop(spec.key)

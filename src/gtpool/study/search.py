@@ -115,8 +115,9 @@ class Search:
                         return
                     sleep(_PAUSE)
                     continue
-                trial, tried = self.study.ask(), None
+                tried = None
                 with suppress(UpdateFinishedTrialError):  # taken for lost by another process
+                    trial = self.study.ask()
                     for name, held in self.space.items():
                         suggest(trial, name, held)
                     if not self._is_void(trial, trials, seed):

@@ -92,7 +92,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def read_rows(source: Path | str) -> list[Row]:
     """Read rows from a store, from a file that ``collect`` wrote, or a folder of such files."""
     path = Path(source)
-    files = sorted(path.glob("*.jsonl"))
+    files = sorted(path.glob("*.jsonl")) if not (path / "runs").is_dir() else []
     if files:
         return [row for file in files for row in read_rows(file)]
     if path.is_dir():
@@ -128,6 +128,8 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
                 kept[row["key"]] = row, source
             elif row["status"] == other[0]["status"] == "done":
                 _refuse_difference(row, source, *other)
+                if "curves" not in other[0]:
+                    kept[row["key"]] = row, source
     dropped = frozenset[str]() if curves else {"curves"}
     rows = [
         {name: value for name, value in kept[key][0].items() if name not in dropped}
@@ -163,7 +165,9 @@ def _parse(content: bytes | str) -> Row | None:
 
 
 def _refuse_difference(row: Row, source: Path | str, other: Row, home: Path | str) -> None:
-    names = sorted((row.keys() | other.keys()) - _CIRCUMSTANCES)
+    apart = set[str]() if "curves" in row and "curves" in other else {"curves"}
+    # The key is the digest of the spec, which an older row may write without a later option.
+    names = sorted((row.keys() | other.keys()) - _CIRCUMSTANCES - apart - {"spec"})
     differ = [name for name in names if row.get(name) != other.get(name)]
     if differ:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Runs of one network side by side in one program; each leaves the row of a single run."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -84,9 +84,9 @@ def run_together(
                 row |= {"status": "failed", "error": str(outcome)}
             else:
                 row |= numbers(outcome)
-                if artifact is not None:
-                    data = _as_trained(spec, loaded.dataset, split).to(place)
-                    write_whole(artifact(spec.key), pack(model, data, split, spec))
+                if artifact is not None:  # on the CPU: the GPU is full of the runs that go on
+                    data = _as_trained(spec, loaded.dataset, split)
+                    write_whole(artifact(spec.key), pack(model.cpu(), data, split, spec))
             yield row | circumstances(place, seconds) | {"together": len(specs)}
 
 
@@ -148,15 +148,12 @@ def _fit_all(
     going, seconds = set(range(len(runs))), [0.0] * len(runs)
     while going:
         start = perf_counter()
-        try:
-            heard = next(epochs, {})
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, MemoryError) as error:
+        heard, error = _hear(epochs)
+        full = isinstance(error, torch.OutOfMemoryError)
+        if error is not None and not full:
             reason = TrainingError(str(error) or type(error).__name__)
             known = {place for place, _ in ended}
             ended.extend((place, reason) for place in sorted(going - known))
-            heard = {}
         share = (perf_counter() - start) / len(going)
         for place in going:
             seconds[place] += share
@@ -167,6 +164,18 @@ def _fit_all(
             place, outcome = ended.popleft()
             going.remove(place)
             yield runs[place], outcome, seconds[place]
+        if error is not None and full:  # only now: what has ended must not train again
+            raise error
+
+
+def _hear(
+    epochs: Generator[dict[int, Epoch], None, object],
+) -> tuple[dict[int, Epoch], Exception | None]:
+    """Give the next epochs, or what torch has to complain of."""
+    try:
+        return next(epochs, {}), None
+    except (RuntimeError, MemoryError) as error:
+        return {}, error
 
 
 def _as_trained(spec: RunSpec, data: GraphDataset, split: Split) -> GraphDataset:

@@ -9,7 +9,7 @@ one fold is the test part of the one before, so that a mean over folds has seen 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import ceil, prod
+from math import ceil, inf, prod
 from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -186,6 +186,9 @@ def tune(
             for fold in folds
         }
         pooled = best(tried, pooled, share)
+    for fold in folds:
+        if all(one.loss is None for one in log if (one.config, one.fold) == (alive[fold][0], fold)):
+            raise ValueError(f"all runs on fold {fold + 1} of {dataset} failed; nothing is chosen")
     chosen = tuple(configs[alive[fold][0]] for fold in folds)
     return Tuned(chosen, configs[pooled[0]], configs, tuple(log))
 
@@ -213,7 +216,7 @@ def best(tried: Sequence[Tried], among: Sequence[int], share: float) -> list[int
     def rank(config: int) -> tuple[bool, float, int]:
         losses = [loss for loss in found[config] if loss is not None]
         whole = len(losses) == len(found[config]) > 0
-        return not whole, fmean(losses) if losses else 0.0, config
+        return not whole, fmean(losses) if losses else inf, config
 
     return sorted(among, key=rank)[: max(1, ceil(share * len(among)))]
 
