@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -50,6 +50,8 @@ def main() -> None:
     given = parser.parse_args()
     shared = {"nodes": NODES, "units": given.units, "share": SHARE, "attempts": ATTEMPTS}
     shared |= {"spare": SPARE, "notice_s": NOTICE, "look_s": LOOK, "seeds": given.seeds}
+    shared |= {"runs": len(real_seconds()), "mean_s": round(fmean(real_seconds()), 1)}
+    shared |= {"longest_s": max(real_seconds())}
     rows: list[dict[str, Any]] = []
     for fail in FAILURES:
         told = [simulate(fail, given.units, seed) for seed in range(given.seeds)]
@@ -107,8 +109,9 @@ def _failed(store: Store) -> int:
     return sum(row["status"] == "failed" for row in store.rows())
 
 
+@cache
 def real_seconds() -> list[float]:
-    """Give the seconds that real runs took."""
+    """Give the seconds that real runs took, each in a process of its own."""
     files = sorted((ROOT / "results" / "runs").glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.open(encoding="utf-8")]
     return [row["seconds"] for row in rows if row["status"] == "done" and not row.get("together")]
@@ -157,7 +160,7 @@ def die(cluster: Cluster, busy: float) -> None:
 
 def die_each_minute(cluster: Cluster, _: float) -> None:
     """Some nodes die every minute, and come back."""
-    for minute in range(60):
+    for minute in range(120):
         for node in _some(cluster):
             cluster.at(60 * (minute + cluster.draw.random()), cluster.die, node, BACK)
 
