@@ -139,8 +139,8 @@ def test_a_warning_is_one_line_too(alone):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["info", "PROTEIN"], "gtpool: no dataset 'PROTEIN'; did you mean PROTEINS? Known are "),
-        (["get", "nothing-like-it"], "gtpool: no dataset 'nothing-like-it'; Known are MUTAG, "),
+        (["info", "PROTEIN"], "gtpool: no dataset 'PROTEIN'; did you mean PROTEINS? known are "),
+        (["get", "nothing-like-it"], "gtpool: no dataset 'nothing-like-it'; known are MUTAG, "),
         (["get", "PROTEINS"], "gtpool: PROTEINS is not on this machine, and https://"),
         (["list", "--data-dir", "/no/such"], "gtpool: --data-dir names /no/such, which is not a"),
     ],

@@ -209,7 +209,7 @@ def test_slurm_gets_an_array_of_shards():
     )
     assert "--jobs" not in slurm("--array", "8", "--cpus", "4", "--gpus", "1", "train", "MUTAG")
     assert "--jobs 4" not in slurm("--array", "8", "--cpus", "4", "train", "MUTAG", "--jobs=2")
-    assert "have no shards" in slurm("--array", "8", "search", "MUTAG")
+    assert "--array is for `train`" in slurm("--array", "8", "search", "MUTAG")
     assert "either --array N" in slurm("train", "MUTAG")
     assert "either --array N" in slurm("--array", "2", "--ray", "2", "train", "MUTAG")
 

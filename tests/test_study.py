@@ -15,7 +15,7 @@ from gtpool.study.paper import STUDIES, find
 from gtpool.study.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
 from gtpool.study.recipe import recipe
 from gtpool.study.status import find_runs, known_rows, standings
-from gtpool.study.store import Store
+from gtpool.study.store import Store, check_writable
 
 
 def _row(spec: RunSpec, **changes):
@@ -78,7 +78,7 @@ def test_the_papers_statistics_slip_where_the_notes_say():
 def test_a_study_or_cell_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(ValueError, match="no study 'table9'; there are table1, table2"):
         find(["table9"])
-    with pytest.raises(ValueError, match="no dataset 'MUTAGS' in this study; it has MUTAG"):
+    with pytest.raises(ValueError, match="no dataset 'MUTAGS' in this study; it has 'MUTAG'"):
         find_runs(["mutag"], "dataset=MUTAGS", None)
     with pytest.raises(ValueError, match="--only is dataset=NAME"):
         find_runs(["mutag"], "seed=3", None)
@@ -118,3 +118,22 @@ def test_studies_are_listed_without_torch():
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_cells_are_picked_from_all_studies_that_have_them():
+    found = standings([], "dataset=MUTAG,pool=gtpool-v", 1, {})
+    assert [cell.study for cell in found] == ["table1", "tuned", "mutag"]
+    with pytest.raises(ValueError, match=r"no study has dataset=MUTAG,pool=0\.25"):
+        find_runs([], "dataset=MUTAG,pool=0.25", None)
+
+
+@pytest.mark.parametrize("only", ["", "dataset=MUTAG,dataset=PROTEINS,dataset=x", "pool"])
+def test_what_cannot_be_meant_by_only_is_refused(only):
+    with pytest.raises(ValueError, match=r"--only is|no dataset"):
+        find_runs(["table1"], only, None)
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"file cannot be written: .*; choose another folder"):
+        check_writable(tmp_path / "file")

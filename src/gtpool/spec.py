@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import MISSING, dataclass, field, is_dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from math import isfinite
 from types import UnionType
@@ -184,11 +184,8 @@ class RunSpec(_Spec):
     @property
     def key(self) -> str:
         """A short digest: equal specs have equal keys, on any machine."""
-        plain = type(self).from_json(self.to_json()).to_json()  # where 1 is 1.0 if a float is due
-        for part, added in _ADDED.items():
-            for name, before in added.items():
-                if plain[part][name] == before:
-                    del plain[part][name]
+        parts = {"data": self.data, "split": self.split, "model": self.model, "train": self.train}
+        plain = {name: _plain(name, part) for name, part in parts.items()} | {"seed": self.seed}
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()[:16]
 
@@ -198,6 +195,14 @@ _ADDED: dict[str, dict[str, Any]] = {
     "train": {"precision": "float32"},
 }
 """Options that came after runs were stored, and what held before: keys stay."""
+
+
+@lru_cache(maxsize=1024)  # the runs of a study share their parts, and are many
+def _plain(name: str, part: _Spec) -> dict[str, Any]:
+    """Give what a part adds to a key: 1 is 1.0 if a float is due, later options are left out."""
+    plain = type(part).from_json(part.to_json()).to_json()
+    added = _ADDED.get(name, {})
+    return {key: value for key, value in plain.items() if key not in added or value != added[key]}
 
 
 @cache

@@ -41,8 +41,9 @@ def slurm(
     """
     if (array is None) == (ray is None):
         raise ValueError("say either --array N, a job array, or --ray N, a Ray cluster of N nodes")
-    if array is not None and (command[:1] == ["search"] or command[:2] == ["study", "tune"]):
-        raise ValueError("--array is for train and study run; searching and tuning have no shards")
+    sharded = command[:1] == ["train"] or command[:2] == ["study", "run"]
+    if array is not None and (not sharded or _has(command, "--shard")):
+        raise ValueError("--array is for `train` and `study run`, which get a --shard each")
     flags = ["requeue"]
     options = {
         "job-name": "gtpool",

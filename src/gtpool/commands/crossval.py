@@ -77,7 +77,7 @@ def plan_runs(plan: Plan, how: Running) -> list[RunSpec]:
     if model.pool not in known:
         near = get_close_matches(model.pool, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"no pooler or method {model.pool!r}; {hint}Known are {', '.join(known)}")
+        raise ValueError(f"no pooler or method {model.pool!r}; {hint}known are {', '.join(known)}")
     loaded = load_data(plan.run.data, how.data_dir)
     Classifier(model, shape_of(loaded.dataset))
     specs = lay_out(plan.run, seeds=plan.seeds, data_dir=how.data_dir)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpool.commands.study import EVIDENCE
+from gtpool.commands.study import EVIDENCE, FOLDER, existing
 
 if TYPE_CHECKING:
     from gtpool.report.study_parts import Part
@@ -18,7 +18,9 @@ _BENCH = Path("results/bench")
 def report(
     rows: Annotated[
         list[Path] | None,
-        typer.Argument(help=f"Files, folders and stores of rows. ({EVIDENCE})", show_default=False),
+        typer.Argument(
+            help=f"Files, folders and stores of rows. ({EVIDENCE} and {FOLDER})", show_default=False
+        ),
     ] = None,
     output: Annotated[
         list[Path] | None,
@@ -27,15 +29,15 @@ def report(
         ),
     ] = None,
     bench: Annotated[
-        Path, typer.Option(help="Rows of `gtpool bench`; left out where there are none.")
-    ] = _BENCH,
+        Path | None, typer.Option(help=f"Folder of the rows of `gtpool bench`. ({_BENCH})")
+    ] = None,
 ) -> None:
     """Set what was run beside the paper: tables, ranks, tests, curves, claims, what is missing."""
     from gtpool.report import study_page, study_text
     from gtpool.report.study_content import make_report
     from gtpool.study.paper import STUDIES
     from gtpool.study.status import known_rows
-    from gtpool.study.store import write_whole
+    from gtpool.study.store import check_writable, write_whole
 
     writers = {
         ".html": study_page.html,
@@ -43,14 +45,18 @@ def report(
         ".tex": study_text.latex,
         ".csv": study_text.comma_separated,
     }
-    outputs, sources = output or [Path("out/report.html")], rows or [EVIDENCE]
+    outputs, sources = output or [Path("out/report.html")], rows or existing(EVIDENCE, FOLDER)
     for path in outputs:
         if path.suffix not in writers:
             raise ValueError(f"{path} must end in {', '.join(writers)}")
+        check_writable(path.parent)
+    if bench is not None and not bench.is_dir():
+        raise ValueError(f"--bench is a folder of rows of `gtpool bench`, and {bench} is none")
     known = known_rows(sources)
     if not known:
-        raise ValueError(f"there are no rows in {', '.join(map(str, sources))}")
-    made = make_report(known, STUDIES, more=_timings(bench))
+        where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
+        raise ValueError(f"there are no rows in {where}; `gtpool study run` makes some")
+    made = make_report(known, STUDIES, more=_timings(bench or _BENCH))
     for path in outputs:
         write_whole(path, writers[path.suffix](made).encode())
         typer.echo(f"report: {path}")

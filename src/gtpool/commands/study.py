@@ -36,7 +36,7 @@ Folder = Annotated[Path, typer.Option(help="The store of finished runs.")]
 
 @app.command("list")
 def list_studies() -> None:
-    """Show the studies, their size, and what they ask."""
+    """Show the studies and their size."""
     from gtpool.report.table import Table
     from gtpool.study.paper import STUDIES
 
@@ -73,7 +73,9 @@ def run(  # noqa: PLR0917 - an option each
     rows = known_rows(_evidence(known))
     done = {key for key, row in rows.items() if row["status"] == "done"}
     todo = [spec for spec in wanted if spec.key not in done]
-    typer.echo(f"{len(wanted)} runs, {len(wanted) - len(todo)} of them known already")
+    known_already = len(wanted) - len(todo)
+    if known_already:
+        typer.echo(f"{known_already} of {len(wanted)} runs are known from elsewhere")
 
     from gtpool.report.progress import Progress
     from gtpool.study.run import run_many
@@ -91,7 +93,7 @@ def run(  # noqa: PLR0917 - an option each
             watch=watch,
         )
     failed = [row for row in rows if row["status"] == "failed"]
-    typer.echo(f"{len(rows) - len(failed)} runs done, rows in {output_dir}")
+    typer.echo(f"{len(rows) - len(failed)} runs done, rows in {output_dir}; `gtpool report` shows")
     if failed:
         typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]['error']}", err=True, fg="red")
         raise typer.Exit(1)
@@ -110,9 +112,15 @@ def status(
     from gtpool.report.standing import standing_table
     from gtpool.study.status import known_rows, standings
 
-    sources = [*_evidence(known), *([output_dir] if output_dir.exists() else [])]
-    found = standings(studies or (), only, seeds, known_rows(sources))
+    rows = known_rows([*_evidence(known), *existing(output_dir)])
+    found = standings(studies or (), only, seeds, rows)
     typer.echo(standing_table(found, by_cell=cells).terminal())
+    devices = sorted({row["device"] for row in rows.values()})
+    if devices:
+        typer.echo(
+            "time left: one run after the other, at the pace of the runs so far, on "
+            f"{' and '.join(devices)}"
+        )
 
 
 @app.command()
@@ -172,5 +180,10 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def existing(*paths: Path) -> list[Path]:
+    """Leave out what is not there."""
+    return [path for path in paths if path.exists()]
+
+
 def _evidence(known: list[Path] | None) -> list[Path]:
-    return known or ([EVIDENCE] if EVIDENCE.exists() else [])
+    return known or existing(EVIDENCE)

@@ -1,11 +1,12 @@
 """The job of `gtpool study tune`: search one dataset, and write what was chosen and why."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 from gtpool.data.registry import look_up
 from gtpool.model import METHODS
-from gtpool.report.progress import Progress
+from gtpool.report.rounds import Rounds
 from gtpool.spec import ModelSpec
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
@@ -37,23 +38,16 @@ def tune_dataset(
     model, (jobs, together, device, data_dir) = METHODS[method].model, running
     space = space_of(str(model.get("pool", ModelSpec().pool)))
     space["model.conv"] = (str(model["conv"]),) if "conv" in model else convs
-    store = Store(folder)
-    with Progress() as watch:
-        tuned = tune(
-            dataset,
-            model,
-            lambda specs: run_many(
-                specs,
-                store,
-                jobs=jobs,
-                together=together,
-                device=device,
-                data_dir=data_dir,
-                watch=watch,
-            ),
-            space=space,
-            budget=Budget(budget[0], budget[1], budget[2]),
-        )
+    do = partial(
+        run_many,
+        store=Store(folder),
+        jobs=jobs,
+        together=together,
+        device=device,
+        data_dir=data_dir,
+        watch=Rounds(),
+    )
+    tuned = tune(dataset, model, do, space=space, budget=Budget(*budget))
     chosen = folder / "tuned.json"
     choice = {"rounds": list(budget[1]), "per_fold": tuned.per_fold, "pooled": tuned.pooled}
     write_whole(chosen, (json.dumps({method: {dataset: choice}}, indent=1) + "\n").encode())

@@ -203,11 +203,11 @@ def look_up(name: str) -> Source:
         >>> look_up("mutag")
         Traceback (most recent call last):
         ...
-        ValueError: no dataset 'mutag'; did you mean MUTAG? Known are MUTAG, ENZYMES, ...
+        ValueError: no dataset 'mutag'; did you mean MUTAG? known are MUTAG, ENZYMES, ...
     """
     if name in DATASETS:
         return DATASETS[name]
     lowered = {known.lower(): known for known in DATASETS}
     near = get_close_matches(name.lower(), lowered, 1)
     hint = f"did you mean {lowered[near[0]]}? " if near else ""
-    raise ValueError(f"no dataset {name!r}; {hint}Known are {', '.join(DATASETS)}")
+    raise ValueError(f"no dataset {name!r}; {hint}known are {', '.join(DATASETS)}")

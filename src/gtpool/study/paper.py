@@ -66,7 +66,8 @@ class Study(NamedTuple):
         """Give the cells of one dataset or line; a name that is not there is an error."""
         for what, name, known in (("dataset", dataset, self.datasets), ("pool", line, self.lines)):
             if name is not None and name not in known:
-                raise ValueError(f"no {what} {name!r} in this study; it has {', '.join(known)}")
+                listed = ", ".join(map(repr, known))
+                raise ValueError(f"no {what} {name!r} in this study; it has {listed}")
         return tuple(
             cell
             for cell in self.cells

@@ -10,7 +10,7 @@ from gtpool.model.classifier import chain_steps
 from gtpool.spec import RunSpec
 from gtpool.study.executor import Executor, Processes, Serial, SideBySide, Unit, Watcher
 from gtpool.study.inputs import load_data
-from gtpool.study.store import Row, Store
+from gtpool.study.store import Row, Store, check_writable
 from gtpool.study.unit import choose_device
 from gtpool.train.course import Epoch
 
@@ -59,6 +59,7 @@ def run_many(
             f"jobs and together are for this machine; with an executor leave them out, "
             f"got jobs={jobs} and together={together}"
         )
+    check_writable(store.folder)
     store.sweep()
     watch = _Nobody() if watch is None else watch
     unit = Unit(store, keep, data_dir, device, deterministic)

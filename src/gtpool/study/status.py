@@ -84,23 +84,35 @@ class _Pace:
 def _cells(
     studies: Iterable[str], only: str | None, seeds: int | None
 ) -> Iterable[tuple[str, Cell, list[RunSpec]]]:
-    chosen = _read(only)
-    for name, study in find(studies).items():
-        for cell in study.only(dataset=chosen.get("dataset"), line=chosen.get("pool")):
+    chosen, named = _read(only), tuple(studies)
+    dataset, line = chosen.get("dataset"), chosen.get("pool")
+    found = find(named)
+    if not named:  # of all studies, those that have it
+        found = {
+            name: study
+            for name, study in found.items()
+            if dataset in (None, *study.datasets) and line in (None, *study.lines)
+        }
+    if not found:
+        raise ValueError(f"no study has {only}; `gtpool study status --cells` lists what there is")
+    for name, study in found.items():
+        for cell in study.only(dataset=dataset, line=line):
             yield name, cell, cell.runs(study.seeds if seeds is None else seeds)
 
 
 def _read(only: str | None) -> dict[str, str]:
     """Read ``key=value`` pairs with commas between; a value may hold commas itself."""
     chosen: dict[str, str] = {}
+    if only is None:
+        return chosen
     key = ""
-    for part in (only or "").split(","):
+    for part in only.split(","):
         name, equals, value = part.partition("=")
-        if equals and name in {"dataset", "pool"}:
+        if equals and name in {"dataset", "pool"} - chosen.keys():
             key = name
             chosen[key] = value
         elif key and part:
             chosen[key] += f",{part}"
-        elif part:
+        else:
             raise ValueError(f"--only is dataset=NAME, pool=NAME or both, got {only!r}")
     return chosen

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, cast
 from uuid import uuid4
 
@@ -67,6 +68,18 @@ class Store:
     @property
     def _runs(self) -> Path:
         return self.folder / "runs"
+
+
+def check_writable(folder: Path) -> None:
+    """Say at once, not after hours of work, that a folder cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"{folder} cannot be written: {error.strerror or error}; choose another folder"
+        ) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -135,6 +148,8 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
         {name: value for name, value in kept[key][0].items() if name not in dropped}
         for key in sorted(kept)
     ]
+    if not rows:
+        raise ValueError("there are no rows to collect")
     lines = (json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
     write_whole(out, "".join(lines).encode())
     return rows

@@ -153,6 +153,8 @@ def tune(
         budget: How much to try.
         seed: Of the configurations that are drawn.
     """
+    if not 0 < budget.keep <= 1 or budget.configs < 1:
+        raise ValueError(f"a round keeps a share above 0 and up to 1, got {budget.keep}")
     pool = str(model.get("pool", ModelSpec().pool))
     configs = draw(space_of(pool) if space is None else space, budget.configs, seed)
     specs = [configured(dataset, model, options) for options in configs]

@@ -1,0 +1,67 @@
+"""How far the rounds of `gtpool study tune` have come; never a test figure, no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+
+from gtpool.report.progress import spell_time
+from gtpool.spec import RunSpec
+
+_PAUSE = 5.0  # seconds between two lines
+
+
+class Rounds:
+    """A watcher for the rounds of a search; prints a line now and then.
+
+    Args:
+        console: Where to; the standard error if not given.
+        clock: Seconds that go on.
+    """
+
+    def __init__(
+        self, console: Console | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self.console = Console(stderr=True) if console is None else console
+        self.clock = clock
+        self.round = self.total = self.done = self._before = 0
+        self._began = self._said = clock()
+
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[Mapping[str, Any]]) -> None:
+        """Say how large a round is."""
+        self.round += 1
+        self.total, self.done, self._before = len(specs), len(done), len(done)
+        self._began = self._said = self.clock()
+        count = len({(spec.model, spec.train) for spec in specs})
+        networks = f"{count} network{'s' * (count > 1)}"
+        known = f", {len(done)} of them done before" if done else ""
+        self._say(f"{networks}, {specs[0].train.epochs} epochs: {len(specs)} runs{known}")
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Say how much is done of what runs wait for."""
+        self._now_and_then(f"{what}: {done} of {total}")
+
+    def started(self, spec: RunSpec) -> None: ...  # noqa: D102
+    def epoch(self, spec: RunSpec, epoch: object) -> None: ...  # noqa: D102
+
+    def finished(self, row: Mapping[str, Any]) -> None:
+        """Count a run."""
+        self.done += 1
+        new, left = self.done - self._before, self.total - self.done
+        seconds = (self.clock() - self._began) / new * left
+        text = f"{self.done} of {self.total} runs"
+        if row["status"] == "failed":
+            self._say(f"{text}; one failed: {row['error']}")
+        elif left:
+            self._now_and_then(f"{text}, about {spell_time(seconds)} left in this round")
+        else:
+            self._say(text)
+
+    def _now_and_then(self, text: str) -> None:
+        if self.clock() - self._said >= _PAUSE:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        self._said = self.clock()
+        self.console.print(f"round {self.round}: {text}", highlight=False, soft_wrap=True)
