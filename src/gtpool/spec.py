@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import MISSING, dataclass, field, is_dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from math import isfinite
 from types import UnionType
@@ -181,7 +181,7 @@ class RunSpec(_Spec):
     train: TrainSpec = TU
     seed: int = 42
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A short digest: equal specs have equal keys, on any machine."""
         parts = {"data": self.data, "split": self.split, "model": self.model, "train": self.train}

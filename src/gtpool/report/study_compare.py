@@ -19,8 +19,9 @@ _RANKS = (
 _TESTS = (
     "A paired t test over folds, corrected for training sets that overlap (Nadeau and Bengio, "
     "2003): the variance of the mean is (1/J + n_test/n_train) times that of the J differences. "
-    "Each is a mean over the seeds that both have whole, so that the difference need not be that of "
-    "the two figures; seeds repeat the same folds and are no further pairs. The best baseline is the one with the best figure on test parts, which favours it. p "
+    "Each is a mean over the seeds that both have whole, so that the difference need not be that "
+    "of the two figures; seeds repeat the same folds and are no further pairs. The best baseline "
+    "is the one with the best figure on test parts, which favours it. p "
     "is two-sided and not corrected for the number of datasets."
 )
 _CLAIMS = (
