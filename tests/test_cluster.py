@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import equal
 
 from gtpool.commands.options import choose_executor
-from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
+from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import lay_out
 from gtpool.study.ray_executor import Ray, import_ray
 from gtpool.study.run import run_many
@@ -33,6 +33,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="th
 NUMBERS = ("spec", "test", "valid_loss", "valid_metric", "epoch", "other_rules", "curves", "split")
 SPEC = RunSpec(
     data=DataSpec(source="MUTAG"),
+    split=SplitSpec(rule="stratified"),  # whether or not the fixed folds are there
     model=ModelSpec(width=8, levels=1),
     train=TrainSpec(epochs=30, warmup=2),
 )
