@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec
+from gtpool.study.mutag import HYPOTHESES
 from gtpool.study.published import (
     DATASETS,
     STUDIED,
@@ -150,7 +151,6 @@ def _pool(**options: Any) -> _Options:  # noqa: ANN401 - values of pool_options
 
 
 _PLAIN: _Options = {}
-_GIN_SUM = {"conv": "gin", "readout": "sum"}
 _TOPK = {"model": METHODS["gtpool-topk"].model}
 
 STUDIES: dict[str, Study] = {
@@ -269,38 +269,7 @@ STUDIES: dict[str, Study] = {
         "One hypothesis at a time, on the ten fixed folds of 18 test graphs each.",
         10,
         _arms(
-            {
-                "gtpool-v": _PLAIN,
-                "gtpool-topk": _TOPK,
-                "score order": _pool(order="score"),
-                "ratio 0.8": {"model": {"ratio": 0.8}},
-                "ratio 1.0": {"model": {"ratio": 1.0}},
-                "3 convs a level": {"model": {"convs_per_level": 3}},
-                "read_input": {"model": {"read_input": True}},
-                "sum": {"model": {"readout": "sum"}},
-                "patience 200": {"train": {"patience": 200}},
-                "gin": {"model": {"conv": "gin"}},
-                "gin, sum": {"model": _GIN_SUM},
-                "gin, sum, read_input": {"model": {**_GIN_SUM, "read_input": True}},
-                "gin, sum, read_input, score order": {
-                    "model": {
-                        **_GIN_SUM,
-                        "read_input": True,
-                        "pool_options": {"order": "score"},
-                    }
-                },
-                "gin, sum, read_input, 3 convs": {
-                    "model": {**_GIN_SUM, "read_input": True, "convs_per_level": 3}
-                },
-                "gine (bonds), sum, read_input": {
-                    "model": {"conv": "gine", "readout": "sum", "read_input": True}
-                },
-                "flat gcn": {"model": METHODS["gcn"].model},
-                "flat gin": {"model": METHODS["gin"].model},
-                "flat gine (bonds)": {"model": {**METHODS["gin"].model, "conv": "gine"}},
-                "flat gin, mean": {"model": {**METHODS["gin"].model, "readout": "mean"}},
-                "flat gcn, sum": {"model": {**METHODS["gcn"].model, "readout": "sum"}},
-            },
+            HYPOTHESES,
             ("MUTAG",),
             {"gtpool-v": {"MUTAG": TABLE_1["gtpool-v"]["MUTAG"]}},
         ),
