@@ -102,8 +102,7 @@ class Program:
         metric = METRICS[self.data.schema.task]
         if metric.name == "accuracy":
             return self.judged.cpu()
-        logits = self.logits.cpu().unflatten(0, (self.stack.runs, -1))
-        y = self.data.y.cpu()
+        logits, y = self.logits.unflatten(0, (self.stack.runs, -1)), self.data.y
         rows: list[list[float]] = []
         losses = self.judged[:, 0].tolist()
         for loss, split, seen in zip(losses, self.splits, logits, strict=True):
