@@ -9,7 +9,6 @@ from gtpool.study.status import known_rows
 ROWS = known_rows([Path(__file__).parent.parent / "results" / "runs"])
 TABLE = results("table1", STUDIES["table1"], ROWS)
 TUNED = results("tuned", STUDIES["tuned"], ROWS)
-MUTAG = results("mutag", STUDIES["mutag"], ROWS)
 COMPARED = ("MUTAG", "PROTEINS")
 OURS = ("gtpool", "gtpool-v")
 RULES = {
@@ -21,7 +20,7 @@ RULES = {
 PAGES = {
     "README.md": ("headline",),
     "docs/baselines.md": ("baselines",),
-    "docs/findings.md": ("rules", "hypotheses"),
+    "docs/findings.md": ("rules", "mutag", "table2", "table3", "ablation", "features", "tasks"),
 }
 
 
@@ -71,19 +70,32 @@ def rules() -> str:
     return "\n".join(lines)
 
 
-def hypotheses() -> str:
-    """Give the study of MUTAG, one line a change."""
-    lines = ["| network | accuracy, % |", "|---|---|"]
-    lines += [f"| {result.place.line} | {_figure(result)} |" for result in MUTAG]
+def study(name: str) -> str:
+    """Give a study as it is, one line a network, with the published figures where there are any."""
+    found = {
+        (result.place.line, result.place.dataset): result
+        for result in results(name, STUDIES[name], ROWS)
+    }
+    datasets = STUDIES[name].datasets
+    lines = [f"| {name} | {' | '.join(datasets)} |", "|---" * (1 + len(datasets)) + "|"]
+    for line in STUDIES[name].lines:
+        cells = [found[line, dataset] for dataset in datasets]
+        lines.append(f"| {line} | {' | '.join(map(_with_paper, cells))} |")
     return "\n".join(lines)
+
+
+def _with_paper(result: Result) -> str:
+    told = result.place.published
+    return _figure(result) + ("" if told is None else f", paper {told.mean:.2f}")
 
 
 def _figure(result: Result) -> str:
     """Give a figure with its runs; what has no whole seed is missing."""
     if not result.settled:
         return "missing"
-    over = " over folds" if result.figure.spread == "folds" else ""
-    return f"{result.figure.text}{over} ({result.figure.n} runs)"
+    runs = result.figure.n
+    over = " over folds" if result.figure.spread == "folds" and runs > 1 else ""
+    return f"{result.figure.text}{over} ({runs} run{'s' if runs > 1 else ''})"
 
 
 def _published(result: Result) -> str:
@@ -107,14 +119,15 @@ def _beside(result: Result) -> str:
     return f"{_figure(result)} | {_published(result)} | {shown}"
 
 
-TABLES = {
-    "headline": headline,
-    "baselines": baselines,
-    "rules": rules,
-    "hypotheses": hypotheses,
-}
+MADE = {"headline": headline, "baselines": baselines, "rules": rules}
+
+
+def table(name: str) -> str:
+    """Give a table of a page by its name: one of its own making, or a study."""
+    return MADE[name]() if name in MADE else study(name)
+
 
 if __name__ == "__main__":
     for page, names in PAGES.items():
         for name in names:
-            print(page, TABLES[name](), sep="\n", end="\n\n")  # noqa: T201
+            print(page, table(name), sep="\n", end="\n\n")  # noqa: T201
