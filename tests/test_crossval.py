@@ -296,8 +296,8 @@ def test_no_epochs_is_an_error(mutag):
 
 
 def test_a_network_without_a_static_form_is_refused(mutag):
-    models = networks(mutag, pool="sagpool")
-    with pytest.raises(ValueError, match="pool 'sagpool' has no static form"):
+    models = networks(mutag, pool="asap")
+    with pytest.raises(ValueError, match="pool 'asap' has no static form"):
         beside(models, mutag, stratified_folds(mutag.y)[:3], SPEC)
 
 

@@ -81,6 +81,6 @@ def test_a_program_for_codes_takes_a_column_a_category():
 
 def test_what_has_no_static_form_is_not_exported():
     shape = ShapeSpec(outputs=2, node_width=3)
-    model = Classifier(ModelSpec(width=8, pool="sagpool"), shape)
-    with pytest.raises(ValueError, match="pool 'sagpool' has no static form"):
+    model = Classifier(ModelSpec(width=8, pool="asap"), shape)
+    with pytest.raises(ValueError, match="pool 'asap' has no static form"):
         export_classifier(model, Capacity.rounded(2, [10, 5], 20), 8)

@@ -27,7 +27,10 @@ MODELS = {
     "top-k": {"pool_options": {"sampler": "topk", "out_proj": True}},
     "gin": {"conv": "gin", "read_input": True, "readout": "sum"},
     "bonds": {"conv": "ogb-gcn", "convs_per_level": 2, "residual": True},
+    "gine": {"conv": "gine", "convs_per_level": 2},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2, "readout": "mean"},
+    "sagpool": {"pool": "sagpool"},
+    "topkpool by rwsv": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
 }
 
 

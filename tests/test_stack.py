@@ -37,6 +37,18 @@ SPECS = {
     "gate and temperature": {"pool_options": {"gate": "tanh", "temperature": 5.0, "heads": 2}},
     "random points": {"pool_options": {"points": "random", "temperature": 0.5}},
     "random points and dropout": {"pool_options": {"points": "random", "dropout": 0.3}},
+    "sagpool": {"pool": "sagpool"},
+    "sagpool after all": {"pool": "sagpool", "levels": 1, "convs_per_level": 3, "jump": True},
+    "sagpool by rws": {"pool": "sagpool", "pool_options": {"sampler": "rws", "order": "score"}},
+    "sagpool by rwsv": {"pool": "sagpool", "pool_options": {"sampler": "rwsv"}, "conv": "gin"},
+    "topkpool": {"pool": "topkpool"},
+    "topkpool by rws": {"pool": "topkpool", "pool_options": {"sampler": "rws"}},
+    "topkpool by rwsv": {
+        "pool": "topkpool",
+        "pool_options": {"sampler": "rwsv"},
+        "read_input": True,
+        "ratio": 0.8,
+    },
     "out_proj": {"pool_options": {"out_proj": True, "ffn_channels": 5}},
     "dropout in the pools": {"pool_options": {"dropout": 0.3}},
     "no dropout": {"dropout": 0.0},
@@ -69,10 +81,18 @@ BONDED = {
     "gate": {"pool_options": {"gate": "tanh", "heads": 2}},
     "sum, most nodes": {"readout": "sum", "ratio": 0.8},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 3, "residual": True},
+    "sagpool": {"pool": "sagpool"},
+    "topkpool": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
+    "gine": {"conv": "gine"},
+    "gine, sagpool": {"conv": "gine", "pool": "sagpool", "convs_per_level": 2},
+    "flat gine": {"conv": "gine", "pool": "none", "levels": 1, "readout": "sum"},
 }
-"""Networks of conv "ogb-gcn"."""
-STEADY = [name for name in SPECS if "batch" not in name and "gin" not in name]
-"""What can be trained on a single node."""
+"""Networks that read bonds, of conv "ogb-gcn" unless they say otherwise."""
+STEADY = [
+    name for name, options in SPECS.items() if "batch" not in name and options.get("conv") != "gin"
+]
+"""What can be trained on a single node, which has no variance."""
+BONDED_STEADY = [name for name in BONDED if "gine" not in name]
 
 
 @pytest.fixture(scope="module")
@@ -200,13 +220,13 @@ def test_bonds_count_for_what_they_do_alone(runs, options, coded):
     assert_like_classifiers(models, coded, drawn_index(coded, runs), extra=5)
 
 
-@given(drawn=batches(), name=st.sampled_from(sorted(BONDED)), extra=st.sampled_from((0, 70)))
+@given(drawn=batches(), name=st.sampled_from(BONDED_STEADY), extra=st.sampled_from((0, 70)))
 @settings(max_examples=20, deadline=None)
 def test_bonds_may_be_directed_and_repeated_and_lead_back(drawn, name, extra):
     data, index = drawn
     index = index.gather(1, (index < 0).long().argsort(dim=1, stable=True))
     shape = ShapeSpec(outputs=2, node_width=3, edge_categories=BONDS)
-    options = {"conv": "ogb-gcn", **BONDED[name], "norm": "none"}  # single nodes have no variance
+    options = {"conv": "ogb-gcn", **BONDED[name], "norm": "none"}
     models = networks(options, shape, runs=len(index))
     assert_like_classifiers(models, bonded(data), index, extra)
 
@@ -294,9 +314,18 @@ def test_the_states_are_copies(mutag):
 @pytest.mark.parametrize(
     ("options", "shape", "reason"),
     [
-        ({"pool": "sagpool"}, {}, "pool 'sagpool' has no static form, gtpool, gtpool-v, none have"),
+        (
+            {"pool": "asap"},
+            {},
+            "pool 'asap' has no static form, gtpool, gtpool-v, sagpool, topkpool, none have",
+        ),
+        ({"pool": "sagpool", "pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
         ({"pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
-        ({"conv": "gat"}, {}, "conv 'gat' has no static form, gcn, gin, ogb-gcn, linear have"),
+        (
+            {"conv": "gat"},
+            {},
+            "conv 'gat' has no static form, gcn, gin, ogb-gcn, gine, linear have",
+        ),
         ({}, {"edge_weighted": True, "edge_width": 1}, "conv 'gcn' of weighted edges"),
         ({"readout": "set2set"}, {}, "readout 'set2set' has no static form, mean, max, sum"),
     ],
@@ -308,9 +337,11 @@ def test_what_has_no_static_form_is_said(options, shape, reason):
         Stack([Classifier(spec, shape)], 10)
 
 
-def test_bonds_must_be_coded_to_be_read():
-    reason = why_not_stacked(ModelSpec(conv="ogb-gcn"), ShapeSpec(outputs=2, node_width=3))
-    assert reason == "conv 'ogb-gcn' needs molecules with coded bonds"
+@pytest.mark.parametrize("conv", ["ogb-gcn", "gine"])
+def test_bonds_must_be_coded_to_be_read(conv):
+    shape = ShapeSpec(outputs=2, node_width=3, edge_width=4)
+    reason = why_not_stacked(ModelSpec(conv=conv), shape)
+    assert reason == f"conv {conv!r} has a static form for edges of coded kinds alone"
 
 
 def test_gin_and_linear_do_not_mind_weighted_edges():

@@ -156,7 +156,7 @@ def test_a_group_is_no_larger_than_allowed():
 
 
 def test_what_has_no_static_form_or_no_kin_goes_alone(tmp_path):
-    foreign = [replace(spec, model=ModelSpec(pool="sagpool", width=8)) for spec in folds(2)]
+    foreign = [replace(spec, model=ModelSpec(pool="asap", width=8)) for spec in folds(2)]
     single = [replace(SPEC, model=ModelSpec(width=16))]
     assert group([*foreign, *single], 100, None) == ([], [*foreign, *single])
     specs = [*foreign, *folds(2)]

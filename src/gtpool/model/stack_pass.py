@@ -1,0 +1,262 @@
+"""A pass forwards through a stack of classifiers, as each of them does it alone."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, linear
+
+from gtpool.fixed import Bonds, FixedBatch, Links, Rows
+from gtpool.ops import static
+from gtpool.ops.dropout import next_key
+from gtpool.ops.noise import noise_of
+from gtpool.ops.steps import Chosen, plain
+from gtpool.pool.gtpool import GTPool
+from gtpool.pool.sagpool import SAGPool
+from gtpool.pool.topkpool import TopKPool
+
+if TYPE_CHECKING:
+    from gtpool.model.stack import Stack
+
+_PLAIN = plain()  # not at each call: a compiler cannot follow it
+
+
+class Pass:
+    """One pass forwards: the weights by name, and the number of the key that comes next."""
+
+    def __init__(self, stack: "Stack", key: Tensor | None) -> None:
+        sizes = [shape.numel() for shape in stack.shapes]
+        parts = zip(stack.names, stack.theta.split(sizes, 1), stack.shapes, strict=True)
+        self.weights = stack.fixed | {
+            name: part.view(stack.runs, *shape) for name, part, shape in parts
+        }
+        self.stack, self.key, self.drawn, self.steps = stack, key, 0, stack.steps
+
+    def logits(self, batch: FixedBatch) -> Tensor:
+        """Give the logits of all places for graphs, [RG, outputs]."""
+        stack, spec = self.stack, self.stack.spec
+        x, links = batch.x, batch.links
+        if stack.shape.node_categories:
+            table = self.weights["encoder.table.weight"]
+            x = self._multiply(x.to(table.dtype), table.mT)
+        reads: list[Tensor] = []
+        for level in range(spec.levels):
+            rows = batch.levels[level if stack.pools else 0]
+            x = self._convolve(level, x, links, rows, batch.bonds)
+            if not stack.pools:
+                continue
+            if spec.read_input and level == 0:
+                reads.append(self._read_out(x, rows))
+            after = batch.levels[level + 1]
+            x, chosen = self._pool(level, x, links, rows, after)
+            if level + 1 < spec.levels:
+                links = self.steps.follow(links, chosen)
+            reads.append(self._read_out(x, after))
+        if not stack.pools:
+            reads.append(self._read_out(x, batch.levels[0]))
+        h = torch.cat(reads, 1) if spec.combine == "cat" else sum(reads[1:], reads[0])
+        for number in (0, 3):
+            h = self._linear(f"head.{number}", h).relu()
+            h = self._dropout(h, spec.dropout)
+        logits = self._linear("head.6", h).unflatten(0, (stack.runs, -1))
+        scale, shift = (self.weights[name].unsqueeze(1) for name in ("scale", "shift"))
+        return (logits * scale + shift).flatten(0, 1)
+
+    def _convolve(
+        self, level: int, x: Tensor, links: Links, rows: Rows, bonds: Bonds | None
+    ) -> Tensor:
+        spec = self.stack.spec
+        outputs: list[Tensor] = []
+        scale = self._root_degrees(x, links, rows)
+        for number in range(spec.convs_per_level):
+            name, before = f"levels.{level}.{number}", x
+            if spec.conv in ("gin", "gine"):
+                x = self._sum_of_all(f"{name}.conv", x, links, bonds)
+                for layer in (0, 2):
+                    x = self._linear(f"{name}.conv.conv.nn.{layer}", x).relu()
+                x = self._batch_norm(f"{name}.conv.conv.nn.4", x, rows)
+            elif scale is None:
+                x = self._linear(f"{name}.conv.linear", x)
+            else:
+                x = self._pass_on(f"{name}.conv", x, scale, links, bonds)
+            if spec.norm == "batch":
+                x = self._batch_norm(f"{name}.norm", x, rows)
+            elif spec.norm == "layer":
+                x = self._layer_norm(f"{name}.norm", x)
+            x = x.relu()
+            if spec.residual and before.size(1) == x.size(1):
+                x = x + before
+            outputs.append(x)
+        return torch.cat(outputs, 1) if spec.jump else x
+
+    def _sum_of_all(self, name: str, x: Tensor, links: Links, bonds: Bonds | None) -> Tensor:
+        """Add to each row what its neighbours send, that of a GIN or, with bonds, of a GINE."""
+        if self.stack.spec.conv == "gin":
+            return self.steps.gin_sum(x, links)
+        table = self.weights[f"{name}.edges.table.weight"]
+        table = torch.cat([table, torch.zeros_like(table[:, :1])], 1)
+        all_count = (links.origin >= 0).to(x.dtype)
+        summed = self.steps.bond_sum(x, table, all_count, links, _known(bonds))
+        return summed - x.relu() + x  # of a row itself there is relu(x + 0) in the sum
+
+    def _root_degrees(self, x: Tensor, links: Links, rows: Rows) -> Tensor | None:
+        """Give d^(-1/2) of each row as the convolution counts it; None if it does not, [N]."""
+        if self.stack.spec.conv == "gcn":
+            return self.steps.root_degrees(links, rows, x)
+        if self.stack.spec.conv == "ogb-gcn":
+            return self.steps.root_out_degrees(links, self.stack.theta)
+        return None
+
+    def _pass_on(
+        self, name: str, x: Tensor, scale: Tensor, links: Links, bonds: Bonds | None
+    ) -> Tensor:
+        """Convolve by a matrix that degrees scale: that of a GCN, or OGB's."""
+        if self.stack.spec.conv == "gcn":
+            x = self._multiply(x, self.weights[f"{name}.conv.lin.weight"])
+            return self._add(self.steps.gcn_sum(x, scale, links), f"{name}.conv.bias")
+        table, root = (self.weights[f"{name}.{part}"] for part in ("bonds.table.weight", "root"))
+        table = torch.cat([table, root.unsqueeze(1)], 1)
+        x = self._linear(f"{name}.linear", x)
+        return self.steps.bond_sum(x, table, scale, links, _known(bonds))
+
+    def _pool(
+        self, level: int, x: Tensor, links: Links, rows: Rows, after: Rows
+    ) -> tuple[Tensor, Chosen]:
+        pool, name = self.stack.pools[level], f"pools.{level}"
+        if isinstance(pool, GTPool):
+            return self._attend_and_drop(pool, name, x, links, rows, after)
+        return self._drop_and_scale(pool, name, x, links, rows, after)
+
+    def _drop_and_scale(
+        self, pool: SAGPool | TopKPool, name: str, x: Tensor, links: Links, rows: Rows, after: Rows
+    ) -> tuple[Tensor, Chosen]:
+        """Pool as the ``forward`` of SAGPool and TopKPool does."""
+        if isinstance(pool, SAGPool):
+            value = self._multiply(x, self.weights[f"{name}.theta"].unsqueeze(1))
+            value = value.to(torch.promote_types(value.dtype, torch.float32))
+            scale = self.steps.root_degrees(links, rows, value)
+            raw = self._add(self.steps.gcn_sum(value, scale, links), f"{name}.bias")
+        else:
+            direction = self.weights[f"{name}.direction"].unsqueeze(1)
+            raw = self._multiply(x, direction)
+            raw = self._each(raw, torch.div, direction.norm(dim=2))
+        score = raw.tanh()
+        chosen = self.steps.choose(
+            (raw if pool.sampler == "topk" else score).detach().squeeze(1),
+            rows,
+            after,
+            sampler=pool.sampler,
+            order=pool.order,
+            longest=self.stack.longest,
+        )
+        scaled = self.steps.take(x, chosen) * self.steps.take(score, chosen)
+        return scaled.to(x.dtype), chosen
+
+    def _attend_and_drop(
+        self, pool: GTPool, name: str, x: Tensor, links: Links, rows: Rows, after: Rows
+    ) -> tuple[Tensor, Chosen]:
+        """Pool as ``GTPool.forward`` does, equation by equation."""
+        steps, longest = self.steps, self.stack.longest
+        weight = torch.cat(
+            [self.weights[f"{name}.{part}.weight"] for part in ("query", "key", "value")], 1
+        )
+        qkv = self._multiply(x, weight).unflatten(1, (3, pool.heads, -1))
+        theta_global, theta_local = (
+            self.weights[f"{name}.theta_{part}"] for part in ("global", "local")
+        )
+        here = steps is _PLAIN  # where the gradient of attention is that of all rows
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (here or pool.gate is not None)):
+            out, lse = steps.attend(qkv, rows, longest)  # (4)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and pool.gate is not None):
+            score = steps.scores(
+                qkv, out, lse, theta_global, theta_local, pool.lam, links, rows
+            )  # (5)-(7)
+        wheel = score.detach() if pool.temperature == 1 else score.detach() / pool.temperature
+        if pool.noise is not None:
+            wheel = wheel + noise_of(rows, self._next_key())
+        chosen = steps.choose(
+            wheel, rows, after, sampler=pool.chooser, order=pool.order, longest=longest
+        )  # (8)-(13)
+        pooled = steps.attended_rows(qkv, out, lse, chosen, rows, after).flatten(1)  # (14)
+        if pool.gate is not None:
+            pooled = pooled * steps.take(score.unsqueeze(1), chosen).tanh()
+        if pool.project is not None:
+            pooled = self._multiply(pooled, self.weights[f"{name}.project.weight"])
+        x = pooled + steps.take(x, chosen)  # (15)
+        h = self._linear(f"{name}.ffn.0", self._layer_norm(f"{name}.norm", x))
+        h = self._dropout(gelu(h), pool.dropout)
+        return self._linear(f"{name}.ffn.3", h) + x, chosen  # (16)
+
+    def _read_out(self, x: Tensor, rows: Rows) -> Tensor:
+        read_outs = {"mean": static.mean, "max": static.maximum, "sum": static.total}
+        return read_outs.get(self.stack.spec.readout, self.steps.mean_max)(x, rows)
+
+    def _dropout(self, x: Tensor, share: float) -> Tensor:
+        key = self._next_key(used=share > 0)
+        return x if key is None else self.steps.drop(x, share, key)
+
+    def _next_key(self, *, used: bool = True) -> Tensor | None:
+        """Count as ``set_keys`` does; give the key of what draws next, None where nothing does."""
+        number = self.drawn
+        self.drawn += 1
+        return None if self.key is None or not used else next_key(self.key, number)
+
+    def _multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Multiply the rows of each run with its matrix, [RN, I] and [R, O, I] -> [RN, O]."""
+        if self.stack.runs == 1:
+            return linear(x, weight.squeeze(0))
+        return torch.bmm(x.unflatten(0, (self.stack.runs, -1)), weight.mT).flatten(0, 1)
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        if self.stack.runs == 1:
+            return linear(x, weight.squeeze(0), bias.squeeze(0))
+        rows = x.unflatten(0, (self.stack.runs, -1))
+        return torch.baddbmm(bias.unsqueeze(1), rows, weight.mT).flatten(0, 1)
+
+    def _add(self, x: Tensor, name: str) -> Tensor:
+        """Add to the rows of each run its vector."""
+        return self._each(x, torch.add, self.weights[name])
+
+    def _each(
+        self, x: Tensor, combine: Callable[[Tensor, Tensor], Tensor], vector: Tensor
+    ) -> Tensor:
+        """Combine the rows of each run with its vector, [RN, D] and [R, D] -> [RN, D]."""
+        rows = x.unflatten(0, (self.stack.runs, -1))
+        return combine(rows, vector.unsqueeze(1)).flatten(0, 1)
+
+    def _layer_norm(self, name: str, x: Tensor) -> Tensor:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        if self.stack.runs == 1:
+            return layer_norm(x, x.shape[1:], weight.squeeze(0), bias.squeeze(0))
+        rows = layer_norm(x, x.shape[1:]).unflatten(0, (self.stack.runs, -1))
+        return torch.addcmul(bias.unsqueeze(1), rows, weight.unsqueeze(1)).flatten(0, 1)
+
+    def _batch_norm(self, name: str, x: Tensor, rows: Rows) -> Tensor:
+        """Normalise over the real rows of each run, as ``nn.BatchNorm1d`` does for one."""
+        weights, runs = self.weights, self.stack.runs
+        x = x.unflatten(0, (runs, -1)).to(weights[f"{name}.running_mean"].dtype)
+        real = (rows.batch < rows.size.numel()).to(x.dtype).view(runs, -1, 1)
+        if self.stack.training:
+            count = real.sum(1, keepdim=True).clamp(min=1)
+            mean = (x * real).sum(1, keepdim=True) / count
+            var = ((x - mean).square() * real).sum(1, keepdim=True) / count
+            with torch.no_grad():
+                seen = real.amax(1) * 0.1  # nothing is learned from a batch without graphs
+                unbiased = var * count / (count - 1).clamp(min=1)
+                for part, now in (("mean", mean), ("var", unbiased)):
+                    held = weights[f"{name}.running_{part}"]
+                    held.lerp_(now.squeeze(1), seen.expand_as(held))
+        else:
+            mean, var = (weights[f"{name}.running_{part}"].unsqueeze(1) for part in ("mean", "var"))
+        weight, bias = (weights[f"{name}.{part}"].unsqueeze(1) for part in ("weight", "bias"))
+        # Padding may be far from all real rows, where a small deviation makes it very large.
+        x = torch.where(real > 0, (x - mean) * (var + 1e-5).rsqrt() * weight + bias, 0.0)
+        return x.flatten(0, 1)
+
+
+def _known(bonds: Bonds | None) -> Bonds:
+    if bonds is None:
+        raise ValueError("the batch has no codes of edges: give Stock.of their edge_categories")
+    return bonds
