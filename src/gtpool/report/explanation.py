@@ -5,12 +5,12 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gtpool.report.diversity import TITLES, diversity_table, draw_diversity, judge_diversity
 from gtpool.report.molecule import Marks, draw_graph
 from gtpool.report.table import Table
+from gtpool.report.template import template
 from gtpool.study.store import write_whole
 
 # Values only: the page needs no torch, which the module does.
@@ -32,13 +32,7 @@ def write_explanation(
         found: What ``explain_source`` gave.
         notes: What a reader must know of how the figures came about.
     """
-    page = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    ).get_template("explanation.html.j2")
+    page = template(Path(__file__).with_name("explanation.html.j2"))
     diversity = found.diversity
     text = page.render(
         title=title,

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gtpool.report.cells import Row, rule_of, summary, titled
 from gtpool.report.plot import INK
 from gtpool.report.table import methods_table, rules_table, runs_table
+from gtpool.report.template import template
 from gtpool.study.store import write_whole
 
 
@@ -35,13 +35,7 @@ def write_report(
         sections: One for each method; with more than one, a table sets them side by side.
         notes: What a reader must know of how the figures came about.
     """
-    page = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    ).get_template("page.html.j2")
+    page = template(Path(__file__).with_name("page.html.j2"))
     several = {section.name: section.rows for section in sections}
     text = page.render(
         title=title,

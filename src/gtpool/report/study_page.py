@@ -5,24 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gtpool.report.cells import Row, reported
 from gtpool.report.site import inline
 from gtpool.report.study_content import Report
 from gtpool.report.study_parts import Part
+from gtpool.report.template import template
 
 
 def html(report: Report) -> str:
     """Write the page; the same report gives the same text."""
-    page = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    ).get_template("study.html.j2")
+    page = template(Path(__file__).with_name("study.html.j2"))
     parts = [_with_drawings(part) for part in report.parts]
     return page.render(title=report.title, parts=parts, rows=_stored(report))
 

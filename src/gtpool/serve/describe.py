@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from gtpool.report.template import template
 from gtpool.serve import messages
 
 _Json = dict[str, Any]
@@ -58,13 +58,7 @@ def describe(app: FastAPI) -> _Json:
 
 def docs_page(described: _Json) -> str:
     """Lay the description out as one HTML page."""
-    page = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    ).get_template("docs.html.j2")
+    page = template(Path(__file__).with_name("docs.html.j2"))
     operations = [
         {"path": path, "method": method.upper(), **operation}
         for path, methods in described["paths"].items()
