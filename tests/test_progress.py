@@ -46,10 +46,10 @@ def clock():
     return Clock()
 
 
-def watcher(clock, terminal=False):
+def watcher(clock, terminal=False, names=None):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=120, color_system=None)
-    return Progress(console, clock), file
+    return Progress(console, clock, names), file
 
 
 def epoch(number):
@@ -136,6 +136,18 @@ def test_methods_that_differ_in_an_option_have_lines_of_their_own(clock):
     progress, _ = watcher(clock)
     progress.begin([spec(0), spec(0, ratio=0.25), spec(0, ratio=1), spec(0, ratio=1.0)], [])
     assert progress.table().row_count == 4
+
+
+def test_runs_that_have_a_name_are_called_by_it(clock):
+    few = spec(0, ratio=0.25)
+    for terminal in (False, True):
+        progress, file = watcher(clock, terminal, {few.key: "ratio 0.25"})
+        with progress:
+            progress.begin([few, spec(0)], [])
+            progress.finished(row(few))
+            progress.finished(row(spec(0)))
+        assert "ratio 0.25" in file.getvalue()
+        assert "gtpool-v" in file.getvalue()
 
 
 def test_an_error_is_not_held_back(clock):

@@ -14,7 +14,7 @@ from gtpool.spec import RunSpec
 from gtpool.study.paper import STUDIES, find
 from gtpool.study.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
 from gtpool.study.recipe import recipe
-from gtpool.study.status import find_runs, known_rows, standings
+from gtpool.study.status import find_runs, known_rows, name_runs, standings
 from gtpool.study.store import Store, check_writable
 
 
@@ -82,6 +82,13 @@ def test_a_study_or_cell_that_is_not_there_is_named_with_those_that_are():
         find_runs(["mutag"], "dataset=MUTAGS", None)
     with pytest.raises(ValueError, match="--only is dataset=NAME"):
         find_runs(["mutag"], "seed=3", None)
+
+
+def test_runs_are_named_by_their_line():
+    names = name_runs(["table1", "ratio"], "dataset=PROTEINS", 1)
+    few, half = (find_runs(["ratio"], f"dataset=PROTEINS,pool={ratio}", 1) for ratio in (0.25, 0.5))
+    assert {names[run.key] for run in few} == {"ratio 0.25"}
+    assert {names[run.key] for run in half} == {"gtpool-v"}  # as table 1, of which it is a part
 
 
 def test_lines_with_commas_can_be_picked():

@@ -66,7 +66,7 @@ def run(  # noqa: PLR0917 - an option each
 ) -> None:
     """Do the runs that are missing; stopped, the same command goes on where it was."""
     from gtpool.study.shard import shard as part_of
-    from gtpool.study.status import find_runs, known_rows
+    from gtpool.study.status import find_runs, known_rows, name_runs
 
     wanted = find_runs(studies or (), only, seeds)
     wanted = wanted if shard is None else part_of(wanted, shard)
@@ -81,7 +81,7 @@ def run(  # noqa: PLR0917 - an option each
     from gtpool.study.run import run_many
     from gtpool.study.store import Store
 
-    with Progress() as watch:
+    with Progress(names=name_runs(studies or (), only, seeds)) as watch:
         rows = run_many(
             todo,
             Store(output_dir),

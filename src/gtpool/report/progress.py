@@ -1,6 +1,6 @@
 """How far many runs have come: a live table in a terminal, plain lines elsewhere; no torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from time import monotonic
@@ -35,13 +35,17 @@ class Progress:
     Args:
         console: Where to; the standard error if not given.
         clock: Seconds that go on.
+        names: What to call a run, by its key; the method of its network if not given.
     """
 
     def __init__(
-        self, console: Console | None = None, clock: Callable[[], float] = monotonic
+        self,
+        console: Console | None = None,
+        clock: Callable[[], float] = monotonic,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self.console = Console(stderr=True) if console is None else console
-        self.clock = clock
+        self.clock, self.names = clock, names or {}
         self.specs: list[RunSpec] = []
         self.rows: dict[str, _Row] = {}
         """What is finished, by key."""
@@ -99,7 +103,7 @@ class Progress:
         self.at.pop(row["key"], None)
         self.rows[row["key"]] = row
         spec = row["spec"]
-        name = f"{spec['data']['source']}, {method_name(spec['model'])}"
+        name = f"{spec['data']['source']}, {self._name(row['key'], spec['model'])}"
         place = f"seed {spec['seed']}, fold {spec['split']['fold'] + 1}"
         self._say(f"{name}, {place}: {_result(row)} ({self.summary()})")
         self._draw()
@@ -150,9 +154,16 @@ class Progress:
             mean = shown(fmean(row["test"] for row in done), done[0]["metric"]) if done else ""
             cells = (self._cell(runs.get(fold)) for fold in folds)
             table.add_row(
-                line.data.source, method_name(line.model.to_json()), str(line.seed), *cells, mean
+                line.data.source,
+                self._name(line.key, line.model.to_json()),
+                str(line.seed),
+                *cells,
+                mean,
             )
         return table
+
+    def _name(self, key: str, model: dict[str, Any]) -> str:
+        return self.names.get(key) or method_name(model)
 
     def _cell(self, spec: RunSpec | None) -> Text:
         if spec is None:

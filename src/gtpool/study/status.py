@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from gtpool.model import METHODS
 from gtpool.spec import RunSpec
 from gtpool.study.paper import Cell, find
 from gtpool.study.store import Row, read_rows
@@ -34,6 +35,16 @@ def find_runs(studies: Iterable[str], only: str | None, seeds: int | None) -> li
     """
     runs = (run for _, _, several in _cells(studies, only, seeds) for run in several)
     return list({run.key: run for run in runs}.values())
+
+
+def name_runs(studies: Iterable[str], only: str | None, seeds: int | None) -> dict[str, str]:
+    """Name the line of each run by its key: a method as such, a change with its study."""
+    names: dict[str, str] = {}
+    for study, cell, runs in _cells(studies, only, seeds):
+        name = cell.line if cell.line in METHODS else f"{study} {cell.line}"
+        for run in runs:
+            names.setdefault(run.key, name)
+    return names
 
 
 def known_rows(sources: Iterable[Path]) -> dict[str, Row]:
