@@ -27,6 +27,7 @@ MODELS = {
     "top-k": {"pool_options": {"sampler": "topk", "out_proj": True}},
     "gin": {"conv": "gin", "read_input": True, "readout": "sum"},
     "bonds": {"conv": "ogb-gcn", "convs_per_level": 2, "residual": True},
+    "gat": {"conv": "gat"},
     "gine": {"conv": "gine", "convs_per_level": 2},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2, "readout": "mean"},
     "sagpool": {"pool": "sagpool"},

@@ -145,9 +145,7 @@ def tune(
         str, typer.Option(help="Epochs of the short rounds; the whole protocol follows.")
     ] = "40,120",
     keep: Annotated[float, typer.Option(help="Share that each round lets go on.")] = 1 / 3,
-    convs: Annotated[
-        str, typer.Option(help="Convolutions to try; gat cannot train side by side.")
-    ] = "gcn,gin",
+    convs: Annotated[str, typer.Option(help="Convolutions to try.")] = "gcn,gin,gat",
     output_dir: Annotated[Path | None, typer.Option(help="(gtpool-runs/tune-DATASET)")] = None,
     jobs: Jobs = 1,
     together: Together = None,

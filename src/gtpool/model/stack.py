@@ -21,21 +21,21 @@ from gtpool.pool.topkpool import TopKPool
 from gtpool.spec import ModelSpec, ShapeSpec
 
 POOLS = ("gtpool", "gtpool-v", "sagpool", "topkpool", "none")
-CONVS = ("gcn", "gin", "ogb-gcn", "gine", "linear")
 READOUTS = ("mean", "max", "sum", "mean-max")
 
 
 def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
     """Say why a network has no static form; None if it has one."""
-    options, weighted = spec.pool_options, shape.edge_weighted and spec.conv == "gcn"
-    conv = f"conv {spec.conv!r}{' of weighted edges' if weighted else ''}"
+    options = spec.pool_options
     reasons = {
         f"pool {spec.pool!r} has no static form, {', '.join(POOLS)} have": spec.pool not in POOLS,
         "linear attention has no static form, exact attention has": (
             options.get("attention", "exact") != "exact"
         ),
         "only scores through tanh have a static form": options.get("act", "tanh") != "tanh",
-        f"{conv} has no static form, {', '.join(CONVS)} have": (spec.conv not in CONVS or weighted),
+        "conv 'gcn' of weighted edges has no static form": (
+            spec.conv == "gcn" and shape.edge_weighted
+        ),
         f"conv {spec.conv!r} has a static form for edges of coded kinds alone": (
             spec.conv in ("ogb-gcn", "gine") and not shape.edge_categories
         ),

@@ -11,6 +11,7 @@ from gtpool.fixed import Bonds, FixedBatch, Links, Rows
 from gtpool.ops import static
 from gtpool.ops.dropout import next_key
 from gtpool.ops.noise import noise_of
+from gtpool.ops.static_edges import gat_sum
 from gtpool.ops.steps import Chosen, plain
 from gtpool.pool.gtpool import GTPool
 from gtpool.pool.sagpool import SAGPool
@@ -71,15 +72,7 @@ class Pass:
         scale = self._root_degrees(x, links, rows)
         for number in range(spec.convs_per_level):
             name, before = f"levels.{level}.{number}", x
-            if spec.conv in ("gin", "gine"):
-                x = self._sum_of_all(f"{name}.conv", x, links, bonds)
-                for layer in (0, 2):
-                    x = self._linear(f"{name}.conv.conv.nn.{layer}", x).relu()
-                x = self._batch_norm(f"{name}.conv.conv.nn.4", x, rows)
-            elif scale is None:
-                x = self._linear(f"{name}.conv.linear", x)
-            else:
-                x = self._pass_on(f"{name}.conv", x, scale, links, bonds)
+            x = self._send(f"{name}.conv", x, scale, links, rows, bonds)
             if spec.norm == "batch":
                 x = self._batch_norm(f"{name}.norm", x, rows)
             elif spec.norm == "layer":
@@ -90,6 +83,27 @@ class Pass:
             outputs.append(x)
         return torch.cat(outputs, 1) if spec.jump else x
 
+    def _send(
+        self,
+        name: str,
+        x: Tensor,
+        scale: Tensor | None,
+        links: Links,
+        rows: Rows,
+        bonds: Bonds | None,
+    ) -> Tensor:
+        """Convolve once."""
+        if self.stack.spec.conv in ("gin", "gine"):
+            x = self._sum_of_all(name, x, links, bonds)
+            for layer in (0, 2):
+                x = self._linear(f"{name}.conv.nn.{layer}", x).relu()
+            return self._batch_norm(f"{name}.conv.nn.4", x, rows)
+        if self.stack.spec.conv == "gat":
+            return self._attend_neighbours(f"{name}.conv", x, links)
+        if scale is None:
+            return self._linear(f"{name}.linear", x)
+        return self._pass_on(name, x, scale, links, bonds)
+
     def _sum_of_all(self, name: str, x: Tensor, links: Links, bonds: Bonds | None) -> Tensor:
         """Add to each row what its neighbours send, that of a GIN or, with bonds, of a GINE."""
         if self.stack.spec.conv == "gin":
@@ -99,6 +113,16 @@ class Pass:
         all_count = (links.origin >= 0).to(x.dtype)
         summed = self.steps.bond_sum(x, table, all_count, links, _known(bonds))
         return summed - x.relu() + x  # of a row itself there is relu(x + 0) in the sum
+
+    def _attend_neighbours(self, name: str, x: Tensor, links: Links) -> Tensor:
+        """Convolve as a GAT; there is no kernel for it."""
+        x = self._multiply(x, self.weights[f"{name}.lin.weight"])
+        by_head = x.unflatten(1, self.weights[f"{name}.att_src"].shape[-2:])
+        sent, got = (
+            self._each(by_head, torch.mul, self.weights[f"{name}.att_{end}"].squeeze(1)).sum(2)
+            for end in ("src", "dst")
+        )
+        return self._add(gat_sum(by_head, sent, got, links).flatten(1), f"{name}.bias")
 
     def _root_degrees(self, x: Tensor, links: Links, rows: Rows) -> Tensor | None:
         """Give d^(-1/2) of each row as the convolution counts it; None if it does not, [N]."""
@@ -222,7 +246,7 @@ class Pass:
     def _each(
         self, x: Tensor, combine: Callable[[Tensor, Tensor], Tensor], vector: Tensor
     ) -> Tensor:
-        """Combine the rows of each run with its vector, [RN, D] and [R, D] -> [RN, D]."""
+        """Combine the rows of each run with its own, [RN, ...] and [R, ...] -> [RN, ...]."""
         rows = x.unflatten(0, (self.stack.runs, -1))
         return combine(rows, vector.unsqueeze(1)).flatten(0, 1)
 

@@ -2,8 +2,11 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from gtpool.fixed import Bonds, Links, Rows
+
+_SLOPE = 0.2  # of GAT's leaky ReLU
 
 
 def root_degrees(links: Links, rows: Rows, like: Tensor) -> Tensor:
@@ -55,6 +58,29 @@ def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
     passed = torch.where(counts.unsqueeze(1), passed, 0.0)  # NaN of another run may be among it
     own = (x.unflatten(0, (runs, -1)) + table[:, -1:]).relu().flatten(0, 1)
     return (own * scale.square().unsqueeze(1)).index_add(0, target, passed)
+
+
+def gat_sum(x: Tensor, sent: Tensor, got: Tensor, links: Links) -> Tensor:
+    """Average each row and its neighbours by attention, as PyG's ``GATConv`` does, [N, H, C].
+
+    Args:
+        x: Features of the rows by head, [N, H, C].
+        sent: What a row adds to the logits of the edges that leave it, [N, H].
+        got: What it adds to those that enter it, [N, H].
+        links: The edges; a listed loop does not count beside a row itself.
+    """
+    source, target, counts = ends(links, loops=False)
+    own = leaky_relu(sent + got, _SLOPE)
+    logit = leaky_relu(sent.index_select(0, source) + got.index_select(0, target), _SLOPE)
+    logit = logit.masked_fill(~counts.unsqueeze(1), -torch.inf)
+    top = own.detach().scatter_reduce(
+        0, target.unsqueeze(1).expand_as(logit), logit.detach(), "amax"
+    )
+    own, part = (own - top).exp(), (logit - top.index_select(0, target)).exp()
+    total = own.index_add(0, target, part)
+    passed = x.index_select(0, source) * part.unsqueeze(2)
+    out = (x * own.unsqueeze(2)).index_add(0, target, passed) / total.unsqueeze(2)
+    return torch.where((links.origin >= 0).view(-1, 1, 1), out, 0.0)
 
 
 def ends(links: Links, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
