@@ -16,6 +16,12 @@ SPECS = {
     "the paper's": {},
     "gated, by score": {"pool_options": {"gate": "tanh", "heads": 2, "order": "score"}},
     "gin, top-k": {"conv": "gin", "pool_options": {"sampler": "topk"}, "readout": "max"},
+    "sagpool": {"pool": "sagpool"},
+    "topkpool by rwsv, gat": {
+        "pool": "topkpool",
+        "pool_options": {"sampler": "rwsv"},
+        "conv": "gat",
+    },
     "flat": {"pool": "none", "levels": 1, "readout": "sum"},
 }
 
@@ -45,9 +51,10 @@ def test_a_program_that_was_saved_gives_the_logits_of_any_batch_that_fits(option
 
 
 @pytest.mark.slow
-def test_a_program_takes_the_codes_of_bonds():
+@pytest.mark.parametrize("conv", ["ogb-gcn", "gine"])
+def test_a_program_takes_the_codes_of_bonds(conv):
     data, index = molecules(30), torch.arange(20).view(2, 1, 10)
-    model = network(data, {"conv": "ogb-gcn"})
+    model = network(data, {"conv": conv})
     stock = Stock.of(data, model.shape.node_categories, model.shape.edge_categories)
     capacity = stock.capacity(index[:, 0], model.ratios)
     program = export_classifier(model, capacity, int(data.sizes.max())).module()

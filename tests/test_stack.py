@@ -346,10 +346,14 @@ def test_others_do_not_mind_weighted_edges():
         assert why_not_stacked(ModelSpec(conv=conv), shape) is None
 
 
-@pytest.mark.parametrize("pool_options", [{}, {"points": "random"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"pool_options": {"points": "random"}}, {"pool": "sagpool"}, {"conv": "gat"}],
+    ids=str,
+)
 @pytest.mark.parametrize("training", [True, False])
-def test_a_network_compiles_whole(pool_options, training, mutag):
-    options = {"levels": 1, "pool_options": pool_options}
+def test_a_network_compiles_whole(options, training, mutag):
+    options = {"levels": 1, **options}
     models, index = networks(options, shape_of(mutag)), drawn_index(mutag)
     batch, stack = gathered(mutag, index, models), Stack(models, 28).train(training)
     compiled = torch.compile(stack, fullgraph=True, backend="eager")
