@@ -104,12 +104,13 @@ def _published(result: Result) -> str:
 
 
 def _best(found: list[Result]) -> str:
-    """Give the baseline of the highest figure on the test parts."""
+    """Give the baseline of the highest figure on the test parts, and of how many."""
     known = [result for result in found if result.settled]
     if not known:
         return "missing"
     first = max(known, key=lambda result: result.percent or 0.0)
-    return f"{first.place.line} {_figure(first)}"
+    part = "" if len(known) == len(found) else f", of {len(known)} of {len(found)} that were run"
+    return f"{first.place.line} {_figure(first)}{part}"
 
 
 def _beside(result: Result) -> str:

@@ -232,7 +232,7 @@ STUDIES: dict[str, Study] = {
     ),
     "tuned": Study(
         "Tuned on validation parts",
-        "Each fold has the network that its own validation part chose among 36. Pooled validation "
+        "Each fold has the network that its own validation part chose among 33. Pooled validation "
         "chooses one network by the mean over folds, which has seen every test label once.",
         10,
         _tuned(),
