@@ -76,12 +76,29 @@ def test_the_papers_statistics_slip_where_the_notes_say():
 
 
 def test_a_study_or_cell_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(ValueError, match="no study 'table9'; there are table1, table2"):
-        find(["table9"])
-    with pytest.raises(ValueError, match="no dataset 'MUTAGS' in this study; it has 'MUTAG'"):
-        find_runs(["mutag"], "dataset=MUTAGS", None)
+    with pytest.raises(ValueError, match=r"no study 'xx' \(there are table1, table2"):
+        find(["xx"])
+    with pytest.raises(ValueError, match=r"no dataset 'xx' in this study \(it has 'MUTAG'\)"):
+        find_runs(["mutag"], "dataset=xx", None)
     with pytest.raises(ValueError, match="--only is dataset=NAME"):
         find_runs(["mutag"], "seed=3", None)
+
+
+@pytest.mark.parametrize(
+    ("studies", "only", "meant"),
+    [
+        (["table4"], None, "table3"),
+        (["table1"], "dataset=PROTEIN", "PROTEINS"),
+        (["table1"], "dataset=proteins", "PROTEINS"),
+        (["table1"], "pool=gtpoolv", "gtpool-v"),
+        ([], "dataset=PROTEIN", "PROTEINS"),
+        ([], "dataset=MUTAG,pool=gtpoolv", "gtpool-v"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_asked_back(studies, only, meant):
+    with pytest.raises(ValueError, match=f"; did you mean '{meant}'\\? \\(") as caught:
+        find_runs(studies, only, None)
+    assert str(caught.value).count("did you mean") == 1
 
 
 def test_runs_are_named_by_their_line():

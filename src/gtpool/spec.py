@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, is_dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
@@ -17,6 +18,18 @@ Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
 Precision = Literal["float32", "bf16"]
 SplitRule = Literal["auto", "fixed", "stratified", "scaffold", "random", "column"]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Ask for the nearest of the known names, as the end of a message; nothing if none is near.
+
+    Example:
+        >>> did_you_mean("proteins", ["PROTEINS", "MUTAG"])
+        "; did you mean 'PROTEINS'?"
+    """
+    cased = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), cased, 1)
+    return f"; did you mean {cased[near[0]]!r}?" if near else ""
 
 
 class _Spec:
@@ -38,9 +51,7 @@ class _Spec:
         types = _types(cls)
         for key in value:
             if key not in types:
-                near = get_close_matches(key, types, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                known = ", ".join(types)
+                hint, known = did_you_mean(key, types), ", ".join(types)
                 raise ValueError(f"unknown option {where}{key!r}{hint} (known: {known})")
         for part in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
             needed = part.default is MISSING and part.default_factory is MISSING

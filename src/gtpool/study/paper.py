@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from gtpool.model import METHODS
-from gtpool.spec import RunSpec
+from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.mutag import HYPOTHESES
 from gtpool.study.published import (
     DATASETS,
@@ -67,8 +67,8 @@ class Study(NamedTuple):
         """Give the cells of one dataset or line; a name that is not there is an error."""
         for what, name, known in (("dataset", dataset, self.datasets), ("pool", line, self.lines)):
             if name is not None and name not in known:
-                listed = ", ".join(map(repr, known))
-                raise ValueError(f"no {what} {name!r} in this study; it has {listed}")
+                hint, listed = did_you_mean(name, known), ", ".join(map(repr, known))
+                raise ValueError(f"no {what} {name!r} in this study{hint} (it has {listed})")
         return tuple(
             cell
             for cell in self.cells
@@ -81,7 +81,8 @@ def find(names: Iterable[str]) -> dict[str, Study]:
     wanted = tuple(names) or tuple(STUDIES)
     for name in wanted:
         if name not in STUDIES:
-            raise ValueError(f"no study {name!r}; there are {', '.join(STUDIES)}")
+            hint, listed = did_you_mean(name, STUDIES), ", ".join(STUDIES)
+            raise ValueError(f"no study {name!r}{hint} (there are {listed})")
     return {name: STUDIES[name] for name in wanted}
 
 

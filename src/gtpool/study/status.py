@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gtpool.model import METHODS
-from gtpool.spec import RunSpec
+from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.paper import Cell, find
 from gtpool.study.store import Row, read_rows
 
@@ -97,15 +97,22 @@ def _cells(
 ) -> Iterable[tuple[str, Cell, list[RunSpec]]]:
     chosen, named = _read(only), tuple(studies)
     dataset, line = chosen.get("dataset"), chosen.get("pool")
-    found = find(named)
+    found = every = find(named)
     if not named:  # of all studies, those that have it
         found = {
             name: study
-            for name, study in found.items()
+            for name, study in every.items()
             if dataset in (None, *study.datasets) and line in (None, *study.lines)
         }
     if not found:
-        raise ValueError(f"no study has {only}; `gtpool study status --cells` lists what there is")
+        datasets = [name for study in every.values() for name in study.datasets]
+        lines = [name for study in every.values() for name in study.lines]
+        asked = (dataset, datasets), (line, lines)
+        unknown = [(name, known) for name, known in asked if name and name not in known]
+        hint = "".join(did_you_mean(name, known) for name, known in unknown)
+        raise ValueError(
+            f"no study has {only}{hint} (`gtpool study status --cells` lists what there is)"
+        )
     for name, study in found.items():
         for cell in study.only(dataset=dataset, line=line):
             yield name, cell, cell.runs(study.seeds if seeds is None else seeds)
