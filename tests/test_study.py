@@ -6,7 +6,9 @@ import sys
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from gtpool.cli import app
 from gtpool.commands.plan import make_plan
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS, method_name
@@ -124,6 +126,48 @@ def test_status_counts_what_is_done_failed_and_missing_and_how_long_it_takes(tmp
     assert (found.wanted, found.done, found.failed, found.seconds) == (20, 4, 1, 32.0)
     (nothing,) = standings(["table1"], "dataset=MUTAG,pool=gcn", 2, {})
     assert (nothing.done, nothing.seconds) == (0, None)
+
+
+def test_the_pace_of_one_kind_of_device_is_told_from_the_other():
+    cell = "dataset=MUTAG,pool=gcn"
+    runs = find_runs(["table1"], cell, 2)
+    rows = {run.key: _row(run, device="cpu") for run in runs[:4]}
+    rows |= {run.key: _row(run, device="NVIDIA H200", seconds=0.5) for run in runs[4:8]}
+    for on, seconds in (("cpu", 24.0), ("gpu", 6.0), (None, 15.0)):
+        (found,) = standings(["table1"], cell, 2, rows, on=on)
+        assert (found.done, found.seconds) == (8, seconds)
+    (found,) = standings(["table1"], cell, 2, dict(list(rows.items())[:4]), on="gpu")
+    assert (found.done, found.seconds) == (4, None)
+    with pytest.raises(ValueError, match="runs are on cpu or gpu, got 'tpu'"):
+        standings(["table1"], cell, 2, rows, on="tpu")
+
+
+def test_status_says_which_runs_made_the_pace(tmp_path):
+    store, (one, two) = Store(tmp_path), find_runs(["table1"], "dataset=MUTAG,pool=gcn", 1)[:2]
+    store.put(_row(one, device="cpu"))
+    store.put(_row(two, device="NVIDIA H200", seconds=0.5))
+    words = ["study", "status", "table1", "--known", str(tmp_path), "--output-dir", "absent"]
+    pace = "at the pace of the runs so far:"
+    assert f"{pace} 1 on cpu, 1 on NVIDIA H200\n" in CliRunner().invoke(app, words).output
+    assert f"{pace} 1 on cpu\n" in CliRunner().invoke(app, [*words, "--on", "cpu"]).output
+    wrong = CliRunner().invoke(app, [*words, "--on", "tpu"])
+    assert wrong.exit_code == 2
+    assert "'cpu', 'gpu'" in wrong.output
+
+
+def test_a_run_ends_with_the_command_that_shows_its_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["study", "run", "tasks", "--only", "dataset=low-scores,pool=gcn", "--seeds", "1"]
+    for run in find_runs(words[2:3], words[4], 1):
+        Store(tmp_path / "results/runs").put(_row(run))
+        Store(tmp_path / "my rows").put(_row(run))
+    said = CliRunner().invoke(app, words).output
+    assert "; `gtpool report` shows them" in said
+    said = CliRunner().invoke(app, [*words, "--output-dir", "my rows"]).output
+    assert "0 runs done, rows in my rows; `gtpool report results/runs 'my rows'` shows" in said
+    (tmp_path / "empty").mkdir()
+    said = CliRunner().invoke(app, [*words, "--output-dir", "my rows", "--known", "empty"]).output
+    assert "10 runs done, rows in my rows; `gtpool report 'my rows'` shows them" in said
 
 
 def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):

@@ -1,7 +1,9 @@
 """`gtpool study`: the tables and figures of the paper, listed, run, counted and collected."""
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from shlex import join
+from typing import Annotated, Literal
 
 import typer
 
@@ -70,7 +72,9 @@ def run(  # noqa: PLR0917 - an option each
 
     wanted = find_runs(studies or (), only, seeds)
     wanted = wanted if shard is None else part_of(wanted, shard)
-    rows = known_rows(_evidence(known))
+    elsewhere = _evidence(known)
+    rows = known_rows(elsewhere)
+    sources = elsewhere if rows else []
     done = {key for key, row in rows.items() if row["status"] == "done"}
     todo = [spec for spec in wanted if spec.key not in done]
     known_already = len(wanted) - len(todo)
@@ -93,7 +97,8 @@ def run(  # noqa: PLR0917 - an option each
             watch=watch,
         )
     failed = [row for row in rows if row["status"] == "failed"]
-    typer.echo(f"{len(rows) - len(failed)} runs done, rows in {output_dir}; `gtpool report` shows")
+    shows = _reader([*sources, *existing(output_dir)])
+    typer.echo(f"{len(rows) - len(failed)} runs done, rows in {output_dir}; `{shows}` shows them")
     if failed:
         typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]['error']}", err=True, fg="red")
         raise typer.Exit(1)
@@ -107,20 +112,23 @@ def status(
     known: Known = None,
     output_dir: Folder = FOLDER,
     cells: Annotated[bool, typer.Option("--cells", help="A line for each cell.")] = False,
+    on: Annotated[
+        Literal["cpu", "gpu"] | None, typer.Option(help="Count the pace of runs there. (of all)")
+    ] = None,
 ) -> None:
     """Say what is done, what is missing, and how long that would take."""
     from gtpool.report.standing import standing_table
-    from gtpool.study.status import known_rows, standings
+    from gtpool.study.status import known_rows, ran_on, standings
 
     rows = known_rows([*_evidence(known), *existing(output_dir)])
-    found = standings(studies or (), only, seeds, rows)
+    found = standings(studies or (), only, seeds, rows, on=on)
     typer.echo(standing_table(found, by_cell=cells).terminal())
-    devices = sorted({row["device"] for row in rows.values()})
-    if devices:
-        typer.echo(
-            "time left: one run after the other, at the pace of the runs so far, on "
-            f"{' and '.join(devices)}"
-        )
+    devices = Counter(row["device"] for row in ran_on(rows.values(), on))
+    counts = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
+    if counts:
+        typer.echo(f"time left: one run after the other, at the pace of the runs so far: {counts}")
+    elif on is not None:
+        typer.echo(f"time left: not known, since no run was done on a {on}")
 
 
 @app.command()
@@ -181,6 +189,12 @@ def _whole(text: str) -> int:
 def existing(*paths: Path) -> list[Path]:
     """Leave out what is not there."""
     return [path for path in paths if path.exists()]
+
+
+def _reader(sources: list[Path]) -> str:
+    """Give the command that shows rows; it reads the usual places by itself."""
+    words = [] if sources == existing(EVIDENCE, FOLDER) else map(str, sources)
+    return join(("gtpool", "report", *words))
 
 
 def _evidence(known: list[Path] | None) -> list[Path]:

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.paper import Cell, find
 from gtpool.study.store import Row, read_rows
+
+Kind = Literal["cpu", "gpu"]
+"""Where a run was done."""
 
 
 class Standing(NamedTuple):
@@ -58,29 +61,48 @@ def known_rows(sources: Iterable[Path]) -> dict[str, Row]:
 
 
 def standings(
-    studies: Iterable[str], only: str | None, seeds: int | None, rows: Mapping[str, Row]
+    studies: Iterable[str],
+    only: str | None,
+    seeds: int | None,
+    rows: Mapping[str, Row],
+    *,
+    on: Kind | None = None,
 ) -> list[Standing]:
-    """Say of each cell how far it has come; the arguments are those of ``find_runs``."""
-    pace = _Pace(rows)
+    """Say of each cell how far it has come.
+
+    Args:
+        studies: As in ``find_runs``, and so the next two.
+        only: Which cells.
+        seeds: How many.
+        rows: What has run, by key.
+        on: Count the pace of runs there alone; by default of all.
+    """
+    pace = _Pace(ran_on(rows.values(), on))
     found: list[Standing] = []
     for name, cell, runs in _cells(studies, only, seeds):
         known = [rows[run.key] for run in runs if run.key in rows]
         done = [row for row in known if row["status"] == "done"]
-        left = pace.of(cell, done) if len(done) < len(runs) else 0.0
+        left = pace.of(cell, ran_on(done, on)) if len(done) < len(runs) else 0.0
         seconds = None if left is None else left * (len(runs) - len(done))
         counts = len(runs), len(done), len(known) - len(done)
         found.append(Standing(name, cell.line, cell.dataset, *counts, seconds))
     return found
 
 
-class _Pace:
-    """How long a run takes, from what has run."""
+def ran_on(rows: Iterable[Row], on: Kind | None) -> list[Row]:
+    """Give the rows of what was done on a CPU or on a GPU; None is on either."""
+    if on not in {None, *get_args(Kind)}:
+        raise ValueError(f"runs are on {' or '.join(get_args(Kind))}, got {on!r}")
+    done = [row for row in rows if row["status"] == "done"]
+    return [row for row in done if on is None or (row["device"] == "cpu") == (on == "cpu")]
 
-    def __init__(self, rows: Mapping[str, Row]) -> None:
+
+class _Pace:
+    """How long a run takes, from what was done."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
         self.by_dataset: dict[str, list[float]] = {}
-        for row in rows.values():
-            if row["status"] != "done":
-                continue
+        for row in rows:
             source = row["spec"]["data"]["source"]
             self.by_dataset.setdefault(source, []).append(row["seconds"])
 
