@@ -208,9 +208,17 @@ def test_two_rows_of_a_key_may_differ_in_time_and_machine_alone(tmp_path):
 )
 def test_two_rows_of_a_key_with_different_numbers_are_refused(tmp_path, name, value):
     one, two = fill(tmp_path / "one", ROW), fill(tmp_path / "two", {**ROW, name: value})
-    with pytest.raises(ValueError, match=rf"run abc .*/one and in .*/two, that differ in {name}"):
+    said = rf"in .*/one/runs/abc\.json and in .*/two/runs/abc\.json, that differ in {name}; keep"
+    with pytest.raises(ValueError, match=said):
         collect([one, two], tmp_path / "all.jsonl")
     assert not (tmp_path / "all.jsonl").exists()
+
+
+def test_two_rows_in_a_folder_of_files_are_named_by_file_and_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({**ROW, "key": "x"}) + "\n" + json.dumps(ROW))
+    (tmp_path / "b.jsonl").write_text(json.dumps({**ROW, "test": 0.6}))
+    with pytest.raises(ValueError, match=r"/a\.jsonl, line 2 and in .*/b\.jsonl, line 1, that"):
+        collect([tmp_path], tmp_path / "out" / "all.jsonl")
 
 
 @pytest.mark.parametrize("order", [1, -1])

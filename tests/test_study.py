@@ -180,6 +180,22 @@ def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):
     assert {key: row["status"] for key, row in rows.items()} == {one.key: "done", two.key: "done"}
 
 
+def test_done_rows_of_a_run_that_differ_are_told_and_the_first_counts(tmp_path):
+    runs = find_runs(["table1"], "dataset=MUTAG,pool=gcn", 1)[:3]
+    for run in runs:
+        Store(tmp_path / "one").put(_row(run, test=0.5, device="cpu"))
+    other = {"seconds": 1.0, "device": "NVIDIA H200"}
+    Store(tmp_path / "two").put(_row(runs[0], test=0.5, **other))
+    Store(tmp_path / "two").put(_row(runs[1], status="failed", test=None, **other))
+    sources = [tmp_path / "one", tmp_path / "two"]
+    assert len(known_rows(sources)) == 3  # other circumstances, or a failure, are no matter
+    Store(tmp_path / "two").put(_row(runs[2], test=0.75, **other))
+    key = runs[2].key
+    said = rf"differ: 1; .*/one/runs/{key}\.json, not .*/two/runs/{key}\.json; .* differ in test$"
+    with pytest.warns(UserWarning, match=said):
+        assert known_rows(sources)[key]["test"] == 0.5
+
+
 def test_studies_are_listed_without_torch():
     code = (
         "import sys, gtpool.study.paper, gtpool.study.status, gtpool.report.standing;"

@@ -1,5 +1,6 @@
 """What of the studies is done, what is missing, and how long that would take. No torch."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -8,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.paper import Cell, find
-from gtpool.study.store import Row, read_rows
+from gtpool.study.store import Row, differing, placed_rows
 
 Kind = Literal["cpu", "gpu"]
 """Where a run was done."""
@@ -51,12 +52,28 @@ def name_runs(studies: Iterable[str], only: str | None, seeds: int | None) -> di
 
 
 def known_rows(sources: Iterable[Path]) -> dict[str, Row]:
-    """Read rows by key; where a run has several, a done one counts, the first of equals."""
+    """Read rows by key; where a run has several, a done one counts, the first of equals.
+
+    Done rows of a run with different numbers give a warning.
+    """
     rows: dict[str, Row] = {}
+    places: dict[str, str] = {}
+    apart: dict[str, str] = {}
     for source in sources:
-        for row in read_rows(source):
-            if rows.get(row["key"], {}).get("status") != "done":
-                rows[row["key"]] = row
+        for row, place in placed_rows(source):
+            key, known = row["key"], rows.get(row["key"])
+            if known is None or known["status"] != "done":
+                rows[key], places[key] = row, place
+            elif row["status"] == "done" and (names := differing(row, known)):
+                apart.setdefault(
+                    key, f"{places[key]}, not {place}; they differ in {', '.join(names)}"
+                )
+    if apart:
+        warnings.warn(
+            f"runs with done rows that differ: {len(apart)}; the first row counts, such as "
+            f"{next(iter(apart.values()))}",
+            stacklevel=2,
+        )
     return rows
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -104,22 +104,37 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def read_rows(source: Path | str) -> list[Row]:
     """Read rows from a store, from a file that ``collect`` wrote, or a folder of such files."""
+    return [row for row, _ in placed_rows(source)]
+
+
+def placed_rows(source: Path | str) -> Iterator[tuple[Row, str]]:
+    """Read rows, each with the file and line where it stands."""
     path = Path(source)
     files = sorted(path.glob("*.jsonl")) if not (path / "runs").is_dir() else []
+    for file in files:
+        yield from placed_rows(file)
     if files:
-        return [row for file in files for row in read_rows(file)]
+        return
     if path.is_dir():
-        return Store(path).rows()
+        for row in Store(path).rows():
+            yield row, str(path / "runs" / f"{row['key']}.json")
+        return
     if not path.exists():
         raise FileNotFoundError(f"there is no store or file of rows at {path}")
-    rows: list[Row] = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            row = _parse(line)
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            row, place = _parse(line), f"{path}, line {number}"
             if row is None:
-                raise ValueError(f"{path}, line {number}: not the row of a run")
-            rows.append(row)
-    return rows
+                raise ValueError(f"{place}: not the row of a run")
+            yield row, place
+
+
+def differing(row: Row, other: Row) -> list[str]:
+    """Name what two rows of a run say differently, apart from time, memory and machine."""
+    apart = set[str]() if "curves" in row and "curves" in other else {"curves"}
+    # The key is the digest of the spec, which an older row may write without a later option.
+    names = sorted((row.keys() | other.keys()) - _CIRCUMSTANCES - apart - {"spec"})
+    return [name for name in names if row.get(name) != other.get(name)]
 
 
 def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) -> list[Row]:
@@ -133,16 +148,20 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
         out: The file to write.
         curves: Keep what each epoch gave, which is most of a row.
     """
-    kept: dict[str, tuple[Row, Path | str]] = {}
+    kept: dict[str, tuple[Row, str]] = {}
     for source in sources:
-        for row in read_rows(source):
-            other = kept.get(row["key"])
-            if other is None or (other[0]["status"] == "failed" and row["status"] == "done"):
-                kept[row["key"]] = row, source
-            elif row["status"] == other[0]["status"] == "done":
-                _refuse_difference(row, source, *other)
-                if "curves" not in other[0]:
-                    kept[row["key"]] = row, source
+        for row, place in placed_rows(source):
+            other, home = kept.get(row["key"], (None, ""))
+            if other is None or (other["status"] == "failed" and row["status"] == "done"):
+                kept[row["key"]] = row, place
+            elif row["status"] == other["status"] == "done":
+                if names := differing(row, other):
+                    raise ValueError(
+                        f"run {row['key']} has two rows, in {home} and in {place}, that differ in "
+                        f"{', '.join(names)}; keep one of the two"
+                    )
+                if "curves" not in other:
+                    kept[row["key"]] = row, place
     dropped = frozenset[str]() if curves else {"curves"}
     rows = [
         {name: value for name, value in kept[key][0].items() if name not in dropped}
@@ -177,18 +196,6 @@ def _parse(content: bytes | str) -> Row | None:
         return None
     sound = isinstance(row, dict) and "key" in row and row.get("status") in {"done", "failed"}
     return cast("Row", row) if sound else None
-
-
-def _refuse_difference(row: Row, source: Path | str, other: Row, home: Path | str) -> None:
-    apart = set[str]() if "curves" in row and "curves" in other else {"curves"}
-    # The key is the digest of the spec, which an older row may write without a later option.
-    names = sorted((row.keys() | other.keys()) - _CIRCUMSTANCES - apart - {"spec"})
-    differ = [name for name in names if row.get(name) != other.get(name)]
-    if differ:
-        raise ValueError(
-            f"run {row['key']} has two rows, in {home} and in {source}, that differ in "
-            f"{', '.join(differ)}; keep one of the two"
-        )
 
 
 def _sync_folder(folder: Path) -> None:
