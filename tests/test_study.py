@@ -165,6 +165,9 @@ def test_a_run_ends_with_the_command_that_shows_its_rows(tmp_path, monkeypatch):
     assert "; `gtpool report` shows them" in said
     said = CliRunner().invoke(app, [*words, "--output-dir", "my rows"]).output
     assert "0 runs done, rows in my rows; `gtpool report results/runs 'my rows'` shows" in said
+    (tmp_path / "t.json").write_text("{}")
+    said = CliRunner().invoke(app, [*words, "--choices", "t.json"]).output
+    assert "; `gtpool report --choices t.json` shows them" in said
     (tmp_path / "empty").mkdir()
     said = CliRunner().invoke(app, [*words, "--output-dir", "my rows", "--known", "empty"]).output
     assert "10 runs done, rows in my rows; `gtpool report 'my rows'` shows them" in said

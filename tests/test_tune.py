@@ -1,10 +1,17 @@
 """The choice of a network on validation parts."""
 
-import pytest
+import json
 
+import pytest
+from typer.testing import CliRunner
+
+from gtpool.cli import app
+from gtpool.commands.tuning import tell
+from gtpool.study.paper import find
 from gtpool.study.run import run_many
+from gtpool.study.status import find_runs
 from gtpool.study.store import Store
-from gtpool.study.tune import Budget, Tried, best, configured, draw, space_of, tune
+from gtpool.study.tune import Budget, Tried, Tuned, best, configured, draw, space_of, tune
 
 SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}
 MODEL = {"pool": "gtpool-v", "levels": 1}
@@ -103,6 +110,48 @@ def test_sets_that_pick_the_epoch_by_their_metric_are_tuned_by_it():
     found = tune("ogbg-molbbbp", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, ()))
     assert [one.loss for one in found.log[:2]] == [-0.7, -0.7]
     assert found.per_fold == ({"model.width": 4},)
+
+
+def test_a_search_ends_with_what_it_chose_beside_the_defaults():
+    options = draw(space_of("gtpool-v"), 1)[0]
+    other = {**options, "model.width": 64, "pool.gate": "tanh"}
+    lines = tell("MUTAG", MODEL, Tuned((options, other, other), other, (), ()))
+    assert lines == [
+        "pooled choice:   model.width 64, pool.gate tanh",
+        "folds chose:     2 different networks in 3 folds",
+    ]
+    (line, _) = tell("MUTAG", MODEL, Tuned((options,), options, (), ()))
+    assert line.endswith(" the defaults")
+
+
+def test_what_was_chosen_can_be_run_counted_and_reported(tmp_path):
+    options, path = {"model.width": 24, "train.lr": 1e-3}, tmp_path / "tuned.json"
+    choice = {"rounds": [5], "per_fold": [options] * 10, "pooled": {"model.width": 16}}
+    path.write_text(json.dumps({"gin": {"MUTAG": choice}}))
+    runs = find_runs(["tuned"], "pool=gin", 1, path)
+    assert {(run.model.conv, run.model.width, run.train.lr) for run in runs} == {("gin", 24, 1e-3)}
+    assert find(["tuned"], path)["tuned"].lines == ("gin", "gin, pooled validation")
+    known = ["--choices", str(path), "--output-dir", str(tmp_path / "none")]
+    said = CliRunner().invoke(app, ["study", "status", "tuned", *known, "--seeds", "1"]).output
+    assert "0 of 20" in said
+    Store(tmp_path / "rows").put(
+        {**_row(runs[0], 0.25), "key": runs[0].key, "metric": "accuracy", "other_rules": {}}
+        | {"split": {}, "seconds": 1.0, "device": "cpu", "commit": None, "versions": {}}
+        | {"finished": "", "epoch": 1, "error": None}
+    )
+    page = tmp_path / "report.md"
+    CliRunner().invoke(
+        app, ["report", str(tmp_path / "rows"), "--choices", str(path), "-o", str(page)]
+    )
+    assert "| gin | 75.00 (paper 81.39 ± 1.53, -6.39; ◐ 1 of 100 runs) |" in page.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"gin": {"MUTAG": {}}}', '{"xx": {"MUTAG": {}}}'])
+def test_a_file_that_holds_no_choices_is_named(tmp_path, text):
+    path = tmp_path / "tuned.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"tuned\.json is no tuned\.json of `gtpool study tune`: "):
+        find(["tuned"], path)
 
 
 @pytest.mark.usefixtures("data_dir")

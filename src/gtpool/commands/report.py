@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpool.commands.study import EVIDENCE, FOLDER, existing
+from gtpool.commands.study import EVIDENCE, FOLDER, Choices, existing
 
 if TYPE_CHECKING:
     from gtpool.report.study_parts import Part
@@ -28,6 +28,7 @@ def report(
             "-o", "--output", help="An .html, .md, .tex or .csv; several. (out/report.html)"
         ),
     ] = None,
+    choices: Choices = None,
     bench: Annotated[
         Path | None, typer.Option(help=f"Folder of the rows of `gtpool bench`. ({_BENCH})")
     ] = None,
@@ -35,7 +36,7 @@ def report(
     """Set what was run beside the paper: tables, ranks, tests, curves, claims, what is missing."""
     from gtpool.report import study_page, study_text
     from gtpool.report.study_content import make_report
-    from gtpool.study.paper import STUDIES
+    from gtpool.study.paper import find
     from gtpool.study.status import known_rows
     from gtpool.study.store import check_writable, write_whole
 
@@ -52,11 +53,11 @@ def report(
         check_writable(path.parent)
     if bench is not None and not bench.is_dir():
         raise ValueError(f"--bench is a folder of rows of `gtpool bench`, and {bench} is none")
-    known = known_rows(sources)
+    studies, known = find((), choices), known_rows(sources)
     if not known:
         where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
         raise ValueError(f"there are no rows in {where}; `gtpool study run` makes some")
-    made = make_report(known, STUDIES, more=_timings(bench or _BENCH))
+    made = make_report(known, studies, more=_timings(bench or _BENCH))
     for path in outputs:
         write_whole(path, writers[path.suffix](made).encode())
         typer.echo(f"report: {path}")

@@ -33,6 +33,10 @@ Known = Annotated[
     list[Path] | None,
     typer.Option(help=f"Rows that count as done: files, folders, stores. ({EVIDENCE})"),
 ]
+Choices = Annotated[
+    Path | None,
+    typer.Option(help="A tuned.json of `gtpool study tune`, for the study tuned. (ours)"),
+]
 Folder = Annotated[Path, typer.Option(help="The store of finished runs.")]
 
 
@@ -55,6 +59,7 @@ def run(  # noqa: PLR0917 - an option each
     only: Only = None,
     seeds: Seeds = None,
     known: Known = None,
+    choices: Choices = None,
     output_dir: Folder = FOLDER,
     jobs: Jobs = 1,
     together: Together = None,
@@ -70,7 +75,7 @@ def run(  # noqa: PLR0917 - an option each
     from gtpool.study.shard import shard as part_of
     from gtpool.study.status import find_runs, known_rows, name_runs
 
-    wanted = find_runs(studies or (), only, seeds)
+    wanted = find_runs(studies or (), only, seeds, choices)
     wanted = wanted if shard is None else part_of(wanted, shard)
     elsewhere = _evidence(known)
     rows = known_rows(elsewhere)
@@ -85,7 +90,7 @@ def run(  # noqa: PLR0917 - an option each
     from gtpool.study.run import run_many
     from gtpool.study.store import Store
 
-    with Progress(names=name_runs(studies or (), only, seeds)) as watch:
+    with Progress(names=name_runs(studies or (), only, seeds, choices)) as watch:
         rows = run_many(
             todo,
             Store(output_dir),
@@ -97,7 +102,7 @@ def run(  # noqa: PLR0917 - an option each
             watch=watch,
         )
     failed = [row for row in rows if row["status"] == "failed"]
-    shows = _reader([*sources, *existing(output_dir)])
+    shows = _reader([*sources, *existing(output_dir)], choices)
     typer.echo(f"{len(rows) - len(failed)} runs done, rows in {output_dir}; `{shows}` shows them")
     if failed:
         typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]['error']}", err=True, fg="red")
@@ -110,6 +115,7 @@ def status(
     only: Only = None,
     seeds: Seeds = None,
     known: Known = None,
+    choices: Choices = None,
     output_dir: Folder = FOLDER,
     cells: Annotated[bool, typer.Option("--cells", help="A line for each cell.")] = False,
     on: Annotated[
@@ -121,7 +127,7 @@ def status(
     from gtpool.study.status import known_rows, ran_on, standings
 
     rows = known_rows([*_evidence(known), *existing(output_dir)])
-    found = standings(studies or (), only, seeds, rows, on=on)
+    found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
     typer.echo(standing_table(found, by_cell=cells).terminal())
     devices = Counter(row["device"] for row in ran_on(rows.values(), on))
     counts = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
@@ -169,7 +175,7 @@ def tune(
 
     folder = output_dir or Path("gtpool-runs", f"tune-{dataset}")
     epochs = tuple(_whole(part) for part in rounds.split(",") if part)
-    written = tune_dataset(
+    lines = tune_dataset(
         dataset,
         pool,
         folder,
@@ -177,7 +183,7 @@ def tune(
         convs=tuple(convs.split(",")),
         running=(jobs, together, device, data_dir),
     )
-    typer.echo(f"choices and log: {written}")
+    typer.echo("\n".join(lines))
 
 
 def _whole(text: str) -> int:
@@ -191,10 +197,11 @@ def existing(*paths: Path) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def _reader(sources: list[Path]) -> str:
+def _reader(sources: list[Path], choices: Path | None) -> str:
     """Give the command that shows rows; it reads the usual places by itself."""
-    words = [] if sources == existing(EVIDENCE, FOLDER) else map(str, sources)
-    return join(("gtpool", "report", *words))
+    places = [] if sources == existing(EVIDENCE, FOLDER) else map(str, sources)
+    more = () if choices is None else ("--choices", str(choices))
+    return join(("gtpool", "report", *places, *more))
 
 
 def _evidence(known: list[Path] | None) -> list[Path]:

@@ -1,8 +1,11 @@
 """The job of `gtpool study tune`: search one dataset, and write what was chosen and why."""
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 from gtpool.data.registry import look_up
 from gtpool.model import METHODS
@@ -10,7 +13,7 @@ from gtpool.report.rounds import Rounds
 from gtpool.spec import ModelSpec
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
-from gtpool.study.tune import Budget, space_of, tune
+from gtpool.study.tune import Budget, Tuned, configured, space_of, tune
 
 
 def tune_dataset(
@@ -21,8 +24,8 @@ def tune_dataset(
     budget: tuple[int, tuple[int, ...], float],
     convs: tuple[str, ...],
     running: tuple[int, int | None, str, Path | None],
-) -> Path:
-    """Tune a method on a dataset and give the file that holds the choices.
+) -> list[str]:
+    """Tune a method on a dataset, write the choices, and say in lines what was chosen.
 
     Args:
         dataset: A name of the registry.
@@ -54,4 +57,23 @@ def tune_dataset(
     head = {"dataset": dataset, "method": method, "configs": tuned.configs}
     lines = [json.dumps(head), *(json.dumps(one) for one in tuned.log)]
     write_whole(folder / "log.jsonl", ("\n".join(lines) + "\n").encode())
-    return chosen
+    return [
+        *tell(dataset, model, tuned),
+        f"choices and log: {chosen}",
+        f"to run them:     gtpool study run tuned --choices {quote(str(chosen))}",
+    ]
+
+
+def tell(dataset: str, model: Mapping[str, Any], tuned: Tuned) -> list[str]:
+    """Say in lines what was chosen, as far as it differs from the defaults; no figure."""
+    plain = configured(dataset, model, {})
+    changed = [
+        f"{name} {value}"
+        for name, value in tuned.pooled.items()
+        if configured(dataset, model, {name: value}) != plain
+    ]
+    networks = {json.dumps(options, sort_keys=True) for options in tuned.per_fold}
+    return [
+        f"pooled choice:   {', '.join(changed) or 'the defaults'}",
+        f"folds chose:     {len(networks)} different networks in {len(tuned.per_fold)} folds",
+    ]

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gtpool.model import METHODS
@@ -76,14 +77,20 @@ class Study(NamedTuple):
         )
 
 
-def find(names: Iterable[str]) -> dict[str, Study]:
-    """Give studies by name; all of them if none is named."""
+def find(names: Iterable[str], choices: Path | None = None) -> dict[str, Study]:
+    """Give studies by name; all of them if none is named.
+
+    Args:
+        names: Keys of ``STUDIES``.
+        choices: The ``tuned.json`` of a search, whose networks "tuned" has in place of ours.
+    """
     wanted = tuple(names) or tuple(STUDIES)
     for name in wanted:
         if name not in STUDIES:
             hint, listed = did_you_mean(name, STUDIES), ", ".join(STUDIES)
             raise ValueError(f"no study {name!r}{hint} (there are {listed})")
-    return {name: STUDIES[name] for name in wanted}
+    studies = STUDIES if choices is None else STUDIES | {"tuned": _chosen(choices)}
+    return {name: studies[name] for name in wanted}
 
 
 def _table(
@@ -127,14 +134,24 @@ def _arms(
     )
 
 
-def _tuned() -> tuple[Cell, ...]:
+def _chosen(path: Path) -> Study:
+    """Read the study "tuned" from a file."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        cells = _tuned(text)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no tuned.json of `gtpool study tune`: {error!r}") from error
+    note = f"The choices of {path}. {_POOLED}"
+    return STUDIES["tuned"]._replace(note=note, cells=cells)
+
+
+def _tuned(text: str) -> tuple[Cell, ...]:
     """Lay out what ``gtpool study tune`` chose: a network for each fold, and one for all."""
-    chosen = json.loads(files("gtpool.study").joinpath("tuned.json").read_text(encoding="utf-8"))
     cells: list[Cell] = []
-    for method, datasets in chosen.items():
+    for method, datasets in json.loads(text).items():
         model = METHODS[method].model
         for dataset, choice in datasets.items():
-            published = TABLE_1[method][dataset]
+            published = TABLE_1.get(method, {}).get(dataset)
             runs = tuple(
                 configured(dataset, model, options)[fold]
                 for fold, options in enumerate(choice["per_fold"])
@@ -151,6 +168,10 @@ def _pool(**options: Any) -> _Options:  # noqa: ANN401 - values of pool_options
     return {"model": {"pool_options": options}}
 
 
+_POOLED = (
+    "Pooled validation chooses one network by the mean over folds, which has seen every test label "
+    "once."
+)
 _PLAIN: _Options = {}
 _TOPK = {"model": METHODS["gtpool-topk"].model}
 
@@ -233,10 +254,9 @@ STUDIES: dict[str, Study] = {
     ),
     "tuned": Study(
         "Tuned on validation parts",
-        "Each fold has the network that its own validation part chose among 33. Pooled validation "
-        "chooses one network by the mean over folds, which has seen every test label once.",
+        f"Each fold has the network that its own validation part chose among 33. {_POOLED}",
         10,
-        _tuned(),
+        _tuned(files("gtpool.study").joinpath("tuned.json").read_text(encoding="utf-8")),
     ),
     "ratio": Study(
         "Figure (a): share of nodes that stay",

@@ -29,22 +29,27 @@ class Standing(NamedTuple):
     cell, else of the same dataset, else of all; None where nothing has run."""
 
 
-def find_runs(studies: Iterable[str], only: str | None, seeds: int | None) -> list[RunSpec]:
+def find_runs(
+    studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None = None
+) -> list[RunSpec]:
     """List the runs of studies, each once.
 
     Args:
         studies: Names; all studies if there is none.
         only: Which cells, such as ``dataset=PROTEINS,pool=gtpool-v``.
         seeds: How many; by default as many as each study should have.
+        choices: What "tuned" has in place of our choices, a ``tuned.json``.
     """
-    runs = (run for _, _, several in _cells(studies, only, seeds) for run in several)
+    runs = (run for _, _, several in _cells(studies, only, seeds, choices) for run in several)
     return list({run.key: run for run in runs}.values())
 
 
-def name_runs(studies: Iterable[str], only: str | None, seeds: int | None) -> dict[str, str]:
+def name_runs(
+    studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None = None
+) -> dict[str, str]:
     """Name the line of each run by its key: a method as such, a change with its study."""
     names: dict[str, str] = {}
-    for study, cell, runs in _cells(studies, only, seeds):
+    for study, cell, runs in _cells(studies, only, seeds, choices):
         name = cell.line if cell.line in METHODS else f"{study} {cell.line}"
         for run in runs:
             names.setdefault(run.key, name)
@@ -83,6 +88,7 @@ def standings(
     seeds: int | None,
     rows: Mapping[str, Row],
     *,
+    choices: Path | None = None,
     on: Kind | None = None,
 ) -> list[Standing]:
     """Say of each cell how far it has come.
@@ -92,11 +98,12 @@ def standings(
         only: Which cells.
         seeds: How many.
         rows: What has run, by key.
+        choices: As in ``find_runs``.
         on: Count the pace of runs there alone; by default of all.
     """
     pace = _Pace(ran_on(rows.values(), on))
     found: list[Standing] = []
-    for name, cell, runs in _cells(studies, only, seeds):
+    for name, cell, runs in _cells(studies, only, seeds, choices):
         known = [rows[run.key] for run in runs if run.key in rows]
         done = [row for row in known if row["status"] == "done"]
         left = pace.of(cell, ran_on(done, on)) if len(done) < len(runs) else 0.0
@@ -132,11 +139,11 @@ class _Pace:
 
 
 def _cells(
-    studies: Iterable[str], only: str | None, seeds: int | None
+    studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None
 ) -> Iterable[tuple[str, Cell, list[RunSpec]]]:
     chosen, named = _read(only), tuple(studies)
     dataset, line = chosen.get("dataset"), chosen.get("pool")
-    found = every = find(named)
+    found = every = find(named, choices)
     if not named:  # of all studies, those that have it
         found = {
             name: study
