@@ -28,7 +28,7 @@ from gtpool.report.study_page import html
 from gtpool.report.study_parts import SLIP
 from gtpool.report.study_tables import dataset_part
 from gtpool.report.study_text import comma_separated, latex, markdown
-from gtpool.report.verdicts import Figures, above, average, beats, best_at, drop, gain
+from gtpool.report.verdicts import Figures, above, average, beats, best_at, drop, gain, hurts_more
 from gtpool.study.paper import STUDIES, Cell, Study, recipe
 from gtpool.study.published import STUDIED, TABLE_1, Published
 from gtpool.study.store import read_rows
@@ -312,6 +312,51 @@ def test_average_gains_take_the_better_sampler_of_each_dataset():
     assert verdict == (True, "the better of the two +1.00 (RWS +0.67, RWSV +0.33)")
     del lines["asap"]["PROTEINS"]
     assert average("asap", 0.84, ours("table2", **lines)).holds is None
+
+
+@pytest.mark.parametrize(
+    ("without_global", "without_local", "holds"),
+    [(70.0, 72.0, True), (76.0, 78.0, False), (75.0, 78.0, False), (72.0, 70.0, False)],
+)
+def test_a_loss_hurts_more_only_where_it_hurts(without_global, without_local, holds):
+    lines = {
+        "gtpool-v": dict.fromkeys(STUDIED, 75.0),
+        "no-global-score": dict.fromkeys(STUDIED, without_global),
+        "no-local-score": dict.fromkeys(STUDIED, without_local),
+    }
+    said = hurts_more("no-global-score", "no-local-score", ours("table3", **lines))
+    assert said.holds is holds
+    assert f"no-global-score {without_global - 75:+.2f}" in said.words
+    del lines["gtpool-v"]["PROTEINS"]
+    said = hurts_more("no-global-score", "no-local-score", ours("table3", **lines))
+    assert said.holds is (None if holds else False)
+
+
+def test_an_answer_that_rests_on_one_seed_says_on_which():
+    lines = {"a": {"x": 2.0, "y": 2.0}, "b": {"x": 1.0, "y": 3.0}}
+    single = {("s", "a", "x"), ("s", "b", "y"), ("t", "b", "x")}
+    known = Figures({"s": lines}, final=False, single=single)
+    both = beats("s", [("a", "b", "x"), ("a", "b", "y")], known)
+    assert both.holds is False
+    assert both.words.endswith("on y; of one seed: b on y")  # x decides nothing
+    assert beats("s", [("a", "b", "x")], known).words.endswith("; of one seed: a on x")
+    curve = best_at("s", ("a", "b"), ("b",), ("y",), known)
+    assert curve == (True, "y best at b (3.00); of one seed: b on y")
+    many = known._replace(single={("s", line, dataset) for line in "ab" for dataset in "xy"})
+    assert best_at("s", ("a", "b"), ("b",), ("x", "y"), many).words.endswith(
+        "; of one seed: a on x, a on y, b on x and 1 more"
+    )
+
+
+def test_claims_of_a_report_name_the_figures_of_one_seed():
+    places = [
+        Cell(ratio, "PROTEINS", recipe("PROTEINS", {"pool": "gtpool-v", "ratio": float(ratio)})[:2])
+        for ratio in ("0.5", "0.75")
+    ]
+    rows = rows_of(places[0], [[0.7, 0.8], [0.7, 0.8]]) | rows_of(places[1], [[0.7, 0.7]])
+    report = make_report(rows, {"ratio": study(*places, axis="μ")})
+    notes = [line[3].notes for line in part(report, "claims").sheets[0].lines]
+    assert ("PROTEINS -5.00; of one seed: 0.75 on PROTEINS",) in notes
 
 
 def test_the_best_value_of_a_parameter_and_the_drop():

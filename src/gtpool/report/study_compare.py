@@ -72,7 +72,14 @@ def paired_part(compared: Sequence[Result]) -> Part:
 
 def claims_part(found: Mapping[str, Sequence[Result]]) -> Part:
     """Hold what the paper says against its tables and ours."""
-    ours = Figures({name: figures(several) for name, several in found.items()}, final=False)
+    tables = {name: figures(several) for name, several in found.items()}
+    single = {
+        (name, result.place.line, result.place.dataset)
+        for name, several in found.items()
+        for result in several
+        if result.figure.spread == "folds"
+    }
+    ours = Figures(tables, final=False, single=single)
     lines = [
         (
             words(claim.where),

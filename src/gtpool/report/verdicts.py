@@ -1,6 +1,6 @@
 """Whether tables bear a sentence out: yes, no, or not to be told yet, with the numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from statistics import fmean
 from typing import NamedTuple
@@ -22,10 +22,20 @@ class Figures(NamedTuple):
     tables: Tables
     final: bool
     """Whether what is not there will not come either, as in a paper."""
+    single: Collection[tuple[str, str, str]] = ()
+    """Study, line and dataset of each figure that is of one seed."""
 
     def get(self, study: str, line: str, dataset: str) -> float | None:
         """Give a figure; None where there is none."""
         return self.tables.get(study, {}).get(line, {}).get(dataset)
+
+    def alone(self, study: str, places: Iterable[tuple[str, str]]) -> str:
+        """Name those figures, by line and dataset, that are of one seed; the end of a sentence."""
+        found = [
+            (line, dataset) for line, dataset in places if (study, line, dataset) in self.single
+        ]
+        names = [f"{line} on {_short(dataset)}" for line, dataset in dict.fromkeys(found)]
+        return f"; of one seed: {_first(names, ', ')}" if names else ""
 
 
 class Verdict(NamedTuple):
@@ -46,6 +56,7 @@ def gain(dataset: str, claimed: float, figures: Figures) -> Verdict:
     words = f"{best} {mine[best]:.2f}, {rival} {others[rival]:.2f}: {ahead:+.2f}"
     missing = 0 if figures.final else len(BASELINES) - len(others)
     words += f"; {missing} baselines are not run yet" if missing else ""
+    words += figures.alone("table1", [(best, dataset), (rival, dataset)])
     enough = ahead >= claimed - _ROUNDING
     # Another baseline can only lower the gain, the other of ours only raise it.
     open_ = missing if enough else not figures.final and len(mine) < len(OURS)
@@ -84,28 +95,27 @@ def beats(
     }
     if not known:
         return Verdict(None, "")
-    against = [
-        f"{first} {high:.2f}, {second} {low:.2f} on {_short(dataset)}"
-        for (first, second, dataset), (high, low) in known.items()
-        if high - low <= margin
-    ]
+    against = {place: both for place, both in known.items() if both[0] - both[1] <= margin}
     missing = 0 if figures.final else len(pairs) - len(known)
     words = f"{len(known) - len(against)} of {len(known)} comparisons hold"
     if against:
-        words += f", not {'; '.join(against[:3])}"
-        words += f" and {len(against) - 3} more" if len(against) > 3 else ""
+        told = [
+            f"{first} {high:.2f}, {second} {low:.2f} on {_short(dataset)}"
+            for (first, second, dataset), (high, low) in against.items()
+        ]
+        words += f", not {_first(told, '; ')}"
     else:
         words += f", by {min(high - low for high, low in known.values()):.2f} at least"
     words += f"; {missing} cannot be made yet" if missing else ""
+    decide = [(line, at) for *lines, at in against or known for line in lines]
+    words += figures.alone(study, decide)
     return Verdict(False if against else None if missing else True, words)
 
 
 def average(pooler: str, claimed: float, figures: Figures) -> Verdict:
     """Compare the mean gain of the better sampler over three datasets."""
-    lines = [
-        _known(figures, "table2", (pooler, f"{pooler}-rws", f"{pooler}-rwsv"), dataset)
-        for dataset in STUDIED
-    ]
+    names = (pooler, f"{pooler}-rws", f"{pooler}-rwsv")
+    lines = [_known(figures, "table2", names, dataset) for dataset in STUDIED]
     if any(len(line) < 3 for line in lines):
         return Verdict(None, "")
     gains = [
@@ -114,19 +124,23 @@ def average(pooler: str, claimed: float, figures: Figures) -> Verdict:
     mean = fmean(map(max, gains))
     alone = (fmean(gain[at] for gain in gains) for at in (0, 1))
     words = "the better of the two {:+.2f} (RWS {:+.2f}, RWSV {:+.2f})".format(mean, *alone)
+    words += figures.alone("table2", product(names, STUDIED))
     return Verdict(mean >= claimed - _ROUNDING, words)
 
 
 def hurts_more(first: str, second: str, figures: Figures) -> Verdict:
-    """Say whether GTPool-V loses more by the first change than by the second on each dataset."""
-    answer = beats("table3", [(second, first, dataset) for dataset in STUDIED], figures)
+    """Say whether GTPool-V loses by the first change, and more than by the second, everywhere."""
+    pairs = [*product((second, "gtpool-v"), (first,), STUDIED)]
     words: list[str] = []
+    told: list[str] = []
     for dataset in STUDIED:
         line = _known(figures, "table3", ("gtpool-v", first, second), dataset)
         if len(line) == 3:
+            told.append(dataset)
             lost = (f"{name} {line[name] - line['gtpool-v']:+.2f}" for name in (first, second))
             words.append(f"{_short(dataset)}: {', '.join(lost)}")
-    return Verdict(answer.holds, "; ".join(words))
+    alone = figures.alone("table3", product(("gtpool-v", first, second), told))
+    return Verdict(beats("table3", pairs, figures).holds, "; ".join(words) + alone)
 
 
 def best_at(
@@ -138,6 +152,7 @@ def best_at(
 ) -> Verdict:
     """Say whether the best value of a parameter is one of some, on each dataset."""
     words: list[str] = []
+    told: list[str] = []
     inside: list[bool | None] = []
     for dataset in datasets:
         curve = _known(figures, study, lines, dataset)
@@ -146,13 +161,15 @@ def best_at(
             continue
         best = max(curve, key=curve.__getitem__)
         inside.append(best in allowed)
+        told.append(dataset)
         words.append(f"{_short(dataset)} best at {best} ({curve[best]:.2f})")
-    return Verdict(_all(inside), "; ".join(words))
+    return Verdict(_all(inside), "; ".join(words) + figures.alone(study, product(lines, told)))
 
 
 def drop(figures: Figures) -> Verdict:
     """Say whether the figure drops by about 2 to 3 points from ratio .5 to .75."""
     words: list[str] = []
+    told: list[str] = []
     inside: list[bool | None] = []
     for dataset in ("PROTEINS", "ogbg-molbbbp"):
         curve = _known(figures, "ratio", ("0.5", "0.75"), dataset)
@@ -161,8 +178,10 @@ def drop(figures: Figures) -> Verdict:
             continue
         change = curve["0.75"] - curve["0.5"]
         inside.append(-3.5 <= change <= -1.5)
+        told.append(dataset)
         words.append(f"{_short(dataset)} {change:+.2f}")
-    return Verdict(_all(inside), "; ".join(words))
+    alone = figures.alone("ratio", product(("0.5", "0.75"), told))
+    return Verdict(_all(inside), "; ".join(words) + alone)
 
 
 def _all(parts: Sequence[bool | None]) -> bool | None:
@@ -173,6 +192,12 @@ def _all(parts: Sequence[bool | None]) -> bool | None:
 def _known(figures: Figures, study: str, lines: Sequence[str], dataset: str) -> dict[str, float]:
     found = ((line, figures.get(study, line, dataset)) for line in lines)
     return {line: value for line, value in found if value is not None}
+
+
+def _first(parts: Sequence[str], between: str) -> str:
+    """Join the first three, and count the others."""
+    more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+    return between.join(parts[:3]) + more
 
 
 def _short(dataset: str) -> str:
