@@ -510,6 +510,11 @@ def test_markdown_has_every_table(made):
     text = markdown(made)
     assert "| gin | 90.00 ± 0.00 (paper 81.39 ± 1.53, +8.61; ◐ 10 of 30 runs, ± folds) |" in text
     assert "optimistic: test" in text
+    assert (
+        "| where | claimed | published tables say | ours say |\n| --- | --- | --- | --- |" in text
+    )
+    assert "| method | average rank |\n| --- | ---: |" in text
+    assert "| method | MUTAG |\n| --- | ---: |" in text
     for title in ("Summary", "A table", "Average ranks", "Claims", "Datasets"):
         assert f"\n## {title}\n" in text
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
@@ -678,6 +683,9 @@ def test_tables_sort_by_click_and_by_key_with_missing_figures_last(visit):
     assert page.locator("#table1 th[aria-sort=ascending]").count() == 1
     heads.nth(0).click()
     assert column(page, 1) == sorted(column(page, 1))
+    page.locator("#table1 table >> nth=0 >> th").nth(3).click(position={"x": 2, "y": 2})
+    beside = [float(value.split()[0]) for value in column(page, 4)[:-1]]  # the words
+    assert beside == sorted(numbers, reverse=True)
 
 
 @pytest.mark.slow
@@ -693,6 +701,9 @@ def test_a_figure_leads_to_its_runs_and_back(visit):
     tests = [float(text) for text in runs.locator("tbody td:nth-child(4)").all_inner_texts()]
     shown = page.locator("#table1 a[href='#runs=table1/gtpool-v/PROTEINS']").first.inner_text()
     assert np.mean(tests) == pytest.approx(float(shown.split()[0]), abs=0.01)
+    behind = runs.locator(".wide").evaluate("box => getComputedStyle(box).backgroundImage")
+    grey = runs.evaluate("box => getComputedStyle(box).backgroundColor")
+    assert behind.startswith(f"linear-gradient(90deg, {grey} ")
     runs.get_by_role("button", name="test, %").click()
     ordered = [float(text) for text in runs.locator("tbody td:nth-child(4)").all_inner_texts()]
     assert ordered == sorted(tests, reverse=True)

@@ -47,7 +47,7 @@ def markdown(report: Report) -> str:
         lines += [""] if part.facts else []
         for sheet in part.sheets:
             lines += [sheet.caption, ""] if sheet.caption else []
-            lines += [_plain(sheet).markdown(), ""]
+            lines += [_plain(sheet).markdown(_text(sheet)), ""]
     return "\n".join(lines)
 
 
@@ -71,6 +71,12 @@ def comma_separated(report: Report) -> str:
 
 def _plain(sheet: Sheet) -> Table:
     return Table(sheet.heads, tuple(tuple(map(_joined, line)) for line in sheet.lines))
+
+
+def _text(sheet: Sheet) -> set[int]:
+    """Give the columns without a number."""
+    columns = enumerate(zip(*sheet.lines, strict=True))
+    return {at for at, cells in columns if all(cell.value is None for cell in cells)}
 
 
 def _joined(entry: Entry) -> str:

@@ -1,6 +1,6 @@
 """Tables as plain values, and how they are written for a terminal or in Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from gtpool.report.cells import Row, grid, shown, summary, titled
@@ -12,9 +12,9 @@ class Table(NamedTuple):
     heads: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
 
-    def markdown(self) -> str:
-        """Write a Markdown table; the first column is text, the others are numbers."""
-        rule = ("---", *("---:" for _ in self.heads[1:]))
+    def markdown(self, text: Collection[int] = (0,)) -> str:
+        """Write a Markdown table; columns of ``text`` stand left, those of numbers right."""
+        rule = tuple("---" if at in text else "---:" for at in range(len(self.heads)))
         cells = (self.heads, rule, *self.lines)
         return "\n".join(f"| {' | '.join(_escape(cell) for cell in line)} |" for line in cells)
 
