@@ -1,9 +1,11 @@
 """The paper's tables as data: which runs, the published numbers, and what is still missing."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -16,8 +18,11 @@ from gtpool.spec import RunSpec
 from gtpool.study.paper import STUDIES, find
 from gtpool.study.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
 from gtpool.study.recipe import recipe
+from gtpool.study.shard import shard
 from gtpool.study.status import find_runs, known_rows, name_runs, standings
 from gtpool.study.store import Store, check_writable
+
+_SMALL = "dataset=low-scores,pool=gin"
 
 
 def _row(spec: RunSpec, **changes):
@@ -171,6 +176,15 @@ def test_a_run_ends_with_the_command_that_shows_its_rows(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     said = CliRunner().invoke(app, [*words, "--output-dir", "my rows", "--known", "empty"]).output
     assert "10 runs done, rows in my rows; `gtpool report 'my rows'` shows them" in said
+
+
+def test_the_small_example_of_the_page_has_the_runs_that_it_shows():
+    folds = [run.split.fold for run in shard(find_runs(["tasks"], _SMALL, 1), "1/3")]
+    page = (Path(__file__).parent.parent / "docs/studies.md").read_text(encoding="utf-8")
+    assert f"study run tasks --only {_SMALL} --seeds 1 --shard 1/3 --known nothing" in page
+    assert re.findall(r"^low-scores, gin, seed 42, fold (\d+):", page, re.MULTILINE) == [
+        f"{fold + 1}" for fold in folds
+    ]
 
 
 def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):

@@ -118,7 +118,7 @@ def test_a_search_ends_with_what_it_chose_beside_the_defaults():
     lines = tell("MUTAG", MODEL, Tuned((options, other, other), other, (), ()))
     assert lines == [
         "pooled choice:   model.width 64, pool.gate tanh",
-        "folds chose:     2 different networks in 3 folds",
+        "folds chose:     2 networks in 3 folds",
     ]
     (line, _) = tell("MUTAG", MODEL, Tuned((options,), options, (), ()))
     assert line.endswith(" the defaults")

@@ -72,8 +72,8 @@ def tell(dataset: str, model: Mapping[str, Any], tuned: Tuned) -> list[str]:
         for name, value in tuned.pooled.items()
         if configured(dataset, model, {name: value}) != plain
     ]
-    networks = {json.dumps(options, sort_keys=True) for options in tuned.per_fold}
+    count = len({json.dumps(options, sort_keys=True) for options in tuned.per_fold})
     return [
         f"pooled choice:   {', '.join(changed) or 'the defaults'}",
-        f"folds chose:     {len(networks)} different networks in {len(tuned.per_fold)} folds",
+        f"folds chose:     {count} network{'s' * (count > 1)} in {len(tuned.per_fold)} folds",
     ]
