@@ -109,7 +109,7 @@ def _best(found: list[Result]) -> str:
     if not known:
         return "missing"
     first = max(known, key=lambda result: result.percent or 0.0)
-    part = "" if len(known) == len(found) else f", of {len(known)} of {len(found)} that were run"
+    part = "" if len(known) == len(found) else f", best of {len(known)} run ({len(found)} there are)"
     return f"{first.place.line} {_figure(first)}{part}"
 
 

@@ -187,6 +187,19 @@ def test_the_small_example_of_the_page_has_the_runs_that_it_shows():
     ]
 
 
+def test_the_time_of_a_cell_that_has_not_begun_goes_by_its_dataset_and_its_method():
+    def rows(line, dataset, seconds):
+        runs = find_runs(["table1"], f"dataset={dataset},pool={line}", 1)
+        return {run.key: _row(run, seconds=seconds) for run in runs}
+
+    slow = rows("gcn", "MUTAG", 1.0) | rows("asap", "MUTAG", 9.0)  # 5.0 on average
+    known = slow | rows("gcn", "PROTEINS", 10.0)
+    (asap,) = standings(["table1"], "dataset=PROTEINS,pool=asap", 1, known)
+    assert asap.seconds == pytest.approx(10 * 10.0 * 9.0 / 5.0)
+    (gin,) = standings(["table1"], "dataset=PROTEINS,pool=gin", 1, known)  # has run nowhere
+    assert gin.seconds == pytest.approx(10 * 10.0)
+
+
 def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):
     one, two = find_runs(["table1"], "dataset=MUTAG,pool=gcn", 1)[:2]
     (tmp_path / "rows").mkdir()

@@ -1,13 +1,14 @@
 """What of the studies is done, what is missing, and how long that would take. No torch."""
 
+import json
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple, get_args
 
-from gtpool.model import METHODS
-from gtpool.spec import RunSpec, did_you_mean
+from gtpool.model import METHODS, method_name
+from gtpool.spec import ModelSpec, RunSpec, did_you_mean
 from gtpool.study.paper import Cell, find
 from gtpool.study.store import Row, differing, placed_rows
 
@@ -26,7 +27,8 @@ class Standing(NamedTuple):
     failed: int
     seconds: float | None
     """How long what is missing would take one run after the other, by the mean of runs of the same
-    cell, else of the same dataset, else of all; None where nothing has run."""
+    cell; else by that of its dataset, or of all, and by how much longer than others its method
+    takes elsewhere; None where nothing has run."""
 
 
 def find_runs(
@@ -126,16 +128,30 @@ class _Pace:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.by_dataset: dict[str, list[float]] = {}
+        self.by_model: dict[str, dict[str, list[float]]] = {}
         for row in rows:
-            source = row["spec"]["data"]["source"]
+            source, model = row["spec"]["data"]["source"], json.dumps(row["spec"]["model"])
             self.by_dataset.setdefault(source, []).append(row["seconds"])
+            self.by_model.setdefault(model, {}).setdefault(source, []).append(row["seconds"])
 
     def of(self, cell: Cell, done: list[Row]) -> float | None:
         """Give the seconds of a run of this cell."""
+        if done:
+            return fmean(row["seconds"] for row in done)
         everything = [second for part in self.by_dataset.values() for second in part]
-        mine = [row["seconds"] for row in done]
-        seconds = mine or self.by_dataset.get(cell.dataset) or everything
-        return fmean(seconds) if seconds else None
+        here = self.by_dataset.get(cell.dataset) or everything
+        return fmean(here) * self._factor(cell.specs[0].model) if here else None
+
+    def _factor(self, model: ModelSpec) -> float:
+        """Say how many times a usual run of its dataset a run of this method takes elsewhere."""
+        method = method_name(model.to_json())
+        factors = [
+            fmean(seconds) / fmean(self.by_dataset[source])
+            for known, datasets in self.by_model.items()
+            if method_name(json.loads(known)) == method
+            for source, seconds in datasets.items()
+        ]
+        return fmean(factors) if factors else 1.0
 
 
 def _cells(
