@@ -109,7 +109,9 @@ def _best(found: list[Result]) -> str:
     if not known:
         return "missing"
     first = max(known, key=lambda result: result.percent or 0.0)
-    part = "" if len(known) == len(found) else f", best of {len(known)} run ({len(found)} there are)"
+    part = (
+        "" if len(known) == len(found) else f", best of {len(known)} run ({len(found)} there are)"
+    )
     return f"{first.place.line} {_figure(first)}{part}"
 
 
