@@ -19,7 +19,7 @@ from gtpool.study.paper import STUDIES, find
 from gtpool.study.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
 from gtpool.study.recipe import recipe
 from gtpool.study.shard import shard
-from gtpool.study.status import find_runs, known_rows, name_runs, standings
+from gtpool.study.status import find_runs, known_rows, named_runs, standings
 from gtpool.study.store import Store, check_writable
 
 _SMALL = "dataset=low-scores,pool=gin"
@@ -109,7 +109,8 @@ def test_a_name_that_is_nearly_right_is_asked_back(studies, only, meant):
 
 
 def test_runs_are_named_by_their_line():
-    names = name_runs(["table1", "ratio"], "dataset=PROTEINS", 1)
+    found = named_runs(["table1", "ratio"], "dataset=PROTEINS", 1)
+    names = {run.key: name for run, name in found}
     few, half = (find_runs(["ratio"], f"dataset=PROTEINS,pool={ratio}", 1) for ratio in (0.25, 0.5))
     assert {names[run.key] for run in few} == {"ratio 0.25"}
     assert {names[run.key] for run in half} == {"gtpool-v"}  # as table 1, of which it is a part

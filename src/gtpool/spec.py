@@ -27,9 +27,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("proteins", ["PROTEINS", "MUTAG"])
         "; did you mean 'PROTEINS'?"
     """
+    near = nearest(name, known)
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Give the known name that is nearest, whatever its case; None if none is near.
+
+    Example:
+        >>> nearest("mutagg", ["PROTEINS", "MUTAG"])
+        'MUTAG'
+    """
     cased = {one.lower(): one for one in known}
     near = get_close_matches(name.lower(), cased, 1)
-    return f"; did you mean {cased[near[0]]!r}?" if near else ""
+    return cased[near[0]] if near else None
 
 
 class _Spec:

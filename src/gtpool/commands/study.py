@@ -73,9 +73,10 @@ def run(  # noqa: PLR0917 - an option each
 ) -> None:
     """Do the runs that are missing; stopped, the same command goes on where it was."""
     from gtpool.study.shard import shard as part_of
-    from gtpool.study.status import find_runs, known_rows, name_runs
+    from gtpool.study.status import known_rows, named_runs
 
-    wanted = find_runs(studies or (), only, seeds, choices)
+    named = named_runs(studies or (), only, seeds, choices)
+    wanted = [spec for spec, _ in named]
     wanted = wanted if shard is None else part_of(wanted, shard)
     elsewhere = _evidence(known)
     rows = known_rows(elsewhere)
@@ -90,7 +91,7 @@ def run(  # noqa: PLR0917 - an option each
     from gtpool.study.run import run_many
     from gtpool.study.store import Store
 
-    with Progress(names=name_runs(studies or (), only, seeds, choices)) as watch:
+    with Progress(names={spec.key: name for spec, name in named}) as watch:
         rows = run_many(
             todo,
             Store(output_dir),

@@ -1,8 +1,9 @@
-"""The datasets that are known by name. Standard library only: listing them imports no torch."""
+"""The datasets that are known by name. No torch: listing them is quick."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
+
+from gtpool.spec import nearest
 
 _TU = "https://www.chrsmrrs.com/graphkerneldatasets"
 _TU_LICENCE = "none stated; public, cite Morris et al., TUDataset, 2020"
@@ -207,7 +208,6 @@ def look_up(name: str) -> Source:
     """
     if name in DATASETS:
         return DATASETS[name]
-    lowered = {known.lower(): known for known in DATASETS}
-    near = get_close_matches(name.lower(), lowered, 1)
-    hint = f"did you mean {lowered[near[0]]}? " if near else ""
+    near = nearest(name, DATASETS)
+    hint = "" if near is None else f"did you mean {near}? "
     raise ValueError(f"no dataset {name!r}; {hint}known are {', '.join(DATASETS)}")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from gtpool.data.delimited import read_records, unzipped_name
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import TASKS, Task
 from gtpool.data.targets import pack_targets
+from gtpool.spec import nearest
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
@@ -200,9 +200,8 @@ def _find(path: Path, header: list[str], name: str, option: str) -> int:
     """Give the place of a column; a name that is not there gets the nearest one as answer."""
     if name in header:
         return header.index(name)
-    lower = {column.lower(): column for column in header}
-    near = get_close_matches(name.lower(), lower, 1)
-    guess = f"did you mean {lower[near[0]]!r}? " if near else ""
+    near = nearest(name, header)
+    guess = "" if near is None else f"did you mean {near!r}? "
     raise ValueError(
         f"{path} has no column {name!r} for {option}; {guess}its columns are {_listed(header)}"
     )

@@ -42,20 +42,22 @@ def find_runs(
         seeds: How many; by default as many as each study should have.
         choices: What "tuned" has in place of our choices, a ``tuned.json``.
     """
-    runs = (run for _, _, several in _cells(studies, only, seeds, choices) for run in several)
-    return list({run.key: run for run in runs}.values())
+    return [run for run, _ in named_runs(studies, only, seeds, choices)]
 
 
-def name_runs(
+def named_runs(
     studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None = None
-) -> dict[str, str]:
-    """Name the line of each run by its key: a method as such, a change with its study."""
-    names: dict[str, str] = {}
+) -> list[tuple[RunSpec, str]]:
+    """List the runs of studies with the name of their line, by the arguments of ``find_runs``.
+
+    A method is named as such, a change with its study; a run of several lines has the first.
+    """
+    found: dict[str, tuple[RunSpec, str]] = {}
     for study, cell, runs in _cells(studies, only, seeds, choices):
         name = cell.line if cell.line in METHODS else f"{study} {cell.line}"
         for run in runs:
-            names.setdefault(run.key, name)
-    return names
+            found.setdefault(run.key, (run, name))
+    return list(found.values())
 
 
 def known_rows(sources: Iterable[Path]) -> dict[str, Row]:
