@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from gtpool.cli import app
 from gtpool.commands.tuning import tell
+from gtpool.model import METHODS
 from gtpool.study.paper import find
 from gtpool.study.run import run_many
 from gtpool.study.status import find_runs
@@ -29,13 +30,26 @@ def _row(spec, loss):
 
 
 def test_configurations_differ_start_with_the_paper_and_come_again_with_the_seed():
-    drawn = draw(space_of("gtpool-v"), 50, seed=3)
+    drawn = draw(space_of("MUTAG", MODEL), 50, seed=3)
     assert len({tuple(options.items()) for options in drawn}) == 50
     assert drawn[0]["model.conv"] == "gcn"
     assert drawn[0]["train.lr"] == 5e-4
-    assert drawn == draw(space_of("gtpool-v"), 50, seed=3)
+    assert drawn == draw(space_of("MUTAG", MODEL), 50, seed=3)
     plain, protocol = configured("MUTAG", {}, drawn[0]), configured("MUTAG", {}, {})
     assert plain == protocol
+
+
+@pytest.mark.parametrize("dataset", ["MUTAG", "ogbg-molbbbp", "ogbg-molhiv"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_search_starts_with_the_method_itself_and_keeps_what_makes_it(dataset, method):
+    model = METHODS[method].model
+    space = space_of(dataset, model)
+    first = draw(space, 1)[0]
+    assert configured(dataset, model, first) == configured(dataset, model, {})
+    fixed = {f"model.{option}" for option in ("conv", "levels") if option in model}
+    fixed |= {"model.readout"} if method in ("set2set", "sortpool", "gmt") else set()
+    assert not fixed & space.keys()
+    assert ("pool.gate" in space) == method.startswith("gtpool")
 
 
 def test_a_small_space_is_drawn_whole():
@@ -113,7 +127,7 @@ def test_sets_that_pick_the_epoch_by_their_metric_are_tuned_by_it():
 
 
 def test_a_search_ends_with_what_it_chose_beside_the_defaults():
-    options = draw(space_of("gtpool-v"), 1)[0]
+    options = draw(space_of("MUTAG", MODEL), 1)[0]
     other = {**options, "model.width": 64, "pool.gate": "tanh"}
     lines = tell("MUTAG", MODEL, Tuned((options, other, other), other, (), ()))
     assert lines == [

@@ -10,7 +10,6 @@ from typing import Any
 from gtpool.data.registry import look_up
 from gtpool.model import METHODS
 from gtpool.report.rounds import Rounds
-from gtpool.spec import ModelSpec
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
 from gtpool.study.tune import Budget, Tuned, configured, space_of, tune
@@ -39,8 +38,9 @@ def tune_dataset(
     if method not in METHODS:
         raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
     model, (jobs, together, device, data_dir) = METHODS[method].model, running
-    space = space_of(str(model.get("pool", ModelSpec().pool)))
-    space["model.conv"] = (str(model["conv"]),) if "conv" in model else convs
+    space = space_of(dataset, model)
+    if "model.conv" in space:
+        space["model.conv"] = convs
     do = partial(
         run_many,
         store=Store(folder),

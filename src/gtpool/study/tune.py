@@ -14,7 +14,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from gtpool.spec import ModelSpec, RunSpec
+from gtpool.spec import RunSpec
 from gtpool.study.recipe import recipe
 from gtpool.study.space import PAPER
 from gtpool.study.store import Row
@@ -32,8 +32,13 @@ NETWORK: dict[str, tuple[Any, ...]] = {
     "model.readout": ("mean-max", "sum", "mean"),
 }
 """What we add for any network."""
-POOLING: dict[str, tuple[Any, ...]] = {
+LEVELS: dict[str, tuple[Any, ...]] = {
+    "model.ratio": (0.5, 0.25, 0.75),
+    "model.levels": (3, 1, 2),
     "model.read_input": (False, True),
+}
+"""What we add where nodes are pooled; ratio and levels as the paper's figure has them."""
+GTPOOL: dict[str, tuple[Any, ...]] = {
     "pool.order": ("index", "score"),
     "pool.gate": (None, "tanh"),
     "pool.heads": (1, 4),
@@ -77,17 +82,42 @@ class Tuned(NamedTuple):
     log: tuple[Tried, ...]
 
 
-def space_of(pool: str) -> dict[str, tuple[Any, ...]]:
-    """Give the search space of a pooler, or of a network without one.
+def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Give the search space of a network on a dataset; what it has without a search comes first.
+
+    What makes a method what it is stays: a convolution that it names, its number of levels, a
+    read-out of its own. So does the batch of the protocol where it is none of the paper's.
+
+    Args:
+        dataset: A name of the registry.
+        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
 
     Example:
-        >>> "pool.gate" in space_of("gtpool-v"), "model.ratio" in space_of("none")
-        (True, False)
+        >>> space_of("ogbg-molhiv", {"pool": "sagpool"})["train.lr"]
+        (0.001, 0.0005, 0.0003)
+        >>> "model.conv" in space_of("MUTAG", {"pool": "none", "conv": "gin"})
+        False
     """
-    space = PAPER | NETWORK
-    if pool == "none":
-        return {name: choices for name, choices in space.items() if name != "model.ratio"}
-    return space | POOLING if pool.startswith("gtpool") else space
+    run = recipe(dataset, model)[0]
+    space: dict[str, tuple[Any, ...]] = {**PAPER, **NETWORK}
+    if run.model.pool == "none":
+        del space["model.ratio"]
+    else:
+        space |= LEVELS
+    if run.model.pool.startswith("gtpool"):
+        space |= GTPOOL
+    for option in model.keys() & {"conv", "levels"}:
+        space.pop(f"model.{option}", None)
+    ordered: dict[str, tuple[Any, ...]] = {}
+    for name, choices in space.items():
+        part, _, option = name.partition(".")
+        if part == "pool":
+            own = run.model.pool_options.get(option, choices[0])
+        else:
+            own = choices[0] if option == "conv" else getattr(getattr(run, part), option)
+        if own in choices:
+            ordered[name] = (own, *(choice for choice in choices if choice != own))
+    return ordered
 
 
 def draw(space: Mapping[str, Sequence[Any]], count: int, seed: int = 0) -> tuple[Options, ...]:
@@ -155,8 +185,7 @@ def tune(
     """
     if not 0 < budget.keep <= 1 or budget.configs < 1:
         raise ValueError(f"a round keeps a share above 0 and up to 1, got {budget.keep}")
-    pool = str(model.get("pool", ModelSpec().pool))
-    configs = draw(space_of(pool) if space is None else space, budget.configs, seed)
+    configs = draw(space or space_of(dataset, model), budget.configs, seed)
     specs = [configured(dataset, model, options) for options in configs]
     folds = range(len(specs[0]))
     every = list(range(len(configs)))
