@@ -1,14 +1,17 @@
 """Print the tables of README.md, docs/baselines.md and docs/findings.md, made from results/."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gtpool.report.study_cells import Result, results
-from gtpool.study.paper import STUDIES
+from gtpool.study.paper import STUDIES, find
 from gtpool.study.status import known_rows
 
-ROWS = known_rows([Path(__file__).parent.parent / "results" / "runs"])
+EVIDENCE = Path(__file__).parent.parent / "results"
+ROWS = known_rows([EVIDENCE / "runs"])
 TABLE = results("table1", STUDIES["table1"], ROWS)
 TUNED = results("tuned", STUDIES["tuned"], ROWS)
+FIRST = results("tuned", find(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS)
 COMPARED = ("MUTAG", "PROTEINS")
 OURS = ("gtpool", "gtpool-v")
 RULES = {
@@ -20,7 +23,17 @@ RULES = {
 PAGES = {
     "README.md": ("headline",),
     "docs/baselines.md": ("baselines",),
-    "docs/findings.md": ("rules", "mutag", "table2", "table3", "ablation", "features", "tasks"),
+    "docs/findings.md": (
+        "rules",
+        "mutag",
+        "table2",
+        "table3",
+        "ablation",
+        "features",
+        "tasks",
+        "tuned",
+        "rivals",
+    ),
 }
 
 
@@ -30,16 +43,12 @@ def headline() -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for dataset in STUDIES["table1"].datasets:
         cells = {result.place.line: result for result in TABLE if result.place.dataset == dataset}
-        tuned = [
-            result
-            for result in TUNED
-            if result.place.dataset == dataset and "pooled" not in result.place.line
-        ]
+        tuned = _at(TUNED, "gtpool-v", dataset)
         figures = (
             _figure(cells["gtpool"]),
             _figure(cells["gtpool-v"]),
             _published(cells["gtpool-v"]),
-            _figure(tuned[0]) if tuned else "–",
+            tuned,
             _best([cell for name, cell in cells.items() if name not in OURS]),
         )
         lines.append(f"| {dataset} | {' | '.join(figures)} |")
@@ -70,6 +79,31 @@ def rules() -> str:
     return "\n".join(lines)
 
 
+def tuned() -> str:
+    """Give GTPool-V before and after both searches, one line a dataset."""
+    heads = ("dataset", "paper", "untuned", "each fold's choice", "pooled validation", "1st search")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for result in TABLE:
+        if result.place.line == "gtpool-v":
+            dataset = result.place.dataset
+            chosen = _at(TUNED, "gtpool-v", dataset)
+            pooled = _at(TUNED, "gtpool-v, pooled validation", dataset)
+            figures = (_figure(result), chosen, pooled, _at(FIRST, "gtpool-v", dataset))
+            lines.append(f"| {dataset} | {_published(result)} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def rivals() -> str:
+    """Give the methods that were tuned on MUTAG, before and after."""
+    lines = ["| MUTAG | untuned | each fold's choice | pooled validation |", "|---" * 4 + "|"]
+    for line in STUDIES["tuned"].lines:
+        if "pooled" not in line:
+            lines_of = ((TABLE, line), (TUNED, line), (TUNED, f"{line}, pooled validation"))
+            figures = " | ".join(_at(found, name, "MUTAG") for found, name in lines_of)
+            lines.append(f"| {line} | {figures} |")
+    return "\n".join(lines)
+
+
 def study(name: str) -> str:
     """Give a study as it is, one line a network, with the published figures where there are any."""
     found = {
@@ -82,6 +116,12 @@ def study(name: str) -> str:
         cells = [found[line, dataset] for dataset in datasets]
         lines.append(f"| {line} | {' | '.join(map(_with_paper, cells))} |")
     return "\n".join(lines)
+
+
+def _at(found: Sequence[Result], line: str, dataset: str) -> str:
+    """Give the figure of a place; a dash where the study does not have it."""
+    here = [one for one in found if (one.place.line, one.place.dataset) == (line, dataset)]
+    return _figure(here[0]) if here else "–"
 
 
 def _with_paper(result: Result) -> str:
@@ -122,7 +162,13 @@ def _beside(result: Result) -> str:
     return f"{_figure(result)} | {_published(result)} | {shown}"
 
 
-MADE = {"headline": headline, "baselines": baselines, "rules": rules}
+MADE = {
+    "headline": headline,
+    "baselines": baselines,
+    "rules": rules,
+    "tuned": tuned,
+    "rivals": rivals,
+}
 
 
 def table(name: str) -> str:
