@@ -64,7 +64,7 @@ def drain(epochs):
 
 def beside(models, data, splits, spec, **options):
     seeds = SEEDS[: len(models)]
-    return drain(fit_many(models, data, splits, spec, seeds=seeds, **options))
+    return drain(fit_many(models, data, splits, [spec] * len(models), seeds=seeds, **options))
 
 
 def assert_like_fit(data, splits, spec, *, scaled=False, **options):
@@ -101,6 +101,19 @@ MODELS = {
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_runs_side_by_side_are_runs_alone(options, mutag):
     assert_like_fit(mutag, stratified_folds(mutag.y)[:3], SPEC, **options)
+
+
+def test_runs_of_different_rates_train_side_by_side(mutag):
+    rates = ((1e-3, 1e-4), (3e-2, 0.0), (1e-4, 5e-2))
+    specs = [replace(SPEC, lr=lr, weight_decay=decay) for lr, decay in rates]
+    splits = stratified_folds(mutag.y)[:3]
+    together, alone = (networks(mutag, 3) for _ in range(2))
+    _, outcomes = drain(fit_many(together, mutag, splits, specs, seeds=SEEDS))
+    for run, (outcome, one) in enumerate(zip(outcomes, alone, strict=True)):
+        _, wanted = drain(fit(one, mutag, splits[run], specs[run], seed=SEEDS[run]))
+        for name, part in outcome.state.items():
+            torch.testing.assert_close(part, wanted.state[name], rtol=1e-7, atol=1e-9)
+        assert outcome.best.number == wanted.best.number
 
 
 @pytest.mark.parametrize("options", [{"read_input": True}, {"norm": "batch", "pool": "none"}])
@@ -315,7 +328,7 @@ def test_a_test_graph_that_overflows_does_not_fail_the_run(mutag):
     x = mutag.x.clone()
     x[mutag.node_ptr[split.test[0]]] = 1e308
     data = replace(mutag, x=x)
-    _, (outcome,) = drain(fit_many(networks(data, 1), data, [split], SPEC, seeds=[0]))
+    _, (outcome,) = drain(fit_many(networks(data, 1), data, [split], [SPEC], seeds=[0]))
     assert isinstance(outcome, Outcome)
     assert math.isfinite(outcome.best.valid_loss)
 
@@ -325,7 +338,9 @@ def test_short_floats_train_every_norm(options):
     data = load("MUTAG")
     models = [model.float() for model in networks(data, **options)]
     spec = replace(SPEC, epochs=2, precision="bf16")
-    _, outcomes = drain(fit_many(models, data, stratified_folds(data.y)[:3], spec, seeds=SEEDS))
+    _, outcomes = drain(
+        fit_many(models, data, stratified_folds(data.y)[:3], [spec] * 3, seeds=SEEDS)
+    )
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
 
 
@@ -334,7 +349,7 @@ def test_short_floats_train_bonds():
     models = [model.float() for model in networks(data, conv="ogb-gcn")]
     spec = replace(SPEC, epochs=2, batch_size=8, precision="bf16")
     splits = [random_split(30, (0.6, 0.2, 0.2), seed) for seed in range(3)]
-    _, outcomes = drain(fit_many(models, data, splits, spec, seeds=SEEDS))
+    _, outcomes = drain(fit_many(models, data, splits, [spec] * 3, seeds=SEEDS))
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
 
 
@@ -355,5 +370,5 @@ def test_a_channel_without_deviation_leaves_a_gate_something_to_learn():
         torch.manual_seed(seed)
         models.append(Classifier(spec, shape_of(data)))
     recipe = TrainSpec(epochs=2, warmup=1, batch_size=64)
-    epochs = list(fit_many(models, data, [split] * 2, recipe, seeds=[42, 43]))
+    epochs = list(fit_many(models, data, [split] * 2, [recipe] * 2, seeds=[42, 43]))
     assert all(len(heard) == 2 for heard in epochs)

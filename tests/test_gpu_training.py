@@ -97,7 +97,7 @@ def test_a_whole_step_never_waits_for_the_host(conv):
     folds = stratified_folds(data.y)
     stock = stock_of(data.to("cuda"), models)
     stack = Stack([model.to("cuda") for model in models], int(data.sizes.max()))
-    program = Program(stack, stock, data.to("cuda"), folds[:2], SPEC)
+    program = Program(stack, stock, data.to("cuda"), folds[:2], [SPEC] * 2)
     program.order[0].copy_(torch.stack([fold.train[:32] for fold in folds[:2]]))
     stack.train()
     before = stack.theta.detach().clone()
@@ -131,7 +131,7 @@ def test_runs_side_by_side_have_the_curves_of_runs_alone(conv):
         alone.append(drain(fit(model.cuda(), gpu, fold, SPEC, seed=seed))[0])
     for model, state in zip(models, states, strict=True):
         model.load_state_dict(state)
-    beside, outcomes = drain(fit_many(models, gpu, folds, SPEC, seeds=[0, 1, 2]))
+    beside, outcomes = drain(fit_many(models, gpu, folds, [SPEC] * 3, seeds=[0, 1, 2]))
     assert len(outcomes) == 3
     for run in range(3):
         for epoch, several in zip(alone[run], beside, strict=True):
@@ -143,10 +143,10 @@ def test_a_batch_that_does_not_fit_is_trained_on_as_it_is():
     fold = stratified_folds(data.y)[0]
     stack = Stack([models[0].cuda()], int(data.sizes.max()))
     stock = Stock.of(data.to("cuda"))
-    program = Program(stack, stock, data.to("cuda"), [fold], SPEC)
+    program = Program(stack, stock, data.to("cuda"), [fold], [SPEC])
     small = replace_capacity(program)
     roomy = Stack([models[0]], int(data.sizes.max()))
-    usual = Program(roomy, stock, data.to("cuda"), [fold], SPEC)
+    usual = Program(roomy, stock, data.to("cuda"), [fold], [SPEC])
     batches = [list(fold.train.split(32))]
     torch.testing.assert_close(
         small.epoch(batches, [1]), usual.epoch(batches, [1]), atol=1e-4, rtol=1e-4

@@ -138,14 +138,16 @@ def test_a_watcher_hears_of_every_run(tmp_path):
         assert heard == [1, 2, 3]
 
 
-def test_runs_are_grouped_that_differ_in_fold_and_seed_alone():
+def test_runs_are_grouped_that_differ_in_fold_seed_and_rates_alone():
     specs = [replace(spec, seed=seed) for seed in (1, 2) for spec in folds(2)]
     wide = [replace(spec, model=ModelSpec(width=16, levels=1)) for spec in folds(2)]
-    slow = [replace(spec, train=replace(spec.train, lr=1e-4)) for spec in folds(2)]
+    specs += [replace(spec, train=replace(spec.train, lr=1e-4)) for spec in folds(2)]
+    specs += [replace(spec, train=replace(spec.train, weight_decay=0.1)) for spec in folds(2)]
+    brief = [replace(spec, train=replace(spec.train, epochs=2)) for spec in folds(2)]
     other = [replace(spec, split=replace(spec.split, seed=7)) for spec in folds(2)]
     raw = [replace(spec, data=replace(spec.data, standardize=False)) for spec in folds(2)]
-    groups, alone = group([*specs, *wide, *slow, *other, *raw], 100, None)
-    assert groups == [specs, wide, slow, other, raw]
+    groups, alone = group([*specs, *wide, *brief, *other, *raw], 100, None)
+    assert groups == [specs, wide, brief, other, raw]
     assert alone == []
 
 

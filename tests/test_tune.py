@@ -12,6 +12,7 @@ from gtpool.study.paper import find
 from gtpool.study.run import run_many
 from gtpool.study.status import find_runs
 from gtpool.study.store import Store
+from gtpool.study.together import group
 from gtpool.study.tune import Budget, Tried, Tuned, best, configured, draw, space_of, tune
 
 SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}
@@ -50,6 +51,16 @@ def test_a_search_starts_with_the_method_itself_and_keeps_what_makes_it(dataset,
     fixed |= {"model.readout"} if method in ("set2set", "sortpool", "gmt") else set()
     assert not fixed & space.keys()
     assert ("pool.gate" in space) == method.startswith("gtpool")
+
+
+def test_networks_are_drawn_with_several_rates_that_train_side_by_side():
+    drawn = draw(space_of("MUTAG", MODEL), 24)
+    networks = [{**options, "train.lr": 0, "train.weight_decay": 0} for options in drawn]
+    assert len({str(network) for network in networks}) == 8
+    runs = [run for options in drawn for run in configured("MUTAG", MODEL, options)]
+    groups, alone = group(runs, 100, None)
+    assert [len(together) for together in groups] == [30] * 8
+    assert not alone
 
 
 def test_a_small_space_is_drawn_whole():

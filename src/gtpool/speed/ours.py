@@ -40,7 +40,7 @@ def captured(
     train = torch.cat([index.cpu(), others[2:]])
     split = Split(train, others[:1], others[1:2], "bench", len(data))
     stock = Stock.of(data, model.shape.node_categories)
-    program = Program(Stack([model], int(data.sizes.max())), stock, data, [split], spec)
+    program = Program(Stack([model], int(data.sizes.max())), stock, data, [split], [spec])
     need = stock.capacity(index.cpu().unsqueeze(0), model.ratios)
     if not program.capacity.holds(need):
         raise ValueError(f"the batch needs {need}, more than the usual {program.capacity}")

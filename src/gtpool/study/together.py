@@ -12,7 +12,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import why_not_stacked
-from gtpool.spec import RunSpec
+from gtpool.spec import TU, RunSpec
 from gtpool.study.inputs import choose_split, load_data, shape_of
 from gtpool.study.row import blank, circumstances, numbers, opening
 from gtpool.study.store import Row, write_whole
@@ -25,7 +25,9 @@ from gtpool.train.fit import seeded
 def group(
     specs: Sequence[RunSpec], most: int, data_dir: Path | None
 ) -> tuple[list[list[RunSpec]], list[RunSpec]]:
-    """Divide runs into groups that differ in fold and seed alone, and those that go by themselves.
+    """Divide runs into groups that train side by side, and those that go by themselves.
+
+    Those of a group differ in fold, seed, learning rate and weight decay alone.
 
     Args:
         specs: The runs.
@@ -36,7 +38,8 @@ def group(
         return [], list(specs)
     kin: dict[RunSpec, list[RunSpec]] = {}
     for spec in specs:
-        alike = replace(spec, seed=0, split=replace(spec.split, fold=0))
+        train = replace(spec.train, lr=TU.lr, weight_decay=TU.weight_decay)
+        alike = replace(spec, seed=0, split=replace(spec.split, fold=0), train=train)
         kin.setdefault(alike, []).append(spec)
     groups: list[list[RunSpec]] = []
     alone: list[RunSpec] = []
@@ -58,7 +61,7 @@ def run_together(
     artifact: Callable[[str], Path] | None = None,
     on_epoch: Callable[[RunSpec, Epoch], None] | None = None,
 ) -> Iterator[Row]:
-    """Do runs that differ in fold and seed alone, all at once, and give each row as its run ends.
+    """Do runs of one network, all at once, and give each row as its run ends.
 
     Where the memory does not suffice for all, halves of them train one after the other.
 
@@ -132,7 +135,7 @@ def _fit_all(
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
 ) -> Iterator[_End]:
     """Train some of the runs to their ends; what fails but for memory, fails those that go on."""
-    train, scaled = specs[0].train, specs[0].data.standardize
+    scaled = specs[0].data.standardize
     parts = [splits[run] for run in runs]
     untested = unmeasurable(data, [split.test for split in parts], "test")
     ended: deque[tuple[int, Outcome | TrainingError]] = deque()
@@ -140,7 +143,7 @@ def _fit_all(
         [models[run] for run in runs],
         data,
         parts,
-        train,
+        [specs[run].train for run in runs],
         seeds=[specs[run].seed for run in runs],
         standardize=scaled,
         on_end=lambda place, outcome: ended.append((place, untested.get(place, outcome))),

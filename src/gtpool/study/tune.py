@@ -123,6 +123,9 @@ def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...
 def draw(space: Mapping[str, Sequence[Any]], count: int, seed: int = 0) -> tuple[Options, ...]:
     """Draw different configurations, the first choice of every option first.
 
+    Each network is drawn with up to three pairs of learning rate and weight decay, which cost next
+    to nothing: runs that differ in them alone train side by side.
+
     Args:
         space: The choices of each option.
         count: How many; all there are if they are fewer.
@@ -136,10 +139,22 @@ def draw(space: Mapping[str, Sequence[Any]], count: int, seed: int = 0) -> tuple
     if prod(map(len, space.values())) <= count:
         return tuple(dict(zip(names, values, strict=True)) for values in product(*space.values()))
     random = Random(seed)  # noqa: S311 - no secret
-    found = {tuple(choices[0] for choices in space.values()): None}
+    network = {name: choices[0] for name, choices in space.items()}
+    pairs = list(product(*(space.get(name, (None,)) for name in _RATES)))
+    several = pairs[:1] + random.sample(pairs[1:], min(2, len(pairs) - 1))
+    found: dict[tuple[Any, ...], None] = {}
     while len(found) < count:
-        found[tuple(random.choice(choices) for choices in space.values())] = None
-    return tuple(dict(zip(names, values, strict=True)) for values in found)
+        for pair in several:
+            own = network | {
+                name: rate for name, rate in zip(_RATES, pair, strict=True) if name in space
+            }
+            found[tuple(own.values())] = None
+        network = {name: random.choice(choices) for name, choices in space.items()}
+        several = random.sample(pairs, min(3, len(pairs)))
+    return tuple(dict(zip(names, values, strict=True)) for values in list(found)[:count])
+
+
+_RATES = ("train.lr", "train.weight_decay")
 
 
 def configured(dataset: str, model: Mapping[str, Any], options: Options) -> tuple[RunSpec, ...]:

@@ -1,5 +1,7 @@
 """Adam with decay and clipping for several runs, each with a norm and a count of its own."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -14,28 +16,35 @@ class Adam:
 
     Args:
         theta: The parameters, one row a run, [R, P].
-        spec: The recipe.
+        specs: The recipe of each run; they may differ in learning rate and weight decay.
     """
 
-    def __init__(self, theta: nn.Parameter, spec: TrainSpec) -> None:
-        self.theta, self.spec = theta, spec
+    def __init__(self, theta: nn.Parameter, specs: Sequence[TrainSpec]) -> None:
+        self.theta, self.clip = theta, specs[0].clip
         self.mean, self.square = (torch.zeros_like(theta).detach() for _ in range(2))
         self.count = theta.new_zeros(theta.size(0), 1).detach()
-        self.lr = torch.tensor(spec.lr, dtype=theta.dtype, device=theta.device)
+        self.decay = theta.new_tensor([[spec.weight_decay] for spec in specs])
+        self.peak = theta.new_tensor([[spec.lr] for spec in specs], dtype=torch.double)
+        self.lr = self.peak.to(theta.dtype, copy=True)
 
     def keep(self, rows: Tensor, theta: nn.Parameter) -> None:
         """Go on with some of the runs only."""
         self.theta = theta
-        self.mean, self.square, self.count = (
-            part.index_select(0, rows) for part in (self.mean, self.square, self.count)
+        self.mean, self.square, self.count, self.peak, self.decay, self.lr = (
+            part.index_select(0, rows)
+            for part in (self.mean, self.square, self.count, self.peak, self.decay, self.lr)
         )
+
+    def pace(self, rate: float) -> None:
+        """Set the learning rates to a share of the highest, in place."""
+        self.lr.copy_(self.peak * rate)
 
     @torch.no_grad()
     def update(self, grad: Tensor, busy: Tensor) -> None:
         """Take a step, in place; runs that are not ``busy`` [R] stay as they are."""
         norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
-        grad = grad * (self.spec.clip / (norm + _CLIP_EPSILON)).clamp(max=1)
-        grad = grad.add(self.theta, alpha=self.spec.weight_decay)
+        grad = grad * (self.clip / (norm + _CLIP_EPSILON)).clamp(max=1)
+        grad = grad.addcmul(self.theta, self.decay)
         share = busy.to(grad.dtype).unsqueeze(1)
         self.count += share
         self.mean.lerp_(grad, (1 - _FIRST) * share)

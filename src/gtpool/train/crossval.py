@@ -1,4 +1,4 @@
-"""Many runs of one spec at once on one device: folds and seeds as one program."""
+"""Many runs of one network at once on one device: folds, seeds and rates as one program."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -33,7 +33,7 @@ def fit_many(
     models: Sequence[Classifier],
     data: GraphDataset,
     splits: Sequence[Split],
-    spec: TrainSpec,
+    specs: Sequence[TrainSpec],
     *,
     seeds: Sequence[int],
     standardize: bool = False,
@@ -49,14 +49,14 @@ def fit_many(
             the chosen epoch.
         data: The graphs, not standardised.
         splits: Of each run.
-        spec: The recipe.
+        specs: The recipe of each run; they may differ in learning rate and weight decay.
         seeds: Of each run.
         standardize: Scale continuous features by each run's training part.
         on_end: Called with the number and the outcome of each run as soon as it is over, when its
             model has the weights of the chosen epoch.
     """
     with torch.cuda.device_of(data.x):  # where Triton launches and graphs are captured
-        runs = _Runs(models, data, splits, spec, seeds, standardize=standardize)
+        runs = _Runs(models, data, splits, specs, seeds, standardize=standardize)
         runs.end(on_end)
         runs.shrink()
     while runs.live:
@@ -77,21 +77,21 @@ class _Runs:
         models: Sequence[Classifier],
         data: GraphDataset,
         splits: Sequence[Split],
-        spec: TrainSpec,
+        specs: Sequence[TrainSpec],
         seeds: Sequence[int],
         *,
         standardize: bool,
     ) -> None:
-        self.models, self.splits, self.spec = models, splits, spec
+        self.models, self.splits, self.specs = models, splits, specs
         self.stack = Stack(models, int(data.sizes.max()))
         shape = models[0].shape
         bonds = shape.edge_categories if models[0].uses_edge_features else ()
         stock = Stock.of(data, shape.node_categories, bonds)
         units = _units(data, splits, self.stack.theta) if standardize else None
-        self.program = Program(self.stack, stock, data, splits, spec, units)
+        self.program = Program(self.stack, stock, data, splits, specs, units)
         self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.courses = [Course(spec, METRICS[data.schema.task]) for _ in models]
-        valids = [split.valid for split in splits] if spec.select == "metric" else []
+        self.courses = [Course(own, METRICS[data.schema.task]) for own in specs]
+        valids = [split.valid for split in splits] if specs[0].select == "metric" else []
         self.errors = unmeasurable(data, valids, "validation")
         self.live = list(range(len(models)))
         """The run in each place of the program."""
@@ -103,7 +103,7 @@ class _Runs:
     def epoch(self) -> dict[int, Epoch]:
         """Pass over the training parts once and look at the others."""
         start = time.perf_counter()
-        size = self.spec.batch_size
+        size = self.specs[0].batch_size
         batches = [shuffle(self.splits[run].train, size, self.randoms[run]) for run in self.live]
         losses = self.program.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.live])
         judged = self.program.measure().tolist()
@@ -116,7 +116,7 @@ class _Runs:
                 continue
             mine, number = batches[place], len(self.courses[run].epochs) + 1
             try:
-                train_loss = mean_loss(losses[: len(mine), place], mine, number, self.spec)
+                train_loss = mean_loss(losses[: len(mine), place], mine, number, self.specs[run])
                 loss, valid, test = judged[place]
                 epoch = Epoch(number, train_loss, loss, valid, test, seconds)
                 if self.courses[run].add(epoch):

@@ -117,7 +117,7 @@ def _fit_captured(
     model: Classifier, data: GraphDataset, split: Split, spec: TrainSpec, seed: int
 ) -> Generator[Epoch, None, Outcome]:
     """Train on a GPU by a captured step."""
-    runs = fit_many([model], data, [split], spec, seeds=[seed])
+    runs = fit_many([model], data, [split], [spec], seeds=[seed])
     while True:
         try:
             yield from next(runs).values()

@@ -36,14 +36,14 @@ class Units(NamedTuple):
 
 
 class Program:
-    """R runs of one spec that train side by side.
+    """R runs of one network that train side by side.
 
     Args:
         stack: The networks, on the device of ``stock``.
         stock: The graphs.
         data: The same graphs, for the task and the targets.
         splits: Of each run.
-        spec: The recipe.
+        specs: The recipe of each run; they may differ in learning rate and weight decay.
         units: By which continuous features are scaled; None where they are as they should be.
     """
 
@@ -53,12 +53,12 @@ class Program:
         stock: Stock,
         data: GraphDataset,
         splits: Sequence[Split],
-        spec: TrainSpec,
+        specs: Sequence[TrainSpec],
         units: Units | None = None,
     ) -> None:
-        self.stack, self.stock, self.spec, self.units = stack, stock, spec, units
+        self.stack, self.stock, self.spec, self.units = stack, stock, specs[0], units
         self.data, self.splits = data, list(splits)
-        self.adam = Adam(stack.theta, spec)
+        self.adam = Adam(stack.theta, specs)
         self.epochs = 0
         self._prepare()
 
@@ -85,7 +85,7 @@ class Program:
         self.order[:steps].copy_(order, non_blocking=True)
         self.seeds.copy_(torch.tensor(seeds), non_blocking=True)
         self.step.zero_()
-        self.adam.lr.fill_(self.spec.lr * rate(self.epochs, self.spec))
+        self.adam.pace(rate(self.epochs, self.spec))
         for graphs in order:
             need = self.stock.capacity(graphs, self.stack.ratios)
             if self.capacity.holds(need):
