@@ -254,7 +254,8 @@ STUDIES: dict[str, Study] = {
     ),
     "tuned": Study(
         "Tuned on validation parts",
-        f"Each fold has the network that its own validation part chose among 24. {_POOLED}",
+        "Each fold has the network that its own validation part chose among 24 (Synthie: 33). "
+        f"{_POOLED}",
         10,
         _tuned(files("gtpool.study").joinpath("tuned.json").read_text(encoding="utf-8")),
     ),
