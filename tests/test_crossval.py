@@ -13,6 +13,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.data.split import Split, random_split, stratified_folds
 from gtpool.data.synthetic import long_range
+from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
@@ -95,6 +96,9 @@ MODELS = {
     "gate": {"pool_options": {"gate": "tanh", "heads": 2}},
     "gin": {"conv": "gin", "levels": 1},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2},
+    "set2set": METHODS["set2set"].model,
+    "sortpool": METHODS["sortpool"].model,
+    "gmt": METHODS["gmt"].model,
 }
 
 
