@@ -324,8 +324,17 @@ def test_a_test_graph_that_overflows_does_not_fail_the_run(mutag):
     assert math.isfinite(outcome.best.valid_loss)
 
 
-@pytest.mark.parametrize("options", [{}, {"conv": "gin"}, {"norm": "batch"}], ids=str)
-def test_short_floats_train_every_norm(options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"conv": "gin"},
+        {"norm": "batch"},
+        *({"readout": readout} for readout in ("set2set", "sortpool", "gmt")),
+    ],
+    ids=str,
+)
+def test_short_floats_train_every_norm_and_read_out(options):
     data = load("MUTAG")
     models = [model.float() for model in networks(data, **options)]
     spec = replace(SPEC, epochs=2, precision="bf16")

@@ -48,7 +48,7 @@ def products(left: Tensor, right: Tensor, rows: Rows) -> Tensor:
         .transpose(1, 2)
         for part in (left, right)
     )
-    product = left.mT @ right  # [blocks, H, A, B]
+    product = (left.mT @ right).to(left.dtype)  # [blocks, H, A, B]; autocast shortens it
     graph = torch.searchsorted(past, torch.arange(blocks, device=past.device), right=True)
     return product.new_zeros(graphs + 1, *product.shape[1:]).index_add(0, graph, product)[:-1]
 
