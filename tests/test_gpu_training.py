@@ -9,6 +9,7 @@ from drawn import BONDS, bonded
 from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
 from gtpool.data.stock import Stock
+from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack
 from gtpool.ops.dropout import set_keys
@@ -32,6 +33,13 @@ MODELS = {
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2, "readout": "mean"},
     "sagpool": {"pool": "sagpool"},
     "topkpool by rwsv": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
+    "set2set": METHODS["set2set"].model,
+    "sortpool": METHODS["sortpool"].model,
+    "gmt": METHODS["gmt"].model,
+    "gmt, heads and layer norm": {
+        "readout": "gmt",
+        "readout_options": {"heads": 4, "layer_norm": True},
+    },
 }
 
 
@@ -90,10 +98,10 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
     assert max(errors) < stray
 
 
-@pytest.mark.parametrize("conv", ["gcn", "ogb-gcn"])
+@pytest.mark.parametrize("name", ["the paper's", "bonds", "set2set", "sortpool", "gmt"])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_whole_step_never_waits_for_the_host(conv):
-    data, models = networks({"conv": conv}, runs=2)
+def test_a_whole_step_never_waits_for_the_host(name):
+    data, models = networks(MODELS[name], runs=2)
     folds = stratified_folds(data.y)
     stock = stock_of(data.to("cuda"), models)
     stack = Stack([model.to("cuda") for model in models], int(data.sizes.max()))
@@ -121,9 +129,9 @@ def test_a_captured_run_has_the_curve_of_the_plain_one():
         assert got.valid_loss == pytest.approx(want.valid_loss, abs=2e-3)
 
 
-@pytest.mark.parametrize("conv", ["gcn", "ogb-gcn"])
-def test_runs_side_by_side_have_the_curves_of_runs_alone(conv):
-    data, models = networks({"conv": conv})
+@pytest.mark.parametrize("name", ["the paper's", "bonds", "set2set", "sortpool", "gmt"])
+def test_runs_side_by_side_have_the_curves_of_runs_alone(name):
+    data, models = networks(MODELS[name])
     folds, gpu = stratified_folds(data.y)[:3], data.to("cuda")
     states = [{name: part.clone() for name, part in model.state_dict().items()} for model in models]
     alone = []

@@ -21,7 +21,6 @@ from gtpool.pool.topkpool import TopKPool
 from gtpool.spec import ModelSpec, ShapeSpec
 
 POOLS = ("gtpool", "gtpool-v", "sagpool", "topkpool", "none")
-READOUTS = ("mean", "max", "sum", "mean-max")
 
 
 def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
@@ -38,9 +37,6 @@ def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
         ),
         f"conv {spec.conv!r} has a static form for edges of coded kinds alone": (
             spec.conv in ("ogb-gcn", "gine") and not shape.edge_categories
-        ),
-        f"readout {spec.readout!r} has no static form, {', '.join(READOUTS)} have": (
-            spec.readout not in READOUTS
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -63,6 +59,7 @@ class Stack(nn.Module):
         self.spec, self.shape, self.ratios = first.spec, first.shape, first.ratios
         self.runs, self.longest = len(models), longest
         self.pools = [cast("GTPool | SAGPool | TopKPool", pool) for pool in first.pools]
+        self.readouts = list(first.readouts)
         learned = {name for name, part in first.named_parameters() if part.requires_grad}
         states = [model.state_dict() for model in models]
         self.names = [name for name in states[0] if name in learned]
