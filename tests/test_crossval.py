@@ -95,6 +95,9 @@ MODELS = {
     "gate": {"pool_options": {"gate": "tanh", "heads": 2}},
     "gin": {"conv": "gin", "levels": 1},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2},
+    "mincutpool": {"pool": "mincutpool"},
+    "diffpool": {"pool": "diffpool"},
+    "structpool": {"pool": "structpool"},
 }
 
 
@@ -103,7 +106,9 @@ def test_runs_side_by_side_are_runs_alone(options, mutag):
     assert_like_fit(mutag, stratified_folds(mutag.y)[:3], SPEC, **options)
 
 
-@pytest.mark.parametrize("options", [{"read_input": True}, {"norm": "batch", "pool": "none"}])
+@pytest.mark.parametrize(
+    "options", [{"read_input": True}, {"norm": "batch", "pool": "none"}, {"pool": "diffpool"}]
+)
 def test_molecules_with_their_bonds_are_trained_side_by_side(options):
     data = molecules(60)
     splits = stratified_folds(data.y, folds=4)[:3]

@@ -23,6 +23,9 @@ SPECS = {
         "conv": "gat",
     },
     "flat": {"pool": "none", "levels": 1, "readout": "sum"},
+    "mincutpool": {"pool": "mincutpool"},
+    "diffpool": {"pool": "diffpool"},
+    "structpool": {"pool": "structpool"},
 }
 
 

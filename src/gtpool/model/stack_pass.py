@@ -1,7 +1,7 @@
 """A pass forwards through a stack of classifiers, as each of them does it alone."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -33,14 +33,23 @@ class Pass:
             name: part.view(stack.runs, *shape) for name, part, shape in parts
         }
         self.stack, self.key, self.drawn, self.steps = stack, key, 0, stack.steps
+        self.loss: Tensor | None = None
+        """After ``logits``, the auxiliary loss of each place, [RG], where the pooler has one."""
 
     def logits(self, batch: FixedBatch) -> Tensor:
         """Give the logits of all places for graphs, [RG, outputs]."""
+        return self._head(self._reads(batch))
+
+    def _encode(self, batch: FixedBatch) -> Tensor:
+        if not self.stack.shape.node_categories:
+            return batch.x
+        table = self.weights["encoder.table.weight"]
+        return self._multiply(batch.x.to(table.dtype), table.mT)
+
+    def _reads(self, batch: FixedBatch) -> list[Tensor]:
+        """Go through the levels, and give what is read out of them."""
         stack, spec = self.stack, self.stack.spec
-        x, links = batch.x, batch.links
-        if stack.shape.node_categories:
-            table = self.weights["encoder.table.weight"]
-            x = self._multiply(x.to(table.dtype), table.mT)
+        x, links = self._encode(batch), batch.links
         reads: list[Tensor] = []
         for level in range(spec.levels):
             rows = batch.levels[level if stack.pools else 0]
@@ -56,6 +65,10 @@ class Pass:
             reads.append(self._read_out(x, after))
         if not stack.pools:
             reads.append(self._read_out(x, batch.levels[0]))
+        return reads
+
+    def _head(self, reads: list[Tensor]) -> Tensor:
+        stack, spec = self.stack, self.stack.spec
         h = torch.cat(reads, 1) if spec.combine == "cat" else sum(reads[1:], reads[0])
         for number in (0, 3):
             h = self._linear(f"head.{number}", h).relu()
@@ -150,7 +163,8 @@ class Pass:
         pool, name = self.stack.pools[level], f"pools.{level}"
         if isinstance(pool, GTPool):
             return self._attend_and_drop(pool, name, x, links, rows, after)
-        return self._drop_and_scale(pool, name, x, links, rows, after)
+        drops = cast("SAGPool | TopKPool", pool)
+        return self._drop_and_scale(drops, name, x, links, rows, after)
 
     def _drop_and_scale(
         self, pool: SAGPool | TopKPool, name: str, x: Tensor, links: Links, rows: Rows, after: Rows
