@@ -161,10 +161,9 @@ class Pass:
         self, level: int, x: Tensor, links: Links, rows: Rows, after: Rows
     ) -> tuple[Tensor, Chosen]:
         pool, name = self.stack.pools[level], f"pools.{level}"
-        if isinstance(pool, GTPool):
-            return self._attend_and_drop(pool, name, x, links, rows, after)
-        drops = cast("SAGPool | TopKPool", pool)
-        return self._drop_and_scale(drops, name, x, links, rows, after)
+        if isinstance(pool, SAGPool | TopKPool):
+            return self._drop_and_scale(pool, name, x, links, rows, after)
+        return self._attend_and_drop(cast("GTPool", pool), name, x, links, rows, after)
 
     def _drop_and_scale(
         self, pool: SAGPool | TopKPool, name: str, x: Tensor, links: Links, rows: Rows, after: Rows
