@@ -13,6 +13,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.data.split import Split, random_split, stratified_folds
 from gtpool.data.synthetic import long_range
+from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
@@ -98,6 +99,9 @@ MODELS = {
     "mincutpool": {"pool": "mincutpool"},
     "diffpool": {"pool": "diffpool"},
     "structpool": {"pool": "structpool"},
+    "set2set": METHODS["set2set"].model,
+    "sortpool": METHODS["sortpool"].model,
+    "gmt": METHODS["gmt"].model,
 }
 
 
@@ -325,8 +329,17 @@ def test_a_test_graph_that_overflows_does_not_fail_the_run(mutag):
     assert math.isfinite(outcome.best.valid_loss)
 
 
-@pytest.mark.parametrize("options", [{}, {"conv": "gin"}, {"norm": "batch"}], ids=str)
-def test_short_floats_train_every_norm(options):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"conv": "gin"},
+        {"norm": "batch"},
+        *({"readout": readout} for readout in ("set2set", "sortpool", "gmt")),
+    ],
+    ids=str,
+)
+def test_short_floats_train_every_norm_and_read_out(options):
     data = load("MUTAG")
     models = [model.float() for model in networks(data, **options)]
     spec = replace(SPEC, epochs=2, precision="bf16")

@@ -7,6 +7,7 @@ from drawn import molecules
 from gtpool.data.sources import load
 from gtpool.data.stock import Stock
 from gtpool.fixed import Capacity
+from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.export import empty_batch, export_classifier, inputs_of
 from gtpool.spec import ModelSpec, ShapeSpec
@@ -26,6 +27,10 @@ SPECS = {
     "mincutpool": {"pool": "mincutpool"},
     "diffpool": {"pool": "diffpool"},
     "structpool": {"pool": "structpool"},
+    "set2set": METHODS["set2set"].model,
+    "sortpool": METHODS["sortpool"].model,
+    "gmt": METHODS["gmt"].model,
+    "gmt at each level": {"readout": "gmt"},
 }
 
 

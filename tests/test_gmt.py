@@ -252,3 +252,13 @@ def test_one_seed_has_no_keys():
 def test_wrong_options_are_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
         made(**options)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_autocast_gives_what_float32_gives(options):
+    module, graphs = made(dtype=torch.float32, **options), sample_batch(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = read(module, graphs)
+    found.float().sum().backward()
+    assert all(part.grad.isfinite().all() for part in module.parameters())
+    torch.testing.assert_close(found.float(), read(module, graphs), rtol=0.1, atol=0.1)

@@ -9,6 +9,7 @@ from drawn import BONDS, bonded
 from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
 from gtpool.data.stock import Stock
+from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack
 from gtpool.model.stack_merge import MERGES
@@ -36,6 +37,13 @@ MODELS = {
     "mincutpool": {"pool": "mincutpool"},
     "diffpool": {"pool": "diffpool", "conv": "ogb-gcn", "read_input": True},
     "structpool": {"pool": "structpool", "levels": 2},
+    "set2set": METHODS["set2set"].model,
+    "sortpool": METHODS["sortpool"].model,
+    "gmt": METHODS["gmt"].model,
+    "gmt, heads and layer norm": {
+        "readout": "gmt",
+        "readout_options": {"heads": 4, "layer_norm": True},
+    },
 }
 
 
@@ -94,7 +102,7 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
         assert error < 1e-3
 
 
-@pytest.mark.parametrize("name", ["the paper's", "bonds", *MERGES])
+@pytest.mark.parametrize("name", ["the paper's", "bonds", "set2set", "sortpool", "gmt", *MERGES])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_whole_step_never_waits_for_the_host(name):
     data, models = networks(MODELS[name], runs=2)
@@ -126,7 +134,9 @@ def test_a_captured_run_has_the_curve_of_the_plain_one(name):
         assert got.valid_loss == pytest.approx(want.valid_loss, abs=2e-3)
 
 
-@pytest.mark.parametrize("name", ["the paper's", "bonds", "mincutpool", "diffpool"])
+@pytest.mark.parametrize(
+    "name", ["the paper's", "bonds", "set2set", "sortpool", "gmt", "mincutpool", "diffpool"]
+)
 def test_runs_side_by_side_have_the_curves_of_runs_alone(name):
     data, models = networks(MODELS[name])
     folds, gpu = stratified_folds(data.y)[:3], data.to("cuda")

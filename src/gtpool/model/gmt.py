@@ -163,7 +163,8 @@ class _Block(nn.Module):
             return torch.ones_like(value[..., :1]), value
         key = self._split(self.key(x, *edge_index))
         logits = key @ self._split(query).mT * query.size(-1) ** -0.5
-        return logits.softmax(-1), value
+        share = logits.softmax(-1)
+        return share, value.to(share.dtype)  # which autocast makes float32
 
     def forward(self, query: Tensor, attended: Tensor) -> Tensor:
         """Add to mapped queries what they attended to, then what the row-wise network makes."""

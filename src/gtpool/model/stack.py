@@ -19,7 +19,6 @@ from gtpool.pool.gtpool import GTPool
 from gtpool.spec import ModelSpec, ShapeSpec
 
 POOLS = ("gtpool", "gtpool-v", "sagpool", "topkpool", *MERGES, "none")
-READOUTS = ("mean", "max", "sum", "mean-max")
 
 
 def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
@@ -37,8 +36,8 @@ def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
         f"conv {spec.conv!r} has a static form for edges of coded kinds alone": (
             spec.conv in ("ogb-gcn", "gine") and not shape.edge_categories
         ),
-        f"readout {spec.readout!r} has no static form, {', '.join(READOUTS)} have": (
-            spec.readout not in READOUTS
+        "readout 'gmt' of clusters has no static form": (
+            spec.readout == "gmt" and spec.pool in MERGES
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -60,7 +59,7 @@ class Stack(nn.Module):
             raise ValueError(reason)
         self.spec, self.shape, self.ratios = first.spec, first.shape, first.ratios
         self.runs, self.longest = len(models), longest
-        self.pools = list(first.pools)
+        self.pools, self.readouts = list(first.pools), list(first.readouts)
         learned = {name for name, part in first.named_parameters() if part.requires_grad}
         states = [model.state_dict() for model in models]
         self.names = [name for name in states[0] if name in learned]

@@ -35,7 +35,7 @@ class MergePass(Pass):
         for level in range(spec.levels):
             x = self._convolve(level, x, links, rows, batch.bonds)
             if spec.read_input and level == 0:
-                reads.append(self._read_out(x, rows))
+                reads.append(self._read_out(0, x, links, rows))
             dtype = widen(x).dtype
             if self.matrix is None:
                 graphs = Sparse.of(links, rows, runs, dtype)
@@ -46,7 +46,7 @@ class MergePass(Pass):
             rows = cluster_rows(rows, coarse.size(1))
             if loss is not None:
                 losses.append(loss)
-            reads.append(self._read_out(x, rows))
+            reads.append(self._read_out(len(reads), x, links, rows))
         self.loss = torch.stack(losses).sum(0) if losses else None
         return reads
 

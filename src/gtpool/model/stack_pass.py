@@ -1,14 +1,13 @@
 """A pass forwards through a stack of classifiers, as each of them does it alone."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, linear
+from torch.nn.functional import gelu
 
 from gtpool.fixed import Bonds, FixedBatch, Links, Rows
-from gtpool.ops import static
+from gtpool.model.stack_reads import Reads
 from gtpool.ops.dropout import next_key
 from gtpool.ops.noise import noise_of
 from gtpool.ops.static_edges import gat_sum
@@ -23,16 +22,12 @@ if TYPE_CHECKING:
 _PLAIN = plain()  # not at each call: a compiler cannot follow it
 
 
-class Pass:
+class Pass(Reads):
     """One pass forwards: the weights by name, and the number of the key that comes next."""
 
     def __init__(self, stack: "Stack", key: Tensor | None) -> None:
-        sizes = [shape.numel() for shape in stack.shapes]
-        parts = zip(stack.names, stack.theta.split(sizes, 1), stack.shapes, strict=True)
-        self.weights = stack.fixed | {
-            name: part.view(stack.runs, *shape) for name, part, shape in parts
-        }
-        self.stack, self.key, self.drawn, self.steps = stack, key, 0, stack.steps
+        super().__init__(stack)
+        self.key, self.drawn = key, 0
         self.loss: Tensor | None = None
         """After ``logits``, the auxiliary loss of each place, [RG], where the pooler has one."""
 
@@ -57,14 +52,14 @@ class Pass:
             if not stack.pools:
                 continue
             if spec.read_input and level == 0:
-                reads.append(self._read_out(x, rows))
+                reads.append(self._read_out(len(reads), x, links, rows))
             after = batch.levels[level + 1]
             x, chosen = self._pool(level, x, links, rows, after)
-            if level + 1 < spec.levels:
+            if level + 1 < spec.levels or spec.readout == "gmt":
                 links = self.steps.follow(links, chosen)
-            reads.append(self._read_out(x, after))
+            reads.append(self._read_out(len(reads), x, links, after))
         if not stack.pools:
-            reads.append(self._read_out(x, batch.levels[0]))
+            reads.append(self._read_out(0, x, links, batch.levels[0]))
         return reads
 
     def _head(self, reads: list[Tensor]) -> Tensor:
@@ -150,8 +145,7 @@ class Pass:
     ) -> Tensor:
         """Convolve by a matrix that degrees scale: that of a GCN, or OGB's."""
         if self.stack.spec.conv == "gcn":
-            x = self._multiply(x, self.weights[f"{name}.conv.lin.weight"])
-            return self._add(self.steps.gcn_sum(x, scale, links), f"{name}.conv.bias")
+            return self._gcn(f"{name}.conv", x, scale, links)
         table, root = (self.weights[f"{name}.{part}"] for part in ("bonds.table.weight", "root"))
         table = torch.cat([table, root.unsqueeze(1)], 1)
         x = self._linear(f"{name}.linear", x)
@@ -225,10 +219,6 @@ class Pass:
         h = self._dropout(gelu(h), pool.dropout)
         return self._linear(f"{name}.ffn.3", h) + x, chosen  # (16)
 
-    def _read_out(self, x: Tensor, rows: Rows) -> Tensor:
-        read_outs = {"mean": static.mean, "max": static.maximum, "sum": static.total}
-        return read_outs.get(self.stack.spec.readout, self.steps.mean_max)(x, rows)
-
     def _dropout(self, x: Tensor, share: float) -> Tensor:
         key = self._next_key(used=share > 0)
         return x if key is None else self.steps.drop(x, share, key)
@@ -238,37 +228,6 @@ class Pass:
         number = self.drawn
         self.drawn += 1
         return None if self.key is None or not used else next_key(self.key, number)
-
-    def _multiply(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Multiply the rows of each run with its matrix, [RN, I] and [R, O, I] -> [RN, O]."""
-        if self.stack.runs == 1:
-            return linear(x, weight.squeeze(0))
-        return torch.bmm(x.unflatten(0, (self.stack.runs, -1)), weight.mT).flatten(0, 1)
-
-    def _linear(self, name: str, x: Tensor) -> Tensor:
-        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-        if self.stack.runs == 1:
-            return linear(x, weight.squeeze(0), bias.squeeze(0))
-        rows = x.unflatten(0, (self.stack.runs, -1))
-        return torch.baddbmm(bias.unsqueeze(1), rows, weight.mT).flatten(0, 1)
-
-    def _add(self, x: Tensor, name: str) -> Tensor:
-        """Add to the rows of each run its vector."""
-        return self._each(x, torch.add, self.weights[name])
-
-    def _each(
-        self, x: Tensor, combine: Callable[[Tensor, Tensor], Tensor], vector: Tensor
-    ) -> Tensor:
-        """Combine the rows of each run with its own, [RN, ...] and [R, ...] -> [RN, ...]."""
-        rows = x.unflatten(0, (self.stack.runs, -1))
-        return combine(rows, vector.unsqueeze(1)).flatten(0, 1)
-
-    def _layer_norm(self, name: str, x: Tensor) -> Tensor:
-        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-        if self.stack.runs == 1:
-            return layer_norm(x, x.shape[1:], weight.squeeze(0), bias.squeeze(0))
-        rows = layer_norm(x, x.shape[1:]).unflatten(0, (self.stack.runs, -1))
-        return torch.addcmul(bias.unsqueeze(1), rows, weight.unsqueeze(1)).flatten(0, 1)
 
     def _batch_norm(self, name: str, x: Tensor, rows: Rows) -> Tensor:
         """Normalise over the real rows of each run, as ``nn.BatchNorm1d`` does for one."""

@@ -1,0 +1,98 @@
+"""What read-outs that learn need of the rows of each graph, in fixed shapes and plain PyTorch."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gtpool.fixed import Rows
+
+_BLOCK = 32
+"""Rows that ``products`` multiplies at once."""
+_BITS = 63
+"""Of a whole number that is not negative."""
+
+
+def softmax(logit: Tensor, rows: Rows) -> Tensor:
+    """Divide one among the rows of each graph; padding counts as a graph, [N] -> [N]."""
+    lowest = logit.new_full((rows.size.numel() + 1,), -torch.inf)
+    most = lowest.scatter_reduce(0, rows.batch, logit.detach(), "amax")
+    part = (logit - most.index_select(0, rows.batch)).exp()
+    sums = part.new_zeros(lowest.numel()).index_add(0, rows.batch, part)
+    return part / sums.index_select(0, rows.batch)
+
+
+def products(left: Tensor, right: Tensor, rows: Rows) -> Tensor:
+    """Add up the outer products of the rows of each graph, [RG, H, A, B].
+
+    Rows are multiplied in blocks of one graph each: there are as many as fit any sizes, where to
+    pad every graph to the longest would take many times the room.
+
+    Args:
+        left: [N, H, A].
+        right: [N, H, B].
+        rows: The layout.
+    """
+    graphs, count = rows.size.numel(), rows.batch.numel()
+    filled = (rows.size + _BLOCK - 1) // _BLOCK
+    past = filled.cumsum(0)
+    first = (past - filled) * _BLOCK - rows.start
+    place = torch.arange(count, device=left.device)
+    place = place + first.index_select(0, rows.batch.clamp(max=graphs - 1))
+    blocks = count // _BLOCK + graphs
+    spare = blocks * _BLOCK
+    place = torch.where(rows.batch < graphs, place, spare)
+    left, right = (
+        part.new_zeros(spare + 1, *part.shape[1:])
+        .index_copy(0, place, part)[:-1]
+        .unflatten(0, (blocks, _BLOCK))
+        .transpose(1, 2)
+        for part in (left, right)
+    )
+    product = (left.mT @ right).to(left.dtype)  # [blocks, H, A, B]; autocast shortens it
+    graph = torch.searchsorted(past, torch.arange(blocks, device=past.device), right=True)
+    return product.new_zeros(graphs + 1, *product.shape[1:]).index_add(0, graph, product)[:-1]
+
+
+def highest(x: Tensor, nodes: int, rows: Rows, runs: int) -> Tensor:
+    """Give the first rows of each graph, descending by the last channel, [RG, nodes, D].
+
+    Rows equal in it are ordered by the channel before, and so on, as ``SortPool`` says; where a
+    graph has no more rows there are zeros.
+    """
+    batch = rows.batch.view(runs, -1)
+    count = batch.size(1)
+    rank = _ranks(x.detach().view(runs, count, -1).mT)
+    place = (batch * count - rank).argsort(stable=True)  # graph by graph, highest first
+    place = (place + torch.arange(runs, device=x.device).unsqueeze(1) * count).flatten()
+
+    slot = torch.arange(nodes, device=x.device)
+    taken = (rows.start.unsqueeze(1) + slot).clamp(max=x.size(0) - 1).flatten()
+    empty = (slot >= rows.size.unsqueeze(1)).unsqueeze(2)
+    found = x.index_select(0, place.index_select(0, taken)).unflatten(0, (-1, nodes))
+    return found.masked_fill(empty, 0)
+
+
+def _ranks(x: Tensor) -> Tensor:
+    """Rank the columns of each run, the last row deciding first, [R, D, N] -> [R, N].
+
+    Equal columns have one rank. Each row is ranked by itself, then several rows of ranks, as many
+    as a whole number holds, become one: there are 1 + log D sorts, not D.
+    """
+    count = x.size(2)
+    rank = _dense(x)
+    while rank.size(1) > 1:
+        width = min(rank.size(1), _BITS // count.bit_length())
+        rank = pad(rank, (0, 0, -rank.size(1) % width, 0)).unflatten(1, (-1, width))
+        key = rank[:, :, -1].long()
+        for row in reversed(range(width - 1)):
+            key = key * count + rank[:, :, row]
+        rank = _dense(key)
+    return rank.squeeze(1)
+
+
+def _dense(values: Tensor) -> Tensor:
+    """Number the different values of each row, ascending, from 0, [..., N]."""
+    values, index = values.sort(-1)
+    fresh = pad(values[..., 1:] != values[..., :-1], (1, 0))
+    rank = fresh.cumsum(-1, dtype=torch.int32)
+    return torch.zeros_like(rank).scatter(-1, index, rank)
