@@ -96,6 +96,9 @@ MODELS = {
     "gate": {"pool_options": {"gate": "tanh", "heads": 2}},
     "gin": {"conv": "gin", "levels": 1},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2},
+    "mincutpool": {"pool": "mincutpool"},
+    "diffpool": {"pool": "diffpool"},
+    "structpool": {"pool": "structpool"},
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
@@ -120,7 +123,9 @@ def test_runs_of_different_rates_train_side_by_side(mutag):
         assert outcome.best.number == wanted.best.number
 
 
-@pytest.mark.parametrize("options", [{"read_input": True}, {"norm": "batch", "pool": "none"}])
+@pytest.mark.parametrize(
+    "options", [{"read_input": True}, {"norm": "batch", "pool": "none"}, {"pool": "diffpool"}]
+)
 def test_molecules_with_their_bonds_are_trained_side_by_side(options):
     data = molecules(60)
     splits = stratified_folds(data.y, folds=4)[:3]

@@ -12,6 +12,7 @@ from gtpool.data.stock import Stock
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack
+from gtpool.model.stack_merge import MERGES
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
@@ -33,6 +34,9 @@ MODELS = {
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2, "readout": "mean"},
     "sagpool": {"pool": "sagpool"},
     "topkpool by rwsv": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
+    "mincutpool": {"pool": "mincutpool"},
+    "diffpool": {"pool": "diffpool", "conv": "ogb-gcn", "read_input": True},
+    "structpool": {"pool": "structpool", "levels": 2},
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
@@ -62,6 +66,11 @@ def drain(epochs):
             return seen, end.value
 
 
+def side_by_side(logits, auxiliary):
+    """Set the auxiliary loss of each graph beside its logits, where there is one."""
+    return logits if auxiliary is None else torch.cat([logits, auxiliary.unsqueeze(1)], 1)
+
+
 def stock_of(data, models):
     return Stock.of(data, edge_categories=BONDS if models[0].uses_edge_features else ())
 
@@ -76,17 +85,17 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
     capacity = stock.capacity(index, models[0].ratios)
     stack = Stack([model.to("cuda") for model in models], int(data.sizes.max())).train()
     batch = stock.gather(index.cuda(), capacity, models[0].ratios)
-    logits = stack(batch, key.cuda()).unflatten(0, (3, -1))
-    weight = torch.randn_like(logits) * batch.present.view(3, -1, 1)
-    (grad,) = torch.autograd.grad((logits * weight).sum(), [stack.theta])
+    results = side_by_side(*stack.learn(batch, key.cuda())).unflatten(0, (3, -1))
+    weight = torch.randn_like(results) * batch.present.view(3, -1, 1)
+    (grad,) = torch.autograd.grad((results * weight).sum(), [stack.theta])
     errors: list[float] = []
     for run, model in enumerate(models):
         model.cpu().train()
         set_keys(model, key[run : run + 1])
         here = index[run][index[run] >= 0]
-        wanted = model.classify(data.take(here, model.ratios))
+        wanted = side_by_side(*model.learn(data.take(here, model.ratios)))
         close = {"atol": 2e-4, "rtol": 2e-4}
-        torch.testing.assert_close(logits[run, : here.numel()].cpu(), wanted, **close)
+        torch.testing.assert_close(results[run, : here.numel()].cpu(), wanted, **close)
         (wanted * weight[run, : here.numel()].cpu()).sum().backward()
         by_name = dict(model.named_parameters())
         parts = torch.cat([by_name[name].grad.flatten() for name in stack.names])
@@ -98,7 +107,7 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
     assert max(errors) < stray
 
 
-@pytest.mark.parametrize("name", ["the paper's", "bonds", "set2set", "sortpool", "gmt"])
+@pytest.mark.parametrize("name", ["the paper's", "bonds", "set2set", "sortpool", "gmt", *MERGES])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_whole_step_never_waits_for_the_host(name):
     data, models = networks(MODELS[name], runs=2)
@@ -118,8 +127,9 @@ def test_a_whole_step_never_waits_for_the_host(name):
     assert (stack.theta != before).any(1).all()
 
 
-def test_a_captured_run_has_the_curve_of_the_plain_one():
-    data, (captured, plain) = networks({}, runs=2)
+@pytest.mark.parametrize("name", ["the paper's", *MERGES])
+def test_a_captured_run_has_the_curve_of_the_plain_one(name):
+    data, (captured, plain) = networks(MODELS[name], runs=2)
     plain.load_state_dict(captured.state_dict())
     fold = stratified_folds(data.y)[0]
     seen, _ = drain(fit(captured.cuda(), data.to("cuda"), fold, SPEC, seed=3))
@@ -129,7 +139,9 @@ def test_a_captured_run_has_the_curve_of_the_plain_one():
         assert got.valid_loss == pytest.approx(want.valid_loss, abs=2e-3)
 
 
-@pytest.mark.parametrize("name", ["the paper's", "bonds", "set2set", "sortpool", "gmt"])
+@pytest.mark.parametrize(
+    "name", ["the paper's", "bonds", "set2set", "sortpool", "gmt", "mincutpool", "diffpool"]
+)
 def test_runs_side_by_side_have_the_curves_of_runs_alone(name):
     data, models = networks(MODELS[name])
     folds, gpu = stratified_folds(data.y)[:3], data.to("cuda")

@@ -15,6 +15,7 @@ from gtpool.data.stock import Stock
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack, why_not_stacked
+from gtpool.model.stack_merge import MERGES
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
@@ -49,6 +50,35 @@ SPECS = {
         "pool_options": {"sampler": "rwsv"},
         "read_input": True,
         "ratio": 0.8,
+    },
+    "mincutpool": {"pool": "mincutpool"},
+    "mincutpool once, gin": {"pool": "mincutpool", "levels": 1, "conv": "gin", "ratio": 3},
+    "mincutpool, max": {
+        "pool": "mincutpool",
+        "pool_options": {"hidden_channels": 5},
+        "readout": "max",
+        "read_input": True,
+        "combine": "cat",
+    },
+    "diffpool": {"pool": "diffpool"},
+    "diffpool once, gat": {"pool": "diffpool", "levels": 1, "conv": "gat"},
+    "diffpool, linear": {"pool": "diffpool", "conv": "linear", "norm": "layer"},
+    "diffpool, jump": {
+        "pool": "diffpool",
+        "convs_per_level": 2,
+        "jump": True,
+        "residual": True,
+        "readout": "sum",
+    },
+    "mincutpool, set2set": {"pool": "mincutpool", "readout": "set2set", "read_input": True},
+    "diffpool, sortpool": {"pool": "diffpool", "readout": "sortpool", "levels": 2},
+    "diffpool, batch norm": {"pool": "diffpool", "norm": "batch", "convs_per_level": 2},
+    "structpool": {"pool": "structpool"},
+    "structpool, two steps": {
+        "pool": "structpool",
+        "pool_options": {"steps": 2},
+        "levels": 2,
+        "ratio": 1,
     },
     "out_proj": {"pool_options": {"out_proj": True, "ffn_channels": 5}},
     "dropout in the pools": {"pool_options": {"dropout": 0.3}},
@@ -101,7 +131,11 @@ BONDED = {
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 3, "residual": True},
     "sagpool": {"pool": "sagpool"},
     "topkpool": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
+    "mincutpool": {"pool": "mincutpool"},
+    "diffpool": {"pool": "diffpool", "read_input": True, "convs_per_level": 2},
+    "structpool": {"pool": "structpool", "levels": 2},
     "gine": {"conv": "gine"},
+    "gine, diffpool": {"conv": "gine", "pool": "diffpool", "levels": 1},
     "gine, sagpool": {"conv": "gine", "pool": "sagpool", "convs_per_level": 2},
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
@@ -116,6 +150,7 @@ STEADY = [
     name for name, options in SPECS.items() if "batch" not in name and options.get("conv") != "gin"
 ]
 """What can be trained on a single node, which has no variance."""
+CLUSTERED = [name for name in SPECS if name.startswith(MERGES)]
 BONDED_STEADY = [name for name in BONDED if "gine" not in name]
 
 
@@ -154,21 +189,28 @@ def gathered(data, index, models, extra=0):
     return stock.gather(index, capacity, models[0].ratios)
 
 
+def side_by_side(logits, auxiliary):
+    """Set the auxiliary loss of each graph beside its logits, where there is one."""
+    return logits if auxiliary is None else torch.cat([logits, auxiliary.unsqueeze(1)], 1)
+
+
 def assert_like_classifiers(models, data, index, extra=0):
-    """Compare logits, gradients and statistics of a step of training."""
+    """Compare logits, auxiliary losses, gradients and statistics of a step of training."""
     runs = len(models)
     stack = Stack(models, int(data.sizes.max())).train()
-    logits = stack(gathered(data, index, models, extra), KEYS[:runs]).unflatten(0, (runs, -1))
+    results = side_by_side(*stack.learn(gathered(data, index, models, extra), KEYS[:runs]))
+    results = results.unflatten(0, (runs, -1))
+    assert results.isfinite().all()
     random = torch.Generator().manual_seed(0)
-    sent = torch.randn(logits.shape, generator=random, dtype=torch.float64)
+    sent = torch.randn(results.shape, generator=random, dtype=torch.float64)
     sent = sent * (index >= 0).unsqueeze(2)
-    (grad,) = torch.autograd.grad(logits, stack.theta, sent)
+    (grad,) = torch.autograd.grad(results, stack.theta, sent)
     after = stack.whole()
     for run, model in enumerate(models):
         there = index[run] >= 0
         set_keys(model.train(), KEYS[run : run + 1])
-        wanted = model.classify(data.take(index[run][there], model.ratios))
-        torch.testing.assert_close(logits[run, there], wanted, **CLOSE)
+        wanted = side_by_side(*model.learn(data.take(index[run][there], model.ratios)))
+        torch.testing.assert_close(results[run, there], wanted, **CLOSE)
         by_name = dict(model.named_parameters())
         leaves = [by_name[name] for name in stack.names]
         grads = torch.autograd.grad(
@@ -216,6 +258,7 @@ def test_graphs_of_any_form_do(drawn, name, extra):
         "set2set",
         "sortpool",
         "gmt",
+        *CLUSTERED,
     ],
 )
 def test_logits_in_evaluation_are_those_of_the_classifiers(name, mutag):
@@ -302,7 +345,8 @@ def test_a_batch_without_the_bonds_that_are_read_is_refused(coded):
 
 
 @pytest.mark.parametrize(
-    "name", ["the paper's", "random points", "gin", "flat", "sum", "set2set", "sortpool", "gmt"]
+    "name",
+    ["the paper's", "random points", "gin", "flat", "sum", "set2set", "sortpool", "gmt", *MERGES],
 )
 def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
     models = networks(SPECS[name], shape_of(mutag), runs=1)
@@ -324,6 +368,7 @@ def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
         "set2set",
         "sortpool",
         "gmt at each level",
+        *CLUSTERED,
     ],
 )
 def test_more_room_changes_nothing(name, mutag):
@@ -361,6 +406,34 @@ def test_a_run_gone_wrong_leaves_the_others_alone(run, options, coded):
         (grad,) = torch.autograd.grad(logits.sum(), stack.theta)
         results.append((logits.view(3, -1)[others], grad[others]))
     torch.testing.assert_close(*results, **CLOSE)
+
+
+@pytest.mark.parametrize("pool", MERGES)
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_clusters_of_a_run_gone_wrong_leave_those_of_others_alone(wrong, pool, coded):
+    models = networks({"pool": pool, "conv": "ogb-gcn", "levels": 2}, shape_of(coded))
+    index, others = drawn_index(coded), [run for run in range(3) if run != wrong]
+    results = []
+    for number in (1.0, torch.nan, torch.inf):
+        for part in models[wrong].parameters():
+            part.data.mul_(number)
+        stack = Stack(models, 1).train()
+        found = side_by_side(*stack.learn(gathered(coded, index, models, 70), KEYS))
+        (grad,) = torch.autograd.grad(found[index.flatten() >= 0].sum(), stack.theta)
+        results.append((found.unflatten(0, (3, -1))[others], grad[others]))
+    torch.testing.assert_close(results[1], results[0], **CLOSE)
+    torch.testing.assert_close(results[2], results[0], **CLOSE)
+
+
+@pytest.mark.parametrize("pool", MERGES)
+def test_places_may_be_empty_anywhere_among_graphs_that_are_merged(pool, mutag):
+    models = networks({"pool": pool, "dropout": 0.0}, shape_of(mutag))
+    index = drawn_index(mutag)
+    index[:, 0] = -1
+    index[0, 5:8] = -1
+    index[2] = -1
+    index[2, 9] = 4
+    assert_like_classifiers(models, mutag, index)
 
 
 def test_some_runs_go_on_by_themselves(mutag):
@@ -401,10 +474,15 @@ def test_the_states_are_copies(mutag):
         (
             {"pool": "asap"},
             {},
-            "pool 'asap' has no static form, gtpool, gtpool-v, sagpool, topkpool, none have",
+            "pool 'asap' has no static form, gtpool, gtpool-v, sagpool, topkpool, mincutpool",
         ),
         ({"pool": "sagpool", "pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
         ({"pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
+        (
+            {"pool": "diffpool", "readout": "gmt"},
+            {"mean_nodes": 4},
+            "readout 'gmt' of clusters has no static form",
+        ),
         ({}, {"edge_weighted": True, "edge_width": 1}, "conv 'gcn' of weighted edges"),
     ],
 )
@@ -435,6 +513,9 @@ def test_others_do_not_mind_weighted_edges():
         {"pool_options": {"points": "random"}},
         {"pool": "sagpool"},
         {"conv": "gat"},
+        {"pool": "mincutpool", "levels": 2},
+        {"pool": "diffpool", "levels": 2},
+        {"pool": "structpool"},
         {"readout": "set2set"},
         {"readout": "sortpool"},
         {"readout": "gmt"},
@@ -447,6 +528,7 @@ def test_a_network_compiles_whole(options, training, mutag):
     options = {"levels": 1, **options}
     models, index = networks(options, shape_of(mutag)), drawn_index(mutag)
     batch, stack = gathered(mutag, index, models), Stack(models, 28).train(training)
+    torch.compiler.reset()  # or the networks before would count as this one compiled anew
     compiled = torch.compile(stack, fullgraph=True, backend="eager")
     torch.testing.assert_close(
         compiled(batch, KEYS)[batch.present], stack(batch, KEYS)[batch.present], **CLOSE
@@ -469,12 +551,14 @@ def test_forward_and_backward_with_bonds_compile_whole(coded):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["the paper's", "gate", "gin with batch norm", "flat", "set2set", "sortpool", "gmt"]
+    "name",
+    ["the paper's", "gate", "gin with batch norm", "flat", "set2set", "sortpool", "gmt", *MERGES],
 )
 def test_forward_and_backward_compile_whole(name, mutag):
     models, index = networks(SPECS[name], shape_of(mutag)), drawn_index(mutag)
     batch = gathered(mutag, index, models, 5)
     results = []
+    torch.compiler.reset()
     for compiled in (False, True):
         stack = Stack(models, 28).train()
         run = torch.compile(stack, fullgraph=True, backend="aot_eager") if compiled else stack

@@ -55,7 +55,7 @@ class Links(NamedTuple):
     """
 
     source: Tensor
-    """Source row of each edge at level 0, sorted by target, -1 on padding, [RE]."""
+    """Source row of each edge at level 0, sorted by target, then by source, -1 on padding, [RE]."""
     sink: Tensor
     """Target row of the same edges, ascending inside a run, -1 on padding, [RE]."""
     begin: Tensor

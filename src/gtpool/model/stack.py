@@ -6,21 +6,19 @@ that is captured, compiled and exported.
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from gtpool.fixed import FixedBatch
 from gtpool.model.classifier import Classifier
+from gtpool.model.stack_merge import MERGES, MergePass
 from gtpool.model.stack_pass import Pass
 from gtpool.ops.steps import WIDEST, Steps, plain, steps_on
 from gtpool.pool.gtpool import GTPool
-from gtpool.pool.sagpool import SAGPool
-from gtpool.pool.topkpool import TopKPool
 from gtpool.spec import ModelSpec, ShapeSpec
 
-POOLS = ("gtpool", "gtpool-v", "sagpool", "topkpool", "none")
+POOLS = ("gtpool", "gtpool-v", "sagpool", "topkpool", *MERGES, "none")
 
 
 def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
@@ -37,6 +35,9 @@ def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
         ),
         f"conv {spec.conv!r} has a static form for edges of coded kinds alone": (
             spec.conv in ("ogb-gcn", "gine") and not shape.edge_categories
+        ),
+        "readout 'gmt' of clusters has no static form": (
+            spec.readout == "gmt" and spec.pool in MERGES
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -58,8 +59,7 @@ class Stack(nn.Module):
             raise ValueError(reason)
         self.spec, self.shape, self.ratios = first.spec, first.shape, first.ratios
         self.runs, self.longest = len(models), longest
-        self.pools = [cast("GTPool | SAGPool | TopKPool", pool) for pool in first.pools]
-        self.readouts = list(first.readouts)
+        self.pools, self.readouts = list(first.pools), list(first.readouts)
         learned = {name for name, part in first.named_parameters() if part.requires_grad}
         states = [model.state_dict() for model in models]
         self.names = [name for name in states[0] if name in learned]
@@ -98,4 +98,10 @@ class Stack(nn.Module):
             batch: The graphs of all runs.
             key: Of each run, from which dropout draws while training, int64 [R].
         """
-        return Pass(self, key if self.training else None).logits(batch)
+        return self.learn(batch, key)[0]
+
+    def learn(self, batch: FixedBatch, key: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Give the logits, and the auxiliary loss of all places, [RG], where the pooler has one."""
+        kind = MergePass if self.spec.pool in MERGES else Pass
+        one = kind(self, key if self.training else None)
+        return one.logits(batch), one.loss

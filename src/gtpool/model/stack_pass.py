@@ -1,6 +1,6 @@
 """A pass forwards through a stack of classifiers, as each of them does it alone."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -28,14 +28,23 @@ class Pass(Reads):
     def __init__(self, stack: "Stack", key: Tensor | None) -> None:
         super().__init__(stack)
         self.key, self.drawn = key, 0
+        self.loss: Tensor | None = None
+        """After ``logits``, the auxiliary loss of each place, [RG], where the pooler has one."""
 
     def logits(self, batch: FixedBatch) -> Tensor:
         """Give the logits of all places for graphs, [RG, outputs]."""
+        return self._head(self._reads(batch))
+
+    def _encode(self, batch: FixedBatch) -> Tensor:
+        if not self.stack.shape.node_categories:
+            return batch.x
+        table = self.weights["encoder.table.weight"]
+        return self._multiply(batch.x.to(table.dtype), table.mT)
+
+    def _reads(self, batch: FixedBatch) -> list[Tensor]:
+        """Go through the levels, and give what is read out of them."""
         stack, spec = self.stack, self.stack.spec
-        x, links = batch.x, batch.links
-        if stack.shape.node_categories:
-            table = self.weights["encoder.table.weight"]
-            x = self._multiply(x.to(table.dtype), table.mT)
+        x, links = self._encode(batch), batch.links
         reads: list[Tensor] = []
         for level in range(spec.levels):
             rows = batch.levels[level if stack.pools else 0]
@@ -51,6 +60,10 @@ class Pass(Reads):
             reads.append(self._read_out(len(reads), x, links, after))
         if not stack.pools:
             reads.append(self._read_out(0, x, links, batch.levels[0]))
+        return reads
+
+    def _head(self, reads: list[Tensor]) -> Tensor:
+        stack, spec = self.stack, self.stack.spec
         h = torch.cat(reads, 1) if spec.combine == "cat" else sum(reads[1:], reads[0])
         for number in (0, 3):
             h = self._linear(f"head.{number}", h).relu()
@@ -142,9 +155,9 @@ class Pass(Reads):
         self, level: int, x: Tensor, links: Links, rows: Rows, after: Rows
     ) -> tuple[Tensor, Chosen]:
         pool, name = self.stack.pools[level], f"pools.{level}"
-        if isinstance(pool, GTPool):
-            return self._attend_and_drop(pool, name, x, links, rows, after)
-        return self._drop_and_scale(pool, name, x, links, rows, after)
+        if isinstance(pool, SAGPool | TopKPool):
+            return self._drop_and_scale(pool, name, x, links, rows, after)
+        return self._attend_and_drop(cast("GTPool", pool), name, x, links, rows, after)
 
     def _drop_and_scale(
         self, pool: SAGPool | TopKPool, name: str, x: Tensor, links: Links, rows: Rows, after: Rows

@@ -5,9 +5,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gtpool.fixed import Rows
+from gtpool.ops.static_blocks import Blocks
 
-_BLOCK = 32
-"""Rows that ``products`` multiplies at once."""
 _BITS = 63
 """Of a whole number that is not negative."""
 
@@ -24,33 +23,14 @@ def softmax(logit: Tensor, rows: Rows) -> Tensor:
 def products(left: Tensor, right: Tensor, rows: Rows) -> Tensor:
     """Add up the outer products of the rows of each graph, [RG, H, A, B].
 
-    Rows are multiplied in blocks of one graph each: there are as many as fit any sizes, where to
-    pad every graph to the longest would take many times the room.
-
     Args:
         left: [N, H, A].
         right: [N, H, B].
         rows: The layout.
     """
-    graphs, count = rows.size.numel(), rows.batch.numel()
-    filled = (rows.size + _BLOCK - 1) // _BLOCK
-    past = filled.cumsum(0)
-    first = (past - filled) * _BLOCK - rows.start
-    place = torch.arange(count, device=left.device)
-    place = place + first.index_select(0, rows.batch.clamp(max=graphs - 1))
-    blocks = count // _BLOCK + graphs
-    spare = blocks * _BLOCK
-    place = torch.where(rows.batch < graphs, place, spare)
-    left, right = (
-        part.new_zeros(spare + 1, *part.shape[1:])
-        .index_copy(0, place, part)[:-1]
-        .unflatten(0, (blocks, _BLOCK))
-        .transpose(1, 2)
-        for part in (left, right)
-    )
-    product = (left.mT @ right).to(left.dtype)  # [blocks, H, A, B]; autocast shortens it
-    graph = torch.searchsorted(past, torch.arange(blocks, device=past.device), right=True)
-    return product.new_zeros(graphs + 1, *product.shape[1:]).index_add(0, graph, product)[:-1]
+    blocks = Blocks.of(rows)
+    first, second = (blocks.pad(part).transpose(1, 2) for part in (left, right))
+    return blocks.total((first.mT @ second).to(left.dtype))  # autocast shortens a product
 
 
 def highest(x: Tensor, nodes: int, rows: Rows, runs: int) -> Tensor:

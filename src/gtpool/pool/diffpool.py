@@ -103,7 +103,7 @@ class DiffPool(nn.Module):
         pooled, coarse, overlap = merge(assign, x, edge_index, weight, level)  # (3), (4)
         edges, attr, layout = coarse_graph(coarse)
         size = level.sizes.to(x.device, non_blocking=True)
-        link = _norm_of_difference(squares(edge_index, weight, level), coarse, overlap)
+        link = norm_of_difference(squares(edge_index, weight, level), coarse, overlap)
         entropy = -(assign * logits.log_softmax(1)).sum(1)
         loss = link / size**2 + segment_sum(entropy, level.batch, size.numel()) / size
         return NodeMerge(
@@ -126,7 +126,7 @@ def _convolve(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
     return (neighbours(value, edge_index, weight) + value) / root
 
 
-def _norm_of_difference(square: Tensor, coarse: Tensor, overlap: Tensor) -> Tensor:
+def norm_of_difference(square: Tensor, coarse: Tensor, overlap: Tensor) -> Tensor:
     """Give the Frobenius norm of A - S S^T from the square of A's, S^T A S and S^T S, [G]."""
     common = diagonal(coarse).sum((1, 2))
     total = square - 2 * common + overlap.square().sum((1, 2))

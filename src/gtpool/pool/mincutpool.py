@@ -102,11 +102,11 @@ class MinCutPool(nn.Module):
         root = root_of(_degrees(edge_index, weight, level))
         weight = weight / root.index_select(0, source) / root.index_select(0, target)
         pooled, coarse, overlap = merge(assign, x, edge_index, weight, level)
-        edges, attr, layout = coarse_graph(_between(coarse))
+        edges, attr, layout = coarse_graph(between(coarse))
 
         volume = _degrees(edge_index, weight, level) * assign.square().sum(1)
         volume = segment_sum(volume, level.batch, level.sizes.numel())  # tr(S^T D S)
-        loss = _cut(coarse, volume) + _imbalance(overlap)
+        loss = cut(coarse, volume) + imbalance(overlap)
         return NodeMerge(
             pooled.flatten(0, 1).to(x.dtype), edges, attr.to(x.dtype), layout.batch, assign, loss
         )
@@ -125,7 +125,7 @@ def _degrees(edge_index: Tensor, weight: Tensor, level: Level) -> Tensor:
     return degree.index_add(0, edge_index.flatten(), weight.repeat(2) / 2)
 
 
-def _between(coarse: Tensor) -> Tensor:
+def between(coarse: Tensor) -> Tensor:
     """Take away the diagonal and normalise by degrees, [G, C, C].
 
     The diagonal is the largest part, and would keep a convolution inside the clusters.
@@ -135,13 +135,14 @@ def _between(coarse: Tensor) -> Tensor:
     return coarse / root.unsqueeze(2) / root.unsqueeze(1)
 
 
-def _cut(coarse: Tensor, volume: Tensor) -> Tensor:
+def cut(coarse: Tensor, volume: Tensor) -> Tensor:
     """Give minus the share of edges inside clusters, 0 without edges, [G]."""
     return -diagonal(coarse).sum((1, 2)) / volume.where(volume > 0, 1.0)
 
 
-def _imbalance(overlap: Tensor) -> Tensor:
+def imbalance(overlap: Tensor) -> Tensor:
     """Give the distance of S^T S from clusters apart and of one size, from 0 to 2, [G]."""
     even = diagonal(torch.ones_like(overlap)) / overlap.size(1) ** 0.5
     length = torch.linalg.vector_norm(overlap, dim=(1, 2), keepdim=True)
+    length = length.where(length > 0, 1.0)  # of a place without a graph
     return torch.linalg.vector_norm(overlap / length - even, dim=(1, 2))

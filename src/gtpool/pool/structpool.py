@@ -125,7 +125,9 @@ def _mean_field(x: Tensor, unary: Tensor, level: Level, steps: int) -> Tensor:
     buckets = Buckets.of(level.ptr, x.unsqueeze(1))
     padded = buckets.pad(x)
     own = x.square().sum(1, keepdim=True)  # the diagonal of X X^T
-    inverse = _inverse_row_sums(x, own, level)
+    both = with_norm(x)
+    total = segment_sum(both, level.batch, level.sizes.numel()).index_select(0, level.batch)
+    inverse = inverse_row_sums(both, own, total)
 
     q = unary
     for _ in range(steps):
@@ -140,12 +142,20 @@ def _mean_field(x: Tensor, unary: Tensor, level: Level, steps: int) -> Tensor:
     return q.softmax(1)
 
 
-def _inverse_row_sums(x: Tensor, own: Tensor, level: Level) -> Tensor:
-    """Give one over each row sum of X X^T without its diagonal, guarded, [N, 1]."""
-    norm = x.norm(dim=1, keepdim=True)
-    both = torch.cat([x, norm], 1)
-    total = segment_sum(both, level.batch, level.sizes.numel()).index_select(0, level.batch)
-    row_sum = (x * total[:, :-1]).sum(1, keepdim=True) - own
-    size = torch.maximum(row_sum.abs(), _LEAST * norm * total[:, -1:])
+def with_norm(x: Tensor) -> Tensor:
+    """Set the length of each row beside it, [N, D] -> [N, D + 1]."""
+    return torch.cat([x, x.norm(dim=1, keepdim=True)], 1)
+
+
+def inverse_row_sums(both: Tensor, own: Tensor, total: Tensor) -> Tensor:
+    """Give one over each row sum of X X^T without its diagonal, guarded, [N, 1].
+
+    Args:
+        both: Features and their length, [N, D + 1].
+        own: The diagonal, [N, 1].
+        total: What ``both`` adds up to over the graph of each node, [N, D + 1].
+    """
+    row_sum = (both[:, :-1] * total[:, :-1]).sum(1, keepdim=True) - own
+    size = torch.maximum(row_sum.abs(), _LEAST * both[:, -1:] * total[:, -1:])
     size = size.masked_fill(size == 0, 1.0)  # a row of zeros: nothing to divide
     return row_sum / size / size  # its square may be too small for a float

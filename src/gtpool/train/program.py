@@ -163,14 +163,21 @@ class Program:
         index = self.order.index_select(0, self.step).squeeze(0)
         batch = self._gather(index, capacity)
         with autocast(self.spec, batch.x.device):
-            logits = self.stack(batch, next_key(self.seeds, self.step))
+            logits, auxiliary = self.stack.learn(batch, next_key(self.seeds, self.step))
         logits = logits.to(self.stack.theta.dtype)
         loss = self.loss_of(logits, batch.y, batch.present)
+        if auxiliary is not None:
+            loss = loss + self._mean(auxiliary, batch.present)
         (grad,) = torch.autograd.grad(loss.sum(), [self.stack.theta])
         busy = batch.present.view(self.stack.runs, -1).any(1)
         self.adam.update(grad, busy)
         self.losses.index_copy_(0, self.step, loss.detach().unsqueeze(0))
         self.step += 1
+
+    def _mean(self, each: Tensor, present: Tensor) -> Tensor:
+        """Average over the graphs of each run, 0 where there are none, [RG] -> [R]."""
+        counted = torch.where(present, each, 0.0).view(self.stack.runs, -1)
+        return counted.sum(1) / present.view_as(counted).sum(1).clamp(min=1)
 
     @torch.no_grad()
     def _judge(self) -> None:
