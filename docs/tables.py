@@ -13,6 +13,7 @@ TABLE = results("table1", STUDIES["table1"], ROWS)
 TUNED = results("tuned", STUDIES["tuned"], ROWS)
 FIRST = results("tuned", find(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS)
 COMPARED = ("MUTAG", "PROTEINS")
+RIVALRY = ("MUTAG", "PROTEINS", "ogbg-molbbbp")
 OURS = ("gtpool", "gtpool-v")
 RULES = {
     "valid_loss": "lowest validation loss",
@@ -94,13 +95,16 @@ def tuned() -> str:
 
 
 def rivals() -> str:
-    """Give the methods that were tuned on MUTAG, before and after."""
-    lines = ["| MUTAG | untuned | each fold's choice | pooled validation |", "|---" * 4 + "|"]
-    for line in STUDIES["tuned"].lines:
-        if "pooled" not in line:
-            lines_of = ((TABLE, line), (TUNED, line), (TUNED, f"{line}, pooled validation"))
-            figures = " | ".join(_at(found, name, "MUTAG") for found, name in lines_of)
-            lines.append(f"| {line} | {figures} |")
+    """Give the methods that were tuned with one budget, before and after, on each set of them."""
+    heads = ("same budget", "untuned", "each fold's choice", "pooled validation")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for dataset in RIVALRY:
+        for line in STUDIES["tuned"].lines:
+            chosen = _at(TUNED, line, dataset)
+            if "pooled" not in line and chosen != "–":
+                pooled = _at(TUNED, f"{line}, pooled validation", dataset)
+                figures = (_at(TABLE, line, dataset), chosen, pooled)
+                lines.append(f"| {dataset}, {line} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 

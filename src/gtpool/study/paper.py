@@ -254,8 +254,7 @@ STUDIES: dict[str, Study] = {
     ),
     "tuned": Study(
         "Tuned on validation parts",
-        "Each fold has the network that its own validation part chose among 24 (Synthie: 33). "
-        f"{_POOLED}",
+        f"Each fold has the network that its own validation part chose among 24. {_POOLED}",
         10,
         _tuned(files("gtpool.study").joinpath("tuned.json").read_text(encoding="utf-8")),
     ),
