@@ -362,13 +362,27 @@ def test_short_floats_train_every_norm_and_read_out(options):
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
 
 
-def test_short_floats_train_bonds():
+@pytest.mark.parametrize("conv", ["ogb-gcn", "gine"])
+def test_short_floats_train_bonds(conv):
     data = molecules(30)
-    models = [model.float() for model in networks(data, conv="ogb-gcn")]
+    models = [model.float() for model in networks(data, conv=conv)]
     spec = replace(SPEC, epochs=2, batch_size=8, precision="bf16")
     splits = [random_split(30, (0.6, 0.2, 0.2), seed) for seed in range(3)]
     _, outcomes = drain(fit_many(models, data, splits, [spec] * 3, seeds=SEEDS))
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
+
+
+def test_one_graph_a_batch_is_enough(mutag):
+    splits = [random_split(20, (0.6, 0.2, 0.2), seed) for seed in range(3)]
+    _, found = beside(networks(mutag), mutag, splits, replace(SPEC, epochs=2, batch_size=1))
+    assert all(math.isfinite(outcome.best.valid_loss) for outcome in found)
+
+
+def test_a_recipe_that_differs_in_more_than_its_rates_is_refused(mutag):
+    specs = [SPEC, replace(SPEC, lr=1e-4), replace(SPEC, clip=0.5)]
+    training = fit_many(networks(mutag), mutag, stratified_folds(mutag.y)[:3], specs, seeds=SEEDS)
+    with pytest.raises(ValueError, match="lr and weight_decay"):
+        next(training)
 
 
 def test_models_are_left_ready_to_predict(mutag):

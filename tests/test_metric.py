@@ -108,3 +108,20 @@ def test_every_task_has_a_metric_and_its_direction():
         "binary": ("roc_auc", True),
         "regression": ("rmse", False),
     }
+
+
+@pytest.mark.parametrize("task", METRICS)
+def test_several_sets_are_measured_each_by_itself(task):
+    metric, random = METRICS[task], torch.Generator().manual_seed(3)
+    logits = torch.randn(4, 30, 3, generator=random)
+    y = torch.randint(2, (4, 30, 3), generator=random).float()
+    y[torch.rand(y.shape, generator=random) < 0.3] = NAN
+    if task == "classes":
+        y = y[..., 0].nan_to_num(-1).long()
+    sets = list(zip(logits, y, strict=True))
+    assert metric.of_each(logits, y).tolist() == [metric.measure(*one) for one in sets]
+
+
+def test_a_graph_without_a_class_might_as_well_not_be_there():
+    logits, y = torch.tensor([[1.0, 0.0]] * 4), torch.tensor([0, 1, -1, 0])
+    assert accuracy(logits, y) == accuracy(logits[y >= 0], y[y >= 0])

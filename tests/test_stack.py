@@ -425,9 +425,10 @@ def test_clusters_of_a_run_gone_wrong_leave_those_of_others_alone(wrong, pool, c
     torch.testing.assert_close(results[2], results[0], **CLOSE)
 
 
+@pytest.mark.parametrize("readout", ["mean-max", "sortpool", "set2set"])
 @pytest.mark.parametrize("pool", MERGES)
-def test_places_may_be_empty_anywhere_among_graphs_that_are_merged(pool, mutag):
-    models = networks({"pool": pool, "dropout": 0.0}, shape_of(mutag))
+def test_places_may_be_empty_anywhere_among_graphs_that_are_merged(pool, readout, mutag):
+    models = networks({"pool": pool, "readout": readout, "dropout": 0.0}, shape_of(mutag))
     index = drawn_index(mutag)
     index[:, 0] = -1
     index[0, 5:8] = -1

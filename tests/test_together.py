@@ -1,5 +1,6 @@
 """Runs side by side leave the rows of runs one by one."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -210,11 +211,14 @@ def test_what_torch_complains_of_fails_all_runs_of_a_group(tmp_path, monkeypatch
 
 
 def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
-    specs, fit_many, tried = folds(3), together.fit_many, []
+    specs, fit_many, tried, held = folds(3), together.fit_many, [], []
 
     def short(models, *args, **options):
         tried.append(len(models))
+        assert all(memory() is None for memory in held)
         if len(models) > 1:
+            memory = torch.zeros(1)
+            held.append(weakref.ref(memory))
             raise torch.OutOfMemoryError("full")
         return (yield from fit_many(models, *args, **options))
 
@@ -222,6 +226,7 @@ def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
     monkeypatch.setattr(together, "fit_many", short)
     rows = list(run_together(specs, device="cpu"))
     assert tried == [3, 1, 2, 1, 1]
+    assert [row["together"] for row in rows] == [1, 1, 1]
     for found, other in zip(rows, wanted, strict=True):
         assert_alike(found, other)
     monkeypatch.setattr(together, "fit_many", lambda *_args, **_options: exhausted())
@@ -242,10 +247,12 @@ def test_a_test_part_without_both_answers_fails_its_run_alone(tmp_path):
     data = DataSpec(source=str(tmp_path / "data"))
     splits = [SplitSpec(rule="random", seed=seed) for seed in range(4)]
     specs = [replace(SPEC, data=data, split=split) for split in splits]
-    rows = [list(run_together(specs, device="cpu")), many(specs, tmp_path / "alone")]
-    assert {row["status"] for row in rows[0]} == {"done", "failed"}
-    for found, wanted in zip(*rows, strict=True):
-        assert_alike(found, wanted)
+    rows = {row["key"]: row for row in run_together(specs, device="cpu")}
+    assert {row["status"] for row in rows.values()} == {"done", "failed"}
+    for wanted in many(specs, tmp_path / "alone"):
+        assert_alike(rows[wanted["key"]], wanted)
+    lost = [spec for spec in specs if rows[spec.key]["status"] == "failed"]
+    assert all(row["epochs_run"] is None for row in run_together(lost, device="cpu"))
 
 
 def test_a_run_leaves_torch_as_it_was():

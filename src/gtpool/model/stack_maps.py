@@ -29,7 +29,10 @@ class Maps:
         return torch.bmm(x.unflatten(0, (self.stack.runs, -1)), weight.mT).flatten(0, 1)
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
-        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return self._map(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def _map(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Multiply as ``_multiply`` does and add the run's bias, [R, O]."""
         if self.stack.runs == 1:
             return linear(x, weight.squeeze(0), bias.squeeze(0))
         rows = x.unflatten(0, (self.stack.runs, -1))

@@ -36,7 +36,7 @@ class MergePass(Pass):
             x = self._convolve(level, x, links, rows, batch.bonds)
             if spec.read_input and level == 0:
                 reads.append(self._read_out(0, x, links, rows))
-            dtype = widen(x).dtype
+            dtype = torch.promote_types(x.dtype, torch.float32)
             if self.matrix is None:
                 graphs = Sparse.of(links, rows, dtype)
             else:
@@ -50,9 +50,9 @@ class MergePass(Pass):
         self.loss = torch.stack(losses).sum(0) if losses else None
         return reads
 
-    def _root_degrees(self, x: Tensor, links: Links, rows: Rows) -> Tensor | None:
+    def _root_degrees(self, x: Tensor, links: Links) -> Tensor | None:
         if self.matrix is None or self.stack.spec.conv == "linear":
-            return super()._root_degrees(x, links, rows)
+            return super()._root_degrees(x, links)
         return (self.matrix.sum(1) + 1).rsqrt().unsqueeze(2)
 
     def _send(
@@ -69,8 +69,7 @@ class MergePass(Pass):
             return super()._send(name, x, scale, links, rows, bonds)
         x = self._multiply(x, self.weights[f"{name}.conv.lin.weight"])
         sent = scale * x.unflatten(0, self.matrix.shape[:2])
-        eye = torch.eye(self.matrix.size(1), dtype=self.matrix.dtype, device=x.device)
-        x = (scale * ((self.matrix + eye).mT @ sent)).flatten(0, 1)
+        x = (scale * torch.baddbmm(sent, self.matrix.mT, sent)).flatten(0, 1)  # (A + I)^T sent
         return self._add(x, f"{name}.conv.bias")
 
     def _merge(
@@ -117,10 +116,10 @@ class MergePass(Pass):
             unary = (self._linear(f"{name}.unary.{layer}", near) / degree).tanh()
         own, both = wide.square().sum(1, keepdim=True), with_norm(wide)
         inverse = inverse_row_sums(both, own, graphs.spread(graphs.total(both)))
-        q = unary
+        q, laid = unary, graphs.laid(wide)
         for _ in range(steps):
             share = q.softmax(1)
-            drawn = graphs.multiplied(wide, graphs.products(wide, share))  # X (X^T L)
+            drawn = graphs.drawn(laid, share)  # X (X^T L)
             q = unary + (drawn - own * share) * inverse
         pooled, coarse, _ = merge(graphs, q.softmax(1), x)
         return pooled, coarse, None

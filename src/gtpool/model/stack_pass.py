@@ -77,7 +77,7 @@ class Pass(Reads):
     ) -> Tensor:
         spec = self.stack.spec
         outputs: list[Tensor] = []
-        scale = self._root_degrees(x, links, rows)
+        scale = self._root_degrees(x, links)
         for number in range(spec.convs_per_level):
             name, before = f"levels.{level}.{number}", x
             x = self._send(f"{name}.conv", x, scale, links, rows, bonds)
@@ -118,7 +118,7 @@ class Pass(Reads):
             return self.steps.gin_sum(x, links)
         table = self.weights[f"{name}.edges.table.weight"]
         table = torch.cat([table, torch.zeros_like(table[:, :1])], 1)
-        all_count = (links.origin >= 0).to(x.dtype)
+        all_count = (links.origin >= 0).to(table.dtype)
         summed = self.steps.bond_sum(x, table, all_count, links, _known(bonds))
         return summed - x.relu() + x  # of a row itself there is relu(x + 0) in the sum
 
@@ -132,10 +132,10 @@ class Pass(Reads):
         )
         return self._add(gat_sum(by_head, sent, got, links).flatten(1), f"{name}.bias")
 
-    def _root_degrees(self, x: Tensor, links: Links, rows: Rows) -> Tensor | None:
+    def _root_degrees(self, x: Tensor, links: Links) -> Tensor | None:
         """Give d^(-1/2) of each row as the convolution counts it; None if it does not, [N]."""
         if self.stack.spec.conv == "gcn":
-            return self.steps.root_degrees(links, rows, x)
+            return self.steps.root_degrees(links, x)
         if self.stack.spec.conv == "ogb-gcn":
             return self.steps.root_out_degrees(links, self.stack.theta)
         return None
@@ -166,7 +166,7 @@ class Pass(Reads):
         if isinstance(pool, SAGPool):
             value = self._multiply(x, self.weights[f"{name}.theta"].unsqueeze(1))
             value = value.to(torch.promote_types(value.dtype, torch.float32))
-            scale = self.steps.root_degrees(links, rows, value)
+            scale = self.steps.root_degrees(links, value)
             raw = self._add(self.steps.gcn_sum(value, scale, links), f"{name}.bias")
         else:
             direction = self.weights[f"{name}.direction"].unsqueeze(1)
@@ -237,7 +237,8 @@ class Pass(Reads):
         if self.stack.training:
             count = real.sum(1, keepdim=True).clamp(min=1)
             mean = (x * real).sum(1, keepdim=True) / count
-            var = ((x - mean).square() * real).sum(1, keepdim=True) / count
+            centred = (x - mean) * real
+            var = centred.square().sum(1, keepdim=True) / count
             with torch.no_grad():
                 seen = real.amax(1) * 0.1  # nothing is learned from a batch without graphs
                 unbiased = var * count / (count - 1).clamp(min=1)
@@ -246,10 +247,10 @@ class Pass(Reads):
                     held.lerp_(now.squeeze(1), seen.expand_as(held))
         else:
             mean, var = (weights[f"{name}.running_{part}"].unsqueeze(1) for part in ("mean", "var"))
+            centred = (x - mean) * real
         weight, bias = (weights[f"{name}.{part}"].unsqueeze(1) for part in ("weight", "bias"))
-        # Padding may be far from all real rows, where a small deviation makes it very large.
-        x = torch.where(real > 0, (x - mean) * (var + 1e-5).rsqrt() * weight + bias, 0.0)
-        return x.flatten(0, 1)
+        # Padding is zero here: far from all real rows, a small deviation would make it very large.
+        return torch.addcmul(bias, centred, (var + 1e-5).rsqrt() * weight).flatten(0, 1)
 
 
 def _known(bonds: Bonds | None) -> Bonds:

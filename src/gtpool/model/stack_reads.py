@@ -72,12 +72,12 @@ class Reads(Maps):
         """Let the seeds share the rows of each graph, [RN, in_channels] -> [RG k, in_channels]."""
         seeds, name = self.weights[f"{name}.seeds"], f"{name}.gather"  # [R, k, in_channels]
         query = self._linear(f"{name}.query", seeds.flatten(0, 1)).view_as(seeds)
-        scale = self.steps.root_degrees(links, rows, x)
-        value = self._gcn(f"{name}.value", x, scale, links)
+        near = self.steps.gcn_sum(x, self.steps.root_degrees(links, x), links)
+        value = self._after_sum(f"{name}.value", near)
         if read.gather.key is None:
             taken = static.total(value, rows).unsqueeze(1)
         else:
-            key = self._gcn(f"{name}.key", x, scale, links).unflatten(0, (self.stack.runs, -1))
+            key = self._after_sum(f"{name}.key", near).unflatten(0, (self.stack.runs, -1))
             share = _shares(query, key, read.heads).transpose(1, 2).flatten(0, 1)  # [RN, H, k]
             taken = products(share, value.unflatten(1, (read.heads, -1)), rows)
             taken = taken.transpose(1, 2).flatten(2)
@@ -96,9 +96,16 @@ class Reads(Maps):
         return self._feed(read, name, (query + taken).flatten(0, 1))
 
     def _gcn(self, name: str, x: Tensor, scale: Tensor, links: Links) -> Tensor:
-        """Convolve as a GCN, given ``root_degrees``."""
-        x = self._multiply(x, self.weights[f"{name}.lin.weight"])
+        """Convolve as a GCN, given ``root_degrees``; sum over the narrower of input and output."""
+        weight = self.weights[f"{name}.lin.weight"]
+        if weight.size(2) <= weight.size(1):
+            return self._after_sum(name, self.steps.gcn_sum(x, scale, links))
+        x = self._multiply(x, weight)
         return self._add(self.steps.gcn_sum(x, scale, links), f"{name}.bias")
+
+    def _after_sum(self, name: str, near: Tensor) -> Tensor:
+        """Do what a GCN does with the sums over neighbours."""
+        return self._map(near, self.weights[f"{name}.lin.weight"], self.weights[f"{name}.bias"])
 
     def _feed(self, read: GMT, name: str, z: Tensor) -> Tensor:
         """Do what a block of ``GMT`` does with queries and what they took."""

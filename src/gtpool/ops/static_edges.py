@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from gtpool.fixed import Bonds, Links, Rows
+from gtpool.fixed import Bonds, Links
 
 _SLOPE = 0.2  # of GAT's leaky ReLU
 
 
-def root_degrees(links: Links, rows: Rows, like: Tensor) -> Tensor:
+def root_degrees(links: Links, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
-    del rows
     _, target, counts = ends(links, loops=False)
     degree = like.new_ones(links.origin.numel()).index_add(0, target, counts.to(like.dtype))
     return degree.rsqrt() * (links.origin >= 0)
@@ -44,7 +43,7 @@ def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
     Args:
         x: Features of the rows, [N, D].
         table: What each code adds to e, and at the end r, of each run, [R, codes + 1, D].
-        scale: The s, of ``root_out_degrees``, [N].
+        scale: The s, such as ``root_out_degrees``, 0 on padding, [N].
         links: The edges; loops count as others do.
         bonds: Their codes.
     """

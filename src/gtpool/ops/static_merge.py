@@ -59,8 +59,12 @@ class Adjacent(Protocol):
         """Give left^T right of each graph, [N, A] and [N, B] -> [G, A, B]."""
         ...
 
-    def multiplied(self, value: Tensor, matrix: Tensor) -> Tensor:
-        """Multiply the rows of each graph with its matrix, [N, A] and [G, A, B] -> [N, B]."""
+    def laid(self, value: Tensor) -> Tensor:
+        """Lay out the rows for ``drawn``, [N, A] -> [K, n, A]."""
+        ...
+
+    def drawn(self, laid: Tensor, right: Tensor) -> Tensor:
+        """Give V (V^T right) of each graph, V what was laid out, [N, B] -> [N, B]."""
         ...
 
 
@@ -134,9 +138,13 @@ class Sparse(NamedTuple):
         first, second = self.blocks.pad(left), self.blocks.pad(right)
         return self.blocks.total(_multiply(first.mT, second))
 
-    def multiplied(self, value: Tensor, matrix: Tensor) -> Tensor:  # noqa: D102
+    def laid(self, value: Tensor) -> Tensor:  # noqa: D102
+        return self.blocks.pad(value)
+
+    def drawn(self, laid: Tensor, right: Tensor) -> Tensor:  # noqa: D102
+        matrix = self.blocks.total(_multiply(laid.mT, self.blocks.pad(right)))
         own = matrix.index_select(0, self.blocks.owner.clamp(max=matrix.size(0) - 1))
-        return self._real(self.blocks.rows(_multiply(self.blocks.pad(value), own)))
+        return self._real(self.blocks.rows(_multiply(laid, own)))
 
     def _real(self, value: Tensor) -> Tensor:
         """Leave zeros on padding, which may have read what is another run's, [N, F]."""
@@ -181,8 +189,11 @@ class Dense(NamedTuple):
     def products(self, left: Tensor, right: Tensor) -> Tensor:  # noqa: D102
         return _multiply(self._by_graph(left).mT, self._by_graph(right))
 
-    def multiplied(self, value: Tensor, matrix: Tensor) -> Tensor:  # noqa: D102
-        return _multiply(self._by_graph(value), matrix).flatten(0, 1)
+    def laid(self, value: Tensor) -> Tensor:  # noqa: D102
+        return self._by_graph(value)
+
+    def drawn(self, laid: Tensor, right: Tensor) -> Tensor:  # noqa: D102
+        return _multiply(laid, _multiply(laid.mT, self._by_graph(right))).flatten(0, 1)
 
     def _by_graph(self, value: Tensor) -> Tensor:
         return value.unflatten(0, self.matrix.shape[:2])

@@ -45,8 +45,10 @@ def highest(x: Tensor, nodes: int, rows: Rows, runs: int) -> Tensor:
     place = (batch * count - rank).argsort(stable=True)  # graph by graph, highest first
     place = (place + torch.arange(runs, device=x.device).unsqueeze(1) * count).flatten()
 
+    size = rows.size.view(runs, -1)  # in this order an empty place has no rows, not even clusters
+    first = size.cumsum(1) - size + torch.arange(runs, device=x.device).unsqueeze(1) * count
     slot = torch.arange(nodes, device=x.device)
-    taken = (rows.start.unsqueeze(1) + slot).clamp(max=x.size(0) - 1).flatten()
+    taken = (first.view(-1, 1) + slot).clamp(max=x.size(0) - 1).flatten()
     empty = (slot >= rows.size.unsqueeze(1)).unsqueeze(2)
     found = x.index_select(0, place.index_select(0, taken)).unflatten(0, (-1, nodes))
     return found.masked_fill(empty, 0)

@@ -33,7 +33,7 @@ class Steps(Protocol):
     def place(self, rows: Rows, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]: ...  # noqa: D102
     def shift(self, values: Tensor, number: Tensor, rows: Rows, by: Tensor) -> Tensor: ...  # noqa: D102
     def bring(self, x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor: ...  # noqa: D102
-    def root_degrees(self, links: Links, rows: Rows, like: Tensor) -> Tensor: ...  # noqa: D102
+    def root_degrees(self, links: Links, like: Tensor) -> Tensor: ...  # noqa: D102
     def gcn_sum(self, x: Tensor, scale: Tensor, links: Links) -> Tensor: ...  # noqa: D102
     def gin_sum(self, x: Tensor, links: Links) -> Tensor: ...  # noqa: D102
     def root_out_degrees(self, links: Links, like: Tensor) -> Tensor: ...  # noqa: D102

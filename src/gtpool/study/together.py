@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
@@ -78,9 +79,11 @@ def run_together(
     splits = [choose_split(spec.split, loaded, data_dir) for spec in specs]
     with settled(place, deterministic):
         models = [_network(spec, loaded.dataset).to(place) for spec in specs]
-        numbered = list(range(len(specs)))
-        ends = _fit(numbered, models, loaded.dataset.to(place), splits, specs, on_epoch)
-        for run, outcome, seconds in ends:
+        untested = unmeasurable(loaded.dataset, [split.test for split in splits], "test")
+        rest = [run for run in range(len(specs)) if run not in untested]
+        refused = [(run, error, 0.0, 1) for run, error in untested.items()]
+        trained = _fit(rest, models, loaded.dataset.to(place), splits, specs, on_epoch)
+        for run, outcome, seconds, beside in chain(refused, trained):
             spec, split, model = specs[run], splits[run], models[run]
             row = blank(spec) | opening(loaded.dataset, split, model)
             if isinstance(outcome, TrainingError):
@@ -90,7 +93,7 @@ def run_together(
                 if artifact is not None:  # on the CPU: the GPU is full of the runs that go on
                     data = _as_trained(spec, loaded.dataset, split)
                     write_whole(artifact(spec.key), pack(model.cpu(), data, split, spec))
-            yield row | circumstances(place, seconds) | {"together": len(specs)}
+            yield row | circumstances(place, seconds) | {"together": beside}
 
 
 def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
@@ -98,8 +101,8 @@ def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
         return Classifier(spec.model, shape_of(data))
 
 
-_End = tuple[int, Outcome | TrainingError, float]
-"""The number of a run, what it gave, and its share of the time."""
+_End = tuple[int, Outcome | TrainingError, float, int]
+"""The number of a run, what it gave, its share of the time, and how many trained at once."""
 
 
 def _fit(
@@ -112,18 +115,19 @@ def _fit(
 ) -> Iterator[_End]:
     """Train some of the runs, in two halves if there is no memory for all of them at once."""
     left = list(runs)
+    if not left:
+        return
     try:
         for end in _fit_all(runs, models, data, splits, specs, on_epoch):
             left.remove(end[0])
             yield end
     except torch.OutOfMemoryError as error:
         if len(left) == 1:
-            yield left[0], TrainingError(str(error)), 0.0
+            yield left[0], TrainingError(str(error)), 0.0, 1
             return
     half = len(left) // 2
     for part in (left[:half], left[half:]):
-        if part:
-            yield from _fit(part, models, data, splits, specs, on_epoch)
+        yield from _fit(part, models, data, splits, specs, on_epoch)
 
 
 def _fit_all(
@@ -137,7 +141,6 @@ def _fit_all(
     """Train some of the runs to their ends; what fails but for memory, fails those that go on."""
     scaled = specs[0].data.standardize
     parts = [splits[run] for run in runs]
-    untested = unmeasurable(data, [split.test for split in parts], "test")
     ended: deque[tuple[int, Outcome | TrainingError]] = deque()
     epochs = fit_many(
         [models[run] for run in runs],
@@ -146,7 +149,7 @@ def _fit_all(
         [specs[run].train for run in runs],
         seeds=[specs[run].seed for run in runs],
         standardize=scaled,
-        on_end=lambda place, outcome: ended.append((place, untested.get(place, outcome))),
+        on_end=lambda place, outcome: ended.append((place, outcome)),
     )
     going, seconds = set(range(len(runs))), [0.0] * len(runs)
     while going:
@@ -166,7 +169,7 @@ def _fit_all(
         while ended:
             place, outcome = ended.popleft()
             going.remove(place)
-            yield runs[place], outcome, seconds[place]
+            yield runs[place], outcome, seconds[place], len(runs)
         if error is not None and full:  # only now: what has ended must not train again
             raise error
 
@@ -178,7 +181,8 @@ def _hear(
     try:
         return next(epochs, {}), None
     except (RuntimeError, MemoryError) as error:
-        return {}, error
+        # What failed holds the memory of the program, and its traceback would hold what failed.
+        return {}, error.with_traceback(None)
 
 
 def _as_trained(spec: RunSpec, data: GraphDataset, split: Split) -> GraphDataset:

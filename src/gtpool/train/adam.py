@@ -21,8 +21,8 @@ class Adam:
 
     def __init__(self, theta: nn.Parameter, specs: Sequence[TrainSpec]) -> None:
         self.theta, self.clip = theta, specs[0].clip
-        self.mean, self.square = (torch.zeros_like(theta).detach() for _ in range(2))
-        self.count = theta.new_zeros(theta.size(0), 1).detach()
+        self.mean, self.square = (torch.zeros_like(theta) for _ in range(2))
+        self.count = theta.new_zeros(theta.size(0), 1)
         self.decay = theta.new_tensor([[spec.weight_decay] for spec in specs])
         self.peak = theta.new_tensor([[spec.lr] for spec in specs], dtype=torch.double)
         self.lr = self.peak.to(theta.dtype, copy=True)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -82,6 +83,8 @@ class _Runs:
         *,
         standardize: bool,
     ) -> None:
+        if len({replace(spec, lr=0.0, weight_decay=0.0) for spec in specs}) > 1:
+            raise ValueError("runs side by side may differ in lr and weight_decay, in nothing else")
         self.models, self.splits, self.specs = models, splits, specs
         self.stack = Stack(models, int(data.sizes.max()))
         shape = models[0].shape
@@ -158,6 +161,8 @@ class _Runs:
 
     def _remember(self, places: Sequence[int]) -> None:
         """Copy the state of the runs in some places."""
+        if not places:
+            return
         device = self.stack.theta.device
         here = torch.tensor(places, dtype=torch.long, device=device)
         there = torch.tensor([self.live[place] for place in places], device=device).long()
@@ -167,11 +172,13 @@ class _Runs:
 
 def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> Units | None:
     """Take mean and deviation of the continuous columns over each run's training part."""
+    if data.schema.recipe.mean is not None:
+        return None
     by_part = {split.digest: split for split in splits}
     recipes = {key: data.standardized(split.train).schema.recipe for key, split in by_part.items()}
     means = [recipes[split.digest].mean for split in splits]
     stds = [recipes[split.digest].std for split in splits]
-    if data.schema.recipe.mean is not None or means[0] is None:
+    if means[0] is None:
         return None
     return Units(
         *(torch.tensor(part, dtype=like.dtype, device=like.device) for part in (means, stds))

@@ -1,4 +1,8 @@
-"""How good predictions are: accuracy, ROC-AUC over tasks with missing labels, RMSE."""
+"""How good predictions are: accuracy, ROC-AUC over tasks with missing labels, RMSE.
+
+Each function takes one set of graphs, or several of one size with axes before that of the graphs,
+and gives a figure for each of them.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,17 +11,17 @@ import torch
 from torch import Tensor
 
 
-def accuracy(logits: Tensor, y: Tensor) -> float:
-    """Share of graphs whose highest logit is their class.
+def accuracy(logits: Tensor, y: Tensor) -> Tensor:
+    """Share of graphs whose highest logit is their class; one of class -1 does not count.
 
     Example:
-        >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+        >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1])).item()
         0.5
     """
-    return (logits.argmax(1) == y).double().mean().item()
+    return (logits.argmax(-1) == y).sum(-1).double() / (y >= 0).sum(-1)
 
 
-def roc_auc(logits: Tensor, y: Tensor) -> float:
+def roc_auc(logits: Tensor, y: Tensor) -> Tensor:
     """Area under the ROC curve, averaged over the tasks that have both classes (OGB's rule).
 
     Missing labels are NaN and do not count; NaN if no task has both classes.
@@ -25,42 +29,47 @@ def roc_auc(logits: Tensor, y: Tensor) -> float:
     Example:
         >>> nan = float("nan")
         >>> y = torch.tensor([[1.0, 1.0], [0.0, nan], [1.0, 1.0]])
-        >>> roc_auc(torch.tensor([[0.9, 0.1], [0.5, 0.2], [0.4, 0.3]]), y)
+        >>> roc_auc(torch.tensor([[0.9, 0.1], [0.5, 0.2], [0.4, 0.3]]), y).item()
         0.5
     """
-    label = y.T
+    label = y.mT
     known = ~label.isnan()
-    score = torch.where(known, logits.T, float("inf")).contiguous()  # unknown: above all
-    order, counts = score.sort(1).values, known.sum(1)
+    score = torch.where(known, logits.mT, float("inf")).contiguous()  # unknown: above all
+    order, counts = score.sort().values, known.sum(-1)
     below = torch.searchsorted(order, score)
-    up_to = torch.searchsorted(order, score, right=True).minimum(counts.unsqueeze(1))
+    up_to = torch.searchsorted(order, score, right=True).minimum(counts.unsqueeze(-1))
     positive = known & (label > 0.5)
-    positives = positive.sum(1)
+    positives = positive.sum(-1)
     pairs = positives * (counts - positives)
     # Whole numbers throughout: twice the sum of the positives' ranks, equal scores at their mean.
-    ranks = ((below + up_to + 1) * positive).sum(1)
+    ranks = ((below + up_to + 1) * positive).sum(-1)
     areas = (ranks - positives * (positives + 1)).double() / (2 * pairs)
     both = pairs > 0
-    return areas.where(both, 0).sum().div(both.sum()).item()
+    return areas.where(both, 0).sum(-1) / both.sum(-1)
 
 
-def rmse(outputs: Tensor, y: Tensor) -> float:
+def rmse(outputs: Tensor, y: Tensor) -> Tensor:
     """Root of the mean squared error over the known targets.
 
     Example:
-        >>> rmse(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [float("nan")]]))
+        >>> rmse(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [float("nan")]])).item()
         0.0
     """
     known = ~y.isnan()
-    return (outputs[known].double() - y[known].double()).square().mean().sqrt().item()
+    error = torch.where(known, outputs.double() - y, 0)
+    return (error.square().sum((-2, -1)) / known.sum((-2, -1))).sqrt()
 
 
 class Metric(NamedTuple):
     """A measure of predictions, and whether more is better."""
 
-    measure: Callable[[Tensor, Tensor], float]
+    of_each: Callable[[Tensor, Tensor], Tensor]
     name: str
     higher_is_better: bool
+
+    def measure(self, logits: Tensor, y: Tensor) -> float:
+        """Give the figure of one set of graphs."""
+        return self.of_each(logits, y).item()
 
 
 METRICS: dict[str, Metric] = {

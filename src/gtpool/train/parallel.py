@@ -226,7 +226,7 @@ def _normalize(part: nn.BatchNorm1d, group: Group, x: Tensor, *, counts: bool) -
             seen.add_(1)
             share = 1 / int(seen) if part.momentum is None else part.momentum
             running_mean.lerp_(mean, share)
-            running_var.lerp_(var * number / (number - 1), share)
+            running_var.lerp_(var * number / (number - 1).clamp(min=1), share)
     out = (rows - mean) * (var + part.eps).rsqrt()
     return (out * part.weight + part.bias if part.affine else out).to(x.dtype)
 

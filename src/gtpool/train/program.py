@@ -100,17 +100,9 @@ class Program:
         self.stack.eval()
         self.judge()
         metric = METRICS[self.data.schema.task]
-        if metric.name == "accuracy":
-            return self.judged.cpu()
-        logits, y = self.logits.unflatten(0, (self.stack.runs, -1)), self.data.y
-        rows: list[list[float]] = []
-        losses = self.judged[:, 0].tolist()
-        for loss, split, seen in zip(losses, self.splits, logits, strict=True):
-            cut = split.valid.numel()
-            valid = metric.measure(seen[:cut], y[split.valid])
-            test = metric.measure(seen[cut : cut + split.test.numel()], y[split.test])
-            rows.append([loss, valid, test])
-        return torch.tensor(rows, dtype=torch.double)
+        logits = self.logits.unflatten(0, (self.stack.runs, -1))
+        found = [self.held_out_loss, *(metric.of_each(logits, y) for y in self.targets)]
+        return torch.stack(found, 1).cpu()
 
     def _prepare(self) -> None:
         """Lay out buffers for as many runs as there are, and capture what is replayed."""
@@ -122,16 +114,23 @@ class Program:
             if part is not None:
                 self.stack.fixed[name].copy_(part)
         size = self.spec.batch_size
-        single = any(train.numel() > size and train.numel() % size == 1 for train in trains)
+        single = any(train.numel() > size and (train.numel() - 1) % size == 0 for train in trains)
         self.places = min(size + single, max(train.numel() for train in trains))
         steps = max(-(-train.numel() // size) for train in trains)
         self.capacity = _capacity(self.stock, trains, self.places, self.stack.ratios)
         self.order = torch.full((steps, runs, self.places), -1, device=device)
         self.seeds = torch.zeros(runs, dtype=torch.long, device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
-        self.losses = self.stack.theta.new_zeros(steps, runs).detach()
-        self.judged = torch.zeros(runs, 3, dtype=torch.double, device=device)
+        self.losses = self.stack.theta.new_zeros(steps, runs)
         self.held_out, self.valid = self._held_out()
+        y = self.held_out.y
+        absent = torch.full_like(y, -1 if self.data.schema.task == "classes" else torch.nan)
+        columns = (-1, *(1,) * (y.dim() - 1))
+        self.targets = [
+            torch.where(part.view(columns), y, absent).unflatten(0, (runs, -1))
+            for part in (self.valid, ~self.valid & self.held_out.present)
+        ]
+        """Of the validation and of the test part, missing elsewhere, [R, G] or [R, G, T]."""
         self.stack.train()
         self.train_step = _captured(lambda: self._train(self.capacity), self.step)
         self.stack.eval()
@@ -144,7 +143,7 @@ class Program:
         longest = max(part[0].numel() for part in parts)
         index = _table(parts, longest)[0]
         cuts = torch.tensor([split.valid.numel() for split in self.splits])
-        valid = torch.arange(longest) < cuts.unsqueeze(1)
+        valid = torch.arange(longest) < cuts.unsqueeze(1)  # places that are empty come last
         need = self.stock.capacity(index, self.stack.ratios)
         return self._gather(index.to(device), need), valid.flatten().to(device)
 
@@ -181,19 +180,11 @@ class Program:
 
     @torch.no_grad()
     def _judge(self) -> None:
-        """Fill ``logits`` and ``judged``."""
-        batch, runs = self.held_out, self.stack.runs
+        """Fill ``logits`` and ``held_out_loss``."""
+        batch = self.held_out
         with autocast(self.spec, batch.x.device):
             self.logits = self.stack(batch).to(self.stack.theta.dtype)
-        self.judged[:, 0] = self.loss_of(self.logits, batch.y, self.valid & batch.present)
-        if self.data.schema.task != "classes":
-            return
-        right = self.logits.argmax(1) == batch.y
-        test = ~self.valid & batch.present
-        for column, part in ((1, self.valid), (2, test)):
-            counted = part.view(runs, -1)
-            hits = (right & part).view(runs, -1).sum(1).double()
-            self.judged[:, column] = hits / counted.sum(1)
+        self.held_out_loss = self.loss_of(self.logits, batch.y, self.valid & batch.present).double()
 
 
 def _nothing() -> None:
@@ -226,8 +217,8 @@ def _table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
 def _captured(step: Callable[[], None], number: Tensor) -> Callable[[], object]:
     """Capture a function as a CUDA graph; on a CPU it is itself.
 
-    It is tried out first with no graphs in any place, from which nothing is learned, and the number
-    of the step is set back.
+    It is tried out first; a step of training finds no graphs in any place, from which it learns
+    nothing, and the number of the step is set back.
     """
     if not number.is_cuda:
         return step

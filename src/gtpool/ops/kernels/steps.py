@@ -28,9 +28,9 @@ drop = dropout.drop
 gcn_sum, gin_sum, mean_max = aggregate.gcn_sum, aggregate.gin_sum, readout.mean_max
 
 
-def root_degrees(links: Links, rows: Rows, like: Tensor) -> Tensor:
+def root_degrees(links: Links, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
-    del rows, like
+    del like
     return aggregate.root_degrees(links)
 
 
