@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool.cli import app
+from gtpool.commands import tuning
 from gtpool.commands.tuning import tell
 from gtpool.model import METHODS
 from gtpool.study.paper import find
@@ -192,3 +193,38 @@ def test_a_real_search_ends_in_runs_that_can_be_trained(tmp_path):
     )
     assert all(one.loss is not None for one in found.log)
     assert len(found.per_fold) == 10
+
+
+def test_choices_of_several_methods_stand_in_one_file(tmp_path, monkeypatch):
+    def search(*_args, space, budget):
+        del budget
+        (plain, other) = draw(space, 2)
+        tried = [Tried(at, 0, epochs, 42, 0.5) for epochs in (40, 500) for at in range(2)]
+        return Tuned((plain,) * 9 + (other,), plain, (plain, other), tuple(tried))
+
+    monkeypatch.setattr(tuning, "tune", search)
+    options = {"budget": (2, (40,), 0.5), "running": (1, 1, "cpu", None)}
+    for method in ("gcn", "sagpool_h"):
+        *_, command = tuning.tune_dataset(
+            "MUTAG", method, tmp_path, convs=("gin", "gcn"), **options
+        )
+    runs = find_runs(["tuned"], None, 1, tmp_path / "tuned.json")
+    assert {run.model.pool for run in runs} == {"none", "sagpool"}
+    assert runs[0].model.conv == "gcn"  # the method as it is, though gin was named first
+    assert command.endswith(f"--choices {tmp_path}/tuned.json --output-dir {tmp_path}")
+    head, *lines = map(json.loads, (tmp_path / "gcn-MUTAG.jsonl").read_text().splitlines())
+    assert (head["chosen"], head["pooled"], len(lines)) == ([0] * 9 + [1], 0, 4)
+    assert json.loads((tmp_path / "tuned.json").read_text())["gcn"]["MUTAG"]["rounds"] == [40, 500]
+
+
+def test_choices_that_cannot_be_read_are_noticed_before_the_search(tmp_path):
+    (tmp_path / "tuned.json").write_text("[1")
+    with pytest.raises(ValueError, match="move it out of the way"):
+        tuning.tune_dataset(
+            "MUTAG", "gcn", tmp_path, budget=(1, (), 1.0), convs=(), running=(1, 1, "cpu", None)
+        )
+
+
+def test_a_short_round_is_shorter_than_the_protocol():
+    with pytest.raises(ValueError, match="fewer epochs than the protocol"):
+        tune("MUTAG", MODEL, None, space=SMALL, budget=Budget(2, (40, 500)))

@@ -1,18 +1,18 @@
 """The job of `gtpool study tune`: search one dataset, and write what was chosen and why."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from shlex import quote
-from typing import Any
+from shlex import join
+from typing import Any, cast
 
 from gtpool.data.registry import look_up
 from gtpool.model import METHODS
 from gtpool.report.rounds import Rounds
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
-from gtpool.study.tune import Budget, Tuned, configured, space_of, tune
+from gtpool.study.tune import Budget, Tried, Tuned, configured, space_of, tune
 
 
 def tune_dataset(
@@ -30,7 +30,7 @@ def tune_dataset(
         dataset: A name of the registry.
         method: A key of ``METHODS``.
         folder: Where runs, choices and log go.
-        budget: Networks that start, epochs of the short rounds, share that goes on.
+        budget: Configurations that start, epochs of the short rounds, share that goes on.
         convs: The convolutions to try; a method that is one keeps its own.
         running: Jobs, runs side by side, device, and where to look first for the data.
     """
@@ -39,8 +39,11 @@ def tune_dataset(
         raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
     model, (jobs, together, device, data_dir) = METHODS[method].model, running
     space = space_of(dataset, model)
-    if "model.conv" in space:
-        space["model.conv"] = convs
+    if "model.conv" in space:  # its own first, which is among those that start
+        own = space["model.conv"][0]
+        space["model.conv"] = tuple(sorted(convs, key=lambda conv: conv != own))
+    chosen = folder / "tuned.json"
+    known = _known(chosen)
     do = partial(
         run_many,
         store=Store(folder),
@@ -51,16 +54,18 @@ def tune_dataset(
         watch=Rounds(),
     )
     tuned = tune(dataset, model, do, space=space, budget=Budget(*budget))
-    chosen = folder / "tuned.json"
-    choice = {"rounds": list(budget[1]), "per_fold": tuned.per_fold, "pooled": tuned.pooled}
-    write_whole(chosen, (json.dumps({method: {dataset: choice}}, indent=1) + "\n").encode())
-    head = {"dataset": dataset, "method": method, "configs": tuned.configs}
-    lines = [json.dumps(head), *(json.dumps(one) for one in tuned.log)]
-    write_whole(folder / "log.jsonl", ("\n".join(lines) + "\n").encode())
+    rounds = list(dict.fromkeys(tried.epochs for tried in tuned.log))
+    choice = {"rounds": rounds, "per_fold": tuned.per_fold, "pooled": tuned.pooled}
+    known.setdefault(method, {})[dataset] = choice
+    write_whole(chosen, (json.dumps(known, indent=1) + "\n").encode())
+    log = folder / f"{method}-{dataset}.jsonl"
+    write_whole(log, ("\n".join(map(json.dumps, _log(dataset, method, tuned))) + "\n").encode())
+    run = ("gtpool", "study", "run", "tuned", "--choices", chosen, "--output-dir", folder)
     return [
         *tell(dataset, model, tuned),
-        f"choices and log: {chosen}",
-        f"to run them:     gtpool study run tuned --choices {quote(str(chosen))}",
+        f"choices:         {chosen}",
+        f"log:             {log}",
+        f"to run them:     {join(map(str, run))}",
     ]
 
 
@@ -77,3 +82,29 @@ def tell(dataset: str, model: Mapping[str, Any], tuned: Tuned) -> list[str]:
         f"pooled choice:   {', '.join(changed) or 'the defaults'}",
         f"folds chose:     {count} network{'s' * (count > 1)} in {len(tuned.per_fold)} folds",
     ]
+
+
+def _known(path: Path) -> dict[str, dict[str, Any]]:
+    """Read the choices of other methods and datasets, beside which the new one goes."""
+    if not path.exists():
+        return {}
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}; move it out of the way") from error
+    if not isinstance(known, dict):
+        raise ValueError(f"{path} holds no choices of `gtpool study tune`; move it out of the way")
+    return cast("dict[str, dict[str, Any]]", known)
+
+
+def _log(dataset: str, method: str, tuned: Tuned) -> Iterator[object]:
+    """Give what was tried and chosen, then one line for each run, in the order of the columns."""
+    yield {
+        "dataset": dataset,
+        "method": method,
+        "configs": tuned.configs,
+        "chosen": [tuned.configs.index(options) for options in tuned.per_fold],
+        "pooled": tuned.configs.index(tuned.pooled),
+        "columns": Tried._fields,
+    }
+    yield from tuned.log

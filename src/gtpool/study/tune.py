@@ -198,15 +198,20 @@ def tune(
         budget: How much to try.
         seed: Of the configurations that are drawn.
     """
-    if not 0 < budget.keep <= 1 or budget.configs < 1:
+    if budget.configs < 1:
+        raise ValueError(f"at least one configuration starts, got {budget.configs}")
+    if not 0 < budget.keep <= 1:
         raise ValueError(f"a round keeps a share above 0 and up to 1, got {budget.keep}")
     configs = draw(space or space_of(dataset, model), budget.configs, seed)
     specs = [configured(dataset, model, options) for options in configs]
+    whole = specs[0][0].train.epochs
+    if any(epochs >= whole for epochs in budget.epochs):
+        raise ValueError(f"the short rounds have fewer epochs than the protocol ({whole})")
     folds = range(len(specs[0]))
     every = list(range(len(configs)))
     alive, pooled, log = dict.fromkeys(folds, every), every, list[Tried]()
-    for epochs in (*budget.epochs, specs[0][0].train.epochs):
-        last = epochs == specs[0][0].train.epochs
+    for epochs in (*budget.epochs, whole):
+        last = epochs == whole
         seeds = budget.seeds if last else 1
         pairs = [
             (config, fold)
