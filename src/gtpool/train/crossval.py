@@ -109,7 +109,7 @@ class _Runs:
         size = self.specs[0].batch_size
         batches = [shuffle(self.splits[run].train, size, self.randoms[run]) for run in self.live]
         losses = self.program.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.live])
-        judged = self.program.measure().tolist()
+        judged, losses = self.program.measure().tolist(), losses.cpu()
         going = sum(map(self._goes, self.live))
         seconds = (time.perf_counter() - start) / max(1, going)
         heard: dict[int, Epoch] = {}

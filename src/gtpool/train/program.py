@@ -73,7 +73,9 @@ class Program:
         self._prepare()
 
     def epoch(self, batches: Sequence[Sequence[Tensor]], seeds: Sequence[int]) -> Tensor:
-        """Pass over the training parts once; the loss of each step and run, on the host, [S, R].
+        """Pass over the training parts once; the loss of each step and run, until the next, [S, R].
+
+        There is no wait for the device here: it goes on to ``measure`` at once.
 
         Args:
             batches: Of each run, its graphs in order, batch by batch.
@@ -93,7 +95,7 @@ class Program:
             else:
                 self._train(need)
         self.epochs += 1
-        return self.losses[:steps].cpu()
+        return self.losses[:steps]
 
     def measure(self) -> Tensor:
         """Give validation loss, validation metric and test metric of each run, on the host."""
