@@ -46,10 +46,34 @@ def clock():
     return Clock()
 
 
-def watcher(clock, terminal=False, names=None):
+def watcher(clock, terminal=False, names=None, width=120, height=25):
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=120, color_system=None)
+    console = Console(
+        file=file, force_terminal=terminal, width=width, height=height, color_system=None
+    )
     return Progress(console, clock, names), file
+
+
+def drawn(progress):
+    """Give the lines of the table as a console of this size shows them."""
+    with progress.console.capture() as shown:
+        progress.console.print(progress.table())
+    return shown.get().splitlines()
+
+
+def calls(work):
+    """Count the calls that some work makes."""
+    count = [0]
+
+    def heard(_frame, event, _what):
+        count[0] += event in {"call", "c_call"}
+
+    sys.setprofile(heard)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count[0]
 
 
 def epoch(number):
@@ -130,6 +154,92 @@ def test_the_table_is_left_in_peace_between_quick_epochs(clock):
         for number in range(1, 50):
             progress.epoch(spec(0), epoch(number))
         assert len(file.getvalue()) == before
+
+
+def test_a_slow_terminal_is_not_drawn_on_at_every_epoch(clock):
+    progress, file = watcher(clock, terminal=True)
+
+    class Slow(io.StringIO):
+        def write(self, text):
+            clock.now += 1.0
+            return file.write(text)
+
+    progress.console.file = Slow()
+    with progress:
+        progress.begin([spec(0)], [])
+        progress.started(spec(0))
+        before = len(file.getvalue())
+        for number in range(1, 50):
+            progress.epoch(spec(0), epoch(number))
+        assert len(file.getvalue()) == before
+        clock.now += 1.0
+        progress.epoch(spec(0), epoch(50))
+        assert "e50" in file.getvalue()[before:]
+
+
+def test_a_study_that_is_higher_than_the_terminal_shows_what_goes_on_and_the_summary(clock):
+    progress, file = watcher(clock, terminal=True, width=100, height=24)
+    runs = [spec(fold, seed) for seed in range(1, 201) for fold in range(10)]
+    with progress:
+        progress.begin(runs, [row(run) for run in runs[:900]])
+        for run in runs[909:899:-1]:
+            progress.finished(row(run))
+        for run in (runs[1995], runs[1501]):
+            progress.started(run)
+        clock.now = 1000.0
+        progress.epoch(runs[1501], epoch(20))
+    screen = drawn(progress)
+    seeds = [line.split("│")[3].strip() for line in screen if "MUTAG" in line]
+    assert seeds == ["200", "151", *(str(seed) for seed in range(91, 76, -1))]
+    assert len(screen) <= 24
+    said = " ".join(" ".join(screen).split())
+    assert "910 of 2000 runs, mean accuracy 50.00, about 28.8 h left; 17 of 200 lines shown" in said
+    left = file.getvalue().rsplit("mean ┃", 1)[1]  # what stays on the screen
+    assert left.count("MUTAG") == 17
+    assert "about 28.8 h left" in " ".join(left.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_folds_are_counted_where_their_columns_have_no_room(clock, width):
+    progress, _ = watcher(clock, terminal=True, width=width)
+    runs = [spec(fold, seed) for seed in (1, 2, 3) for fold in range(10)]
+    progress.begin(runs, [])
+    for run in runs[:7]:
+        progress.finished(row(run))
+    progress.finished(row(runs[10], None))
+    for run, number in ((runs[7], 12), (runs[11], 3), (runs[12], 40)):
+        progress.epoch(run, epoch(number))
+    _, head, _, *lines = drawn(progress)
+    columns = [part.split() for part in head.split("┃")[1:-1]]
+    assert columns == [["data"], ["model"], ["seed"], ["folds"], ["epoch"], ["mean"]]
+    assert [[part.strip() for part in line.split("│")[3:-1]] for line in lines[:3]] == [
+        ["1", "7/10", "e12", "50.00"],
+        ["2", "1/10, 1 failed", "e3-e40", ""],
+        ["3", "0/10", "", ""],
+    ]
+
+
+def test_long_names_are_cut_before_figures_are(clock):
+    run = spec(0)
+    name = "a method with a very long name " * 4
+    progress, _ = watcher(clock, terminal=True, names={run.key: name}, width=60)
+    progress.begin([run], [row(run)])
+    _, _, _, line, *_ = drawn(progress)
+    assert "…" in line
+    assert "50.00" in line
+
+
+def test_drawing_costs_what_is_shown_and_not_what_there_is(clock):
+    counts = []
+    for seeds in (40, 400):
+        progress, _ = watcher(clock, terminal=True, width=100, height=24)
+        runs = [spec(fold, seed) for seed in range(100, 100 + seeds) for fold in range(5)]
+        progress.begin(runs, [row(run) for run in runs[:-20]])
+        progress.epoch(runs[-1], epoch(7))
+        drawn(progress)
+        counts.append(calls(lambda: drawn(progress)))  # noqa: B023 - called at once
+    few, many = counts
+    assert many < 1.1 * few
 
 
 def test_methods_that_differ_in_an_option_have_lines_of_their_own(clock):

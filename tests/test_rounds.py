@@ -1,6 +1,7 @@
 """How far tuning has come."""
 
 from io import StringIO
+from types import SimpleNamespace
 
 from rich.console import Console
 
@@ -22,9 +23,41 @@ def test_rounds_are_told_apart_and_no_test_figure_is_shown():
         )
     watch.begin(specs[:10], [{}] * 4)
     said = text.getvalue()
-    assert "round 1: 2 networks, 500 epochs: 20 runs\n" in said
+    assert "round 1: 2 configurations, 500 epochs: 20 runs\n" in said
     assert "round 1: 2 of 20 runs; one failed: nan\n" in said
     assert "round 1: 4 of 20 runs, about 48 s left in this round\n" in said
     assert "round 1: 20 of 20 runs\n" in said
-    assert "round 2: 1 network, 500 epochs: 10 runs, 4 of them done before\n" in said
+    assert "round 2: 1 configuration, 500 epochs: 10 runs, 4 of them done before\n" in said
     assert "87" not in said
+
+
+def test_a_long_run_says_its_epoch_now_and_then():
+    now = [0.0]
+    text = StringIO()
+    watch = Rounds(Console(file=text, width=200), lambda: now[0])
+    specs = recipe("MUTAG", {"width": 8})
+    watch.begin(specs, [])
+    watch.started(specs[0])
+    for number in range(1, 101):  # an epoch a second
+        now[0] += 1.0
+        watch.epoch(specs[0], SimpleNamespace(number=number))
+    epochs = [f"round 1: a run at epoch {at} of 500, 0 of 10 runs done" for at in (30, 60, 90)]
+    assert text.getvalue().splitlines()[1:] == epochs
+    watch.finished({"status": "done", "error": None, "key": ""})
+    assert "round 1: 1 of 10 runs, about 15 min left in this round\n" in text.getvalue()
+
+
+def test_epochs_take_no_line_from_short_runs():
+    now = [0.0]
+    text = StringIO()
+    watch = Rounds(Console(file=text, width=200), lambda: now[0])
+    specs = recipe("MUTAG", {"width": 8})
+    watch.begin(specs, [])
+    for spec in specs:
+        for number in range(1, 7):
+            now[0] += 1.0
+            watch.epoch(spec, SimpleNamespace(number=number))
+        watch.finished({"status": "done", "error": None, "key": ""})
+    said = text.getvalue()
+    assert all(f"round 1: {count} of 10 runs" in said for count in range(1, 11))
+    assert "epoch 6" not in said

@@ -1,13 +1,15 @@
 """How far many runs have come: a live table in a terminal, plain lines elsewhere; no torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean
 from time import monotonic
 from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,8 +18,11 @@ from gtpool.report.cells import shown
 from gtpool.spec import RunSpec
 
 _Row = dict[str, Any]
+_Line = dict[int, RunSpec]  # the runs of one line of the table, by fold
 _PAUSE = 0.2  # seconds between two drawings of the table
 _LINE_PAUSE = 5.0  # and between two lines where there is no terminal
+_FRAME = 7  # lines of the table's borders and headings, and of its caption at most
+_CELL = 5  # characters of a figure, so that folds keep their width from the start
 
 
 class _Epoch(Protocol):
@@ -29,8 +34,9 @@ class Progress:
     """A watcher for ``run_many``, to be used in a ``with``.
 
     In a terminal it draws a table, folds across and seeds down, that shows the test metric of what
-    is done, the epoch of what is on its way, the mean so far and the time left. Elsewhere it prints
-    one line a run.
+    is done, the epoch of what is on its way, the mean so far and the time left. Where the terminal
+    is too low, it shows the lines under way and the last finished; where it is too narrow, how many
+    folds are done. Elsewhere it prints one line a run.
 
     Args:
         console: Where to; the standard error if not given.
@@ -54,6 +60,7 @@ class Progress:
         self._began, self._before, self._drawn = clock(), 0, clock()
         self._preparing: dict[str, float] = {}
         self._live: Live | None = None
+        self._group([])
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -69,7 +76,9 @@ class Progress:
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[_Row]) -> None:
         """Take note of all runs, and of the rows that are there from before."""
-        self.specs, self.rows = list(specs), {row["key"]: row for row in done}
+        self._group(specs)
+        for row in done:
+            self._take(row)
         self._began, self._before = self.clock(), len(done)
         if done:
             self._say(f"{len(done)} of {len(specs)} runs are done already")
@@ -101,7 +110,7 @@ class Progress:
     def finished(self, row: _Row) -> None:
         """Take note of a row."""
         self.at.pop(row["key"], None)
-        self.rows[row["key"]] = row
+        self._take(row)
         spec = row["spec"]
         name = f"{spec['data']['source']}, {self._name(row['key'], spec['model'])}"
         place = f"seed {spec['seed']}, fold {spec['split']['fold'] + 1}"
@@ -114,8 +123,7 @@ class Progress:
         A run counts with the mean number of epochs of those that are done; before one is, with the
         most that there may be.
         """
-        ended = [row["epochs_run"] for row in self.rows.values() if row["epochs_run"]]
-        usual = fmean(ended) if ended else max(spec.train.epochs for spec in self.specs)
+        usual = self._epochs.value if self._epochs.count else self._most_epochs
         on_the_way = sum(min(0.95, number / usual) for number in self.at.values())
         made = len(self.rows) - self._before + on_the_way
         if made == 0:
@@ -124,14 +132,12 @@ class Progress:
 
     def summary(self) -> str:
         """Say how many runs are done, their mean if they are of one kind, and the time left."""
-        done = [row for row in self.rows.values() if _fine(row)]
-        failed = len(self.rows) - len(done)
+        failed = len(self.rows) - self._tests.count
         parts = [f"{len(self.rows)} of {len(self.specs)} runs"]
         if failed:
             parts.append(f"{failed} failed")
-        if done and len({_kind(spec) for spec in self.specs}) == 1:
-            metric = done[0]["metric"]
-            parts.append(f"mean {metric} {shown(fmean(row['test'] for row in done), metric)}")
+        if self._tests.count and self._one_kind:
+            parts.append(f"mean {self._metric} {shown(self._tests.value, self._metric)}")
         left = self.seconds_left() if self.specs else None
         if left is not None and len(self.rows) < len(self.specs):
             parts.append(f"about {spell_time(left)} left")
@@ -139,27 +145,74 @@ class Progress:
 
     def table(self) -> Table:
         """Give the table as it stands."""
-        folds = sorted({spec.split.fold for spec in self.specs})
-        lines: dict[str, dict[int, RunSpec]] = {}
-        for spec in self.specs:
-            line = replace(spec, split=replace(spec.split, fold=0))
-            lines.setdefault(line.key, {})[spec.split.fold] = spec
-        table = Table(caption=self.summary(), caption_justify="left")
-        for heading in ("data", "model", "seed", *(f"{fold + 1}" for fold in folds), "mean"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for runs in lines.values():
-            line = next(iter(runs.values()))
-            rows = [self.rows[spec.key] for spec in runs.values() if spec.key in self.rows]
+        lines, caption = self._in_view(), self.summary()
+        if len(lines) < len(self._lines):
+            caption += f"; {len(lines)} of {len(self._lines)} lines shown"
+        table = self._lay_out(lines, caption, by_fold=True)
+        boundless = self.console.options.update_width(10**6)
+        if Measurement.get(self.console, boundless, table).maximum <= self.console.width:
+            return table
+        return self._lay_out(lines, caption, by_fold=False)
+
+    def _group(self, specs: Sequence[RunSpec]) -> None:
+        """Sort runs into lines, once, and forget what is finished."""
+        self.specs, self.rows = list(specs), {}
+        self._lines: dict[str, _Line] = {}
+        self._line_of: dict[str, str] = {}
+        self._latest: dict[str, None] = {}  # lines with a finished run, the latest at the end
+        for spec in specs:
+            line = replace(spec, split=replace(spec.split, fold=0)).key
+            self._lines.setdefault(line, {})[spec.split.fold] = spec
+            self._line_of[spec.key] = line
+        self._folds = sorted({spec.split.fold for spec in specs})
+        self._one_kind = len({_kind(_first(line)) for line in self._lines.values()}) == 1
+        self._most_epochs = max((spec.train.epochs for spec in specs), default=0)
+        self._epochs, self._tests, self._metric = _Mean(), _Mean(), ""
+
+    def _take(self, row: _Row) -> None:
+        """Add a row to what is finished; sums are kept, so that no drawing goes over all rows."""
+        self.rows[row["key"]] = row
+        line = self._line_of[row["key"]]
+        self._latest.pop(line, None)
+        self._latest[line] = None
+        if row["epochs_run"]:
+            self._epochs.add(row["epochs_run"])
+        if _fine(row):
+            self._tests.add(row["test"])
+            self._metric = row["metric"]
+
+    def _in_view(self) -> list[_Line]:
+        """Give all lines if the console holds them; else those under way, then the latest."""
+        room = max(1, self.console.height - _FRAME)
+        if len(self._lines) <= room:
+            return list(self._lines.values())
+        chosen: dict[str, None] = {}
+        for line in chain((self._line_of[key] for key in self.at), reversed(self._latest)):
+            chosen[line] = None
+            if len(chosen) == room:
+                break
+        return [self._lines[line] for line in chosen]
+
+    def _lay_out(self, lines: Sequence[_Line], caption: str, *, by_fold: bool) -> Table:
+        """Make a table with a column a fold, or with the count of folds done and their epochs."""
+        table = Table(caption=caption, caption_justify="left")
+        for heading in ("data", "model"):
+            table.add_column(_clipped(heading), justify="right")
+        table.add_column("seed", justify="right", no_wrap=True)
+        middle = [f"{fold + 1}" for fold in self._folds] if by_fold else ["folds", "epoch"]
+        for heading in (*middle, "mean"):
+            table.add_column(heading, justify="right", no_wrap=True, min_width=_CELL)
+        for line in lines:
+            first = _first(line)
+            rows = [self.rows[spec.key] for spec in line.values() if spec.key in self.rows]
             done = [row for row in rows if _fine(row)]
             mean = shown(fmean(row["test"] for row in done), done[0]["metric"]) if done else ""
-            cells = (self._cell(runs.get(fold)) for fold in folds)
-            table.add_row(
-                line.data.source,
-                self._name(line.key, line.model.to_json()),
-                str(line.seed),
-                *cells,
-                mean,
-            )
+            if by_fold:
+                cells = [self._cell(line.get(fold)) for fold in self._folds]
+            else:
+                cells = self._counts(line, len(rows), len(rows) - len(done))
+            names = first.data.source, self._name(first.key, first.model.to_json())
+            table.add_row(*map(_clipped, names), str(first.seed), *cells, mean)
         return table
 
     def _name(self, key: str, model: dict[str, Any]) -> str:
@@ -173,10 +226,19 @@ class Progress:
             return Text(f"e{self.at[spec.key]}" if spec.key in self.at else "·", "dim")
         return Text(shown(row["test"], row["metric"])) if _fine(row) else Text("failed", "red")
 
+    def _counts(self, line: _Line, ended: int, failed: int) -> list[Text]:
+        """Give how many folds have ended, and the epochs of those under way."""
+        folds = Text(f"{ended}/{len(line)}")
+        if failed:
+            folds.append(f", {failed} failed", "red")
+        at = [self.at[spec.key] for spec in line.values() if spec.key in self.at]
+        epochs = "-".join(f"e{number}" for number in sorted({min(at), max(at)})) if at else ""
+        return [folds, Text(epochs, "dim")]
+
     def _draw(self) -> None:
-        self._drawn = self.clock()
         if self._live is not None and self.specs:
             self._live.update(self.table(), refresh=True)
+        self._drawn = self.clock()  # after it, so that a slow terminal is not drawn on all the time
 
     def _say(self, line: str) -> None:
         if self._live is None:
@@ -195,6 +257,21 @@ def spell_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+@dataclass
+class _Mean:
+    """A mean to which values are added."""
+
+    count: int = 0
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count, self.total = self.count + 1, self.total + value
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count
+
+
 def _fine(row: _Row) -> bool:
     return row["status"] == "done" and row["test"] is not None
 
@@ -203,6 +280,15 @@ def _result(row: _Row) -> str:
     if not _fine(row):
         return f"failed: {row['error']}"
     return f"{row['metric']} {shown(row['test'], row['metric'])} at epoch {row['epoch']}"
+
+
+def _first(line: _Line) -> RunSpec:
+    return next(iter(line.values()))
+
+
+def _clipped(text: str) -> Text:
+    """Give a text that stays on one line, cut where its column is too narrow."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _kind(spec: RunSpec) -> str:

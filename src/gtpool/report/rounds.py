@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
@@ -10,6 +10,12 @@ from gtpool.report.progress import spell_time
 from gtpool.spec import RunSpec
 
 _PAUSE = 5.0  # seconds between two lines
+_QUIET = 30.0  # seconds without a line after which an epoch is worth one
+
+
+class _Epoch(Protocol):
+    @property
+    def number(self) -> int: ...
 
 
 class Rounds:
@@ -34,16 +40,21 @@ class Rounds:
         self.total, self.done, self._before = len(specs), len(done), len(done)
         self._began = self._said = self.clock()
         count = len({(spec.model, spec.train) for spec in specs})
-        networks = f"{count} network{'s' * (count > 1)}"
+        configs = f"{count} configuration{'s' * (count > 1)}"
         known = f", {len(done)} of them done before" if done else ""
-        self._say(f"{networks}, {specs[0].train.epochs} epochs: {len(specs)} runs{known}")
+        self._say(f"{configs}, {specs[0].train.epochs} epochs: {len(specs)} runs{known}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Say how much is done of what runs wait for."""
         self._now_and_then(f"{what}: {done} of {total}")
 
     def started(self, spec: RunSpec) -> None: ...  # noqa: D102
-    def epoch(self, spec: RunSpec, epoch: object) -> None: ...  # noqa: D102
+
+    def epoch(self, spec: RunSpec, epoch: _Epoch) -> None:
+        """Say how far a run is when no line has come for a while."""
+        if self.clock() - self._said >= _QUIET:
+            at = f"a run at epoch {epoch.number} of {spec.train.epochs}"
+            self._say(f"{at}, {self.done} of {self.total} runs done")
 
     def finished(self, row: Mapping[str, Any]) -> None:
         """Count a run."""
