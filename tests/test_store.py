@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gtpool.study.store import Store, collect, read_rows, write_whole
+from gtpool.study.store import Store, collect, placed_rows, read_rows, write_whole
 
 ROW = {"key": "abc", "status": "done", "test": 0.5, "curves": {"train_loss": [1.0, 0.5]}}
 
@@ -186,6 +186,55 @@ def test_collect_writes_the_same_bytes_in_whatever_order_the_stores_come(tmp_pat
     collect([one, two], outs[0])
     collect([two, one], outs[1])
     assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_collect_keeps_the_rows_of_the_file_it_writes(tmp_path):
+    out = tmp_path / "all.jsonl"
+    old, both = {**ROW, "key": "old"}, {**ROW, "seconds": 1.0}
+    collect([fill(tmp_path / "one", old, both)], out)
+    two = fill(tmp_path / "two", {**ROW, "seconds": 2.0}, {**ROW, "key": "new"})
+    rows = collect([two], out, curves=False)
+    new = {"key": "new", "status": "done", "test": 0.5}
+    assert rows == [both, new, old] == read_rows(out)  # those that stay have their curves
+
+
+def test_collect_tells_of_a_row_that_differs_from_that_of_the_file_it_writes(tmp_path):
+    out = tmp_path / "all.jsonl"
+    collect([fill(tmp_path / "one", ROW)], out)
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match=r"all\.jsonl, line 1 and in .*two/runs/abc\.json, that"):
+        collect([fill(tmp_path / "two", {**ROW, "test": 0.6})], out)
+    out.write_bytes(b"notes\n" + before)
+    with pytest.raises(ValueError, match=r"all\.jsonl, line 1: not the row of a run"):
+        collect([tmp_path / "one"], out)
+    assert out.read_bytes() == b"notes\n" + before
+
+
+def test_collect_without_rows_names_where_it_looked_and_what_may_be_meant(tmp_path):
+    out, empty = tmp_path / "all.jsonl", tmp_path / "a"
+    empty.mkdir()
+    collect([fill(tmp_path / "runs" / "study", ROW)], out)
+    with pytest.raises(ValueError, match=rf"no rows to collect in {empty}, {empty}$"):
+        collect([empty, empty], out)
+    (tmp_path / "runs" / "bench").mkdir()
+    (tmp_path / "runs" / "bench" / "speed.jsonl").write_text("{}")  # rows of something else
+    meant = tmp_path / "runs" / "study"
+    with pytest.raises(ValueError, match=rf"no rows .*runs; did you mean {meant}\?"):
+        collect([tmp_path / "runs"], out)
+
+
+def test_collect_into_a_folder_asks_for_a_file(tmp_path):
+    with pytest.raises(ValueError, match=r"is a folder; name a file, such as .*rows\.jsonl$"):
+        collect([fill(tmp_path / "one", ROW)], tmp_path)
+
+
+def test_blank_lines_between_rows_are_skipped_and_lines_keep_their_numbers(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{json.dumps(ROW)}\n\n{json.dumps({**ROW, 'key': 'x'})}\n \n")
+    assert [(row["key"], place[-6:]) for row, place in placed_rows(path)] == [
+        ("abc", "line 1"),
+        ("x", "line 3"),
+    ]
 
 
 def test_collect_adds_to_what_was_collected_before(tmp_path):

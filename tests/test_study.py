@@ -153,7 +153,7 @@ def test_status_says_which_runs_made_the_pace(tmp_path):
     store.put(_row(one, device="cpu"))
     store.put(_row(two, device="NVIDIA H200", seconds=0.5))
     words = ["study", "status", "table1", "--known", str(tmp_path), "--output-dir", "absent"]
-    pace = "at the pace of the runs so far:"
+    pace = "time left: at the pace of the runs so far, side by side where they were:"
     assert f"{pace} 1 on cpu, 1 on NVIDIA H200\n" in CliRunner().invoke(app, words).output
     assert f"{pace} 1 on cpu\n" in CliRunner().invoke(app, [*words, "--on", "cpu"]).output
     wrong = CliRunner().invoke(app, [*words, "--on", "tpu"])
@@ -168,9 +168,10 @@ def test_a_run_ends_with_the_command_that_shows_its_rows(tmp_path, monkeypatch):
         Store(tmp_path / "results/runs").put(_row(run))
         Store(tmp_path / "my rows").put(_row(run))
     said = CliRunner().invoke(app, words).output
-    assert "; `gtpool report` shows them" in said
+    assert "nothing is left to do; `gtpool report` shows them" in said
+    assert not (tmp_path / "gtpool-runs").exists()
     said = CliRunner().invoke(app, [*words, "--output-dir", "my rows"]).output
-    assert "0 runs done, rows in my rows; `gtpool report results/runs 'my rows'` shows" in said
+    assert "nothing is left to do; `gtpool report results/runs 'my rows'` shows" in said
     (tmp_path / "t.json").write_text("{}")
     said = CliRunner().invoke(app, [*words, "--choices", "t.json"]).output
     assert "; `gtpool report --choices t.json` shows them" in said
@@ -199,6 +200,90 @@ def test_the_time_of_a_cell_that_has_not_begun_goes_by_its_dataset_and_its_metho
     assert asap.seconds == pytest.approx(10 * 10.0 * 9.0 / 5.0)
     (gin,) = standings(["table1"], "dataset=PROTEINS,pool=gin", 1, known)  # has run nowhere
     assert gin.seconds == pytest.approx(10 * 10.0)
+
+
+def test_the_time_on_a_dataset_without_runs_goes_by_its_size():
+    def rows(line, dataset, seconds):
+        runs = find_runs(["table1"], f"dataset={dataset},pool={line}", 1)
+        return {run.key: _row(run, seconds=seconds) for run in runs}
+
+    def nodes(name):
+        return SOURCES[name].graphs * SOURCES[name].mean_nodes
+
+    def seconds(line):
+        (found,) = standings(["table1"], f"dataset=ogbg-molhiv,pool={line}", 10, known)
+        return found.seconds
+
+    known = rows("gcn", "MUTAG", 2.0) | rows("gcn", "PROTEINS", 20.0) | rows("asap", "MUTAG", 6.0)
+    sizes = nodes("MUTAG") + nodes("PROTEINS")
+    assert seconds("gcn") == pytest.approx(10 * 22.0 / sizes * nodes("ogbg-molhiv"))
+    assert seconds("asap") == pytest.approx(10 * 6.0 / nodes("MUTAG") * nodes("ogbg-molhiv"))
+    # A method that has run nowhere: MUTAG takes 4.0 on average over methods.
+    assert seconds("gin") == pytest.approx(10 * 24.0 / sizes * nodes("ogbg-molhiv"))
+    assert seconds("gcn") > 10 * 20.0  # more than on any set that has run
+    for row in known.values():
+        row["spec"]["data"]["source"] = "mine.csv"  # of which no size is known
+    assert seconds("gcn") is None
+
+
+def test_a_method_is_compared_with_others_on_the_same_kind_of_device():
+    def rows(line, dataset, device, seconds):
+        runs = find_runs(["table1"], f"dataset={dataset},pool={line}", 1)
+        return {run.key: _row(run, device=device, seconds=seconds) for run in runs}
+
+    known = rows("gcn", "MUTAG", "NVIDIA H200", 1.0) | rows("asap", "MUTAG", "cpu", 50.0)
+    known |= rows("gcn", "PROTEINS", "NVIDIA H200", 3.0)
+    (found,) = standings(["table1"], "dataset=PROTEINS,pool=asap", 1, known)
+    assert found.seconds == pytest.approx(10 * 3.0)
+
+
+def test_the_last_line_counts_runs_that_studies_share_once(tmp_path):
+    runs = find_runs(["table1", "mutag"], "dataset=MUTAG,pool=gtpool-v", 1)
+    assert len(runs) == 10
+    for run in runs[:4]:
+        Store(tmp_path).put(_row(run, device="cpu"))
+    words = ["study", "status", "table1", "mutag", "--only", "dataset=MUTAG,pool=gtpool-v"]
+    places = ["--seeds", "1", "--known", str(tmp_path), "--output-dir", "absent"]
+    said = CliRunner().invoke(app, [*words, *places]).output.splitlines()
+    assert [line.split()[4:7] for line in said[1:3]] == [["4", "of", "10"]] * 2
+    assert said[-1] == (
+        "all: 4 of 10 runs, 6 missing, 0 failed, time left 12 s; a run that studies share counts "
+        "once"
+    )
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/studies.md"])
+def test_the_first_example_of_a_page_has_runs_left_to_do(page):
+    root = Path(__file__).parent.parent
+    text = (root / page).read_text(encoding="utf-8")
+    asked = re.search(r"\$ gtpool study run (\w+) --only (\S+) --seeds (\d+)", text)
+    assert asked is not None
+    study, only, seeds = asked.groups()
+    (found,) = standings([study], only, int(seeds), known_rows([root / "results/runs"]))
+    assert found.done < found.wanted, "name a cell that `gtpool study status --cells` has open"
+
+
+def test_a_space_after_the_comma_of_only_does_not_count():
+    spaced = find_runs(["table1"], "dataset=MUTAG, pool = gcn ", 1)
+    assert spaced == find_runs(["table1"], "dataset=MUTAG,pool=gcn", 1)
+
+
+def test_choices_that_cannot_be_read_or_lack_folds_are_said_in_one_line(tmp_path):
+    path = tmp_path / "tuned.json"
+    with pytest.raises(ValueError, match=r"tuned\.json cannot be read: No such file"):
+        find(["tuned"], path)
+    few = {"gcn": {"MUTAG": {"per_fold": [{}] * 9, "pooled": {}}}}
+    path.write_text(json.dumps(few))
+    with pytest.raises(ValueError, match="per_fold of gcn on MUTAG has 9 choices for 10 folds"):
+        find(["tuned"], path)
+    few["gcn"]["MUTAG"]["per_fold"].append({})
+    path.write_text(json.dumps(few))
+    assert len(find_runs(["tuned"], "pool=gcn", 1, path)) == 10
+
+
+def test_titles_of_studies_stand_left():
+    heading, first, *_ = CliRunner().invoke(app, ["study", "list"]).output.splitlines()
+    assert heading.index("title") == first.index("Table 1")
 
 
 def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):

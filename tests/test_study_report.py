@@ -31,7 +31,7 @@ from gtpool.report.study_text import comma_separated, latex, markdown
 from gtpool.report.verdicts import Figures, above, average, beats, best_at, drop, gain, hurts_more
 from gtpool.study.paper import STUDIES, Cell, Study, recipe
 from gtpool.study.published import STUDIED, TABLE_1, Published
-from gtpool.study.store import read_rows
+from gtpool.study.store import Store, read_rows
 
 ROOT = Path(__file__).parent.parent
 HOSTILE = "</script><script>alert(1)</script>"
@@ -590,6 +590,9 @@ def test_what_cannot_be_written_or_read_is_an_error_that_says_so(tmp_path):
     assert "report.pdf must end in .html, .md, .tex, .csv" in str(wrong.exception)
     nothing = ask(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.md")])
     assert f"there are no rows in {tmp_path}" in str(nothing.exception)
+    Store(tmp_path / "study").put({"key": "abc", "status": "failed"})
+    above = ask(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.md")])
+    assert f"no rows in {tmp_path}; did you mean {tmp_path / 'study'}?" in str(above.exception)
     absent = ask(app, ["report", str(tmp_path / "absent")])
     assert "there is no store or file of rows" in str(absent.exception)
 

@@ -38,7 +38,7 @@ def report(
     from gtpool.report.study_content import make_report
     from gtpool.study.paper import find
     from gtpool.study.status import known_rows
-    from gtpool.study.store import check_writable, write_whole
+    from gtpool.study.store import check_writable, rows_below, write_whole
 
     writers = {
         ".html": study_page.html,
@@ -56,7 +56,8 @@ def report(
     studies, known = find((), choices), known_rows(sources)
     if not known:
         where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
-        raise ValueError(f"there are no rows in {where}; `gtpool study run` makes some")
+        hint = rows_below(sources) or "; `gtpool study run` makes some"
+        raise ValueError(f"there are no rows in {where}{hint}")
     made = make_report(known, studies, more=_timings(bench or _BENCH))
     for path in outputs:
         write_whole(path, writers[path.suffix](made).encode())

@@ -1,6 +1,7 @@
 """`gtpool study`: the tables and figures of the paper, listed, run, counted and collected."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from shlex import join
 from typing import Annotated, Literal
@@ -50,7 +51,8 @@ def list_studies() -> None:
         (name, study.title, str(len(study.lines)), str(len(study.datasets)), str(study.seeds))
         for name, study in STUDIES.items()
     ]
-    typer.echo(Table(("study", "title", "lines", "datasets", "seeds"), tuple(lines)).terminal())
+    heads = ("study", "title", "lines", "datasets", "seeds")
+    typer.echo(Table(heads, tuple(lines)).terminal(text=(0, 1)))
 
 
 @app.command()
@@ -86,6 +88,10 @@ def run(  # noqa: PLR0917 - an option each
     known_already = len(wanted) - len(todo)
     if known_already:
         typer.echo(f"{known_already} of {len(wanted)} runs are known from elsewhere")
+    shows = partial(_reader, sources, output_dir, choices)
+    if not todo:
+        typer.echo(f"nothing is left to do; `{shows()}` shows them")
+        return
 
     from gtpool.report.progress import Progress
     from gtpool.study.run import run_many
@@ -103,8 +109,8 @@ def run(  # noqa: PLR0917 - an option each
             watch=watch,
         )
     failed = [row for row in rows if row["status"] == "failed"]
-    shows = _reader([*sources, *existing(output_dir)], choices)
-    typer.echo(f"{len(rows) - len(failed)} runs done, rows in {output_dir}; `{shows}` shows them")
+    done = len(rows) - len(failed)
+    typer.echo(f"{done} runs done, rows in {output_dir}; `{shows()}` shows them")
     if failed:
         typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]['error']}", err=True, fg="red")
         raise typer.Exit(1)
@@ -124,24 +130,29 @@ def status(
     ] = None,
 ) -> None:
     """Say what is done, what is missing, and how long that would take."""
-    from gtpool.report.standing import standing_table
+    from gtpool.report.standing import standing_table, standing_total
     from gtpool.study.status import known_rows, ran_on, standings
 
     rows = known_rows([*_evidence(known), *existing(output_dir)])
     found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
-    typer.echo(standing_table(found, by_cell=cells).terminal())
+    typer.echo(standing_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
     devices = Counter(row["device"] for row in ran_on(rows.values(), on))
     counts = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
     if counts:
-        typer.echo(f"time left: one run after the other, at the pace of the runs so far: {counts}")
+        typer.echo(
+            f"time left: at the pace of the runs so far, side by side where they were: {counts}"
+        )
     elif on is not None:
         typer.echo(f"time left: not known, since no run was done on a {on}")
+    typer.echo(standing_total(found))
 
 
 @app.command()
 def collect(
     sources: Annotated[list[Path], typer.Argument(help="Stores, folders and files of rows.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The file to write; rows that it has stay.")
+    ],
     curves: Annotated[bool, typer.Option(help="Keep the curves of every run.")] = False,
 ) -> None:
     """Merge rows into one file; two different rows of one run are refused and named."""
@@ -201,8 +212,9 @@ def existing(*paths: Path) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def _reader(sources: list[Path], choices: Path | None) -> str:
+def _reader(known: list[Path], folder: Path, choices: Path | None) -> str:
     """Give the command that shows rows; it reads the usual places by itself."""
+    sources = [*known, *existing(folder)]
     places = [] if sources == existing(EVIDENCE, FOLDER) else map(str, sources)
     more = () if choices is None else ("--choices", str(choices))
     return join(("gtpool", "report", *places, *more))

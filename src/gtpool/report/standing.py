@@ -32,6 +32,21 @@ def standing_table(found: Sequence[Standing], *, by_cell: bool = False) -> Table
     return Table(heads, tuple(lines))
 
 
+def standing_total(found: Sequence[Standing]) -> str:
+    """Sum up all cells; a run that several have counts in the first."""
+    seen = set[str]()
+    alone: list[Standing] = []
+    for cell in found:
+        new = {key: state for key, state in cell.runs.items() if key not in seen}
+        alone.append(cell._replace(runs=new))
+        seen |= new.keys()
+    done, missing, failed = _counts(alone)
+    return (
+        f"all: {done} runs, {missing} missing, {failed} failed, time left {_duration(alone)}; "
+        "a run that studies share counts once"
+    )
+
+
 def _counts(cells: Sequence[Standing]) -> tuple[str, str, str]:
     wanted, done, failed = (
         sum(getattr(cell, name) for cell in cells) for name in ("wanted", "done", "failed")
@@ -40,7 +55,7 @@ def _counts(cells: Sequence[Standing]) -> tuple[str, str, str]:
 
 
 def _duration(cells: Sequence[Standing]) -> str:
-    """Give the time that runs one after another would take, as the runs so far took."""
+    """Give the time that is left, at the pace of the runs so far."""
     parts = [cell.seconds for cell in cells]
     if None in parts:
         return "unknown"

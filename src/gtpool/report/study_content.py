@@ -75,7 +75,8 @@ def _opening(rows: Mapping[str, Row], found: Mapping[str, Sequence[Result]]) -> 
         "devices": _listed(row["device"] for row in done),
         "commits": _listed(row["commit"] or "not known" for row in done),
         "versions": _listed(versions),
-        "time": f"{spell_time(sum(row['seconds'] for row in done))}, all runs one after another",
+        "time": f"{spell_time(sum(row['seconds'] for row in done))} of machine time; "
+        "runs side by side count with their share",
         "last run": max((row["finished"] for row in done), default="none"),
     }
     heads = ("study", "cells", "whole", "begun", "runs done", "of", "failed")

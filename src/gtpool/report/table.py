@@ -18,11 +18,11 @@ class Table(NamedTuple):
         cells = (self.heads, rule, *self.lines)
         return "\n".join(f"| {' | '.join(_escape(cell) for cell in line)} |" for line in cells)
 
-    def terminal(self) -> str:
-        """Write columns of even width."""
+    def terminal(self, text: Collection[int] = (0,)) -> str:
+        """Write columns of even width; those of ``text`` stand left, those of numbers right."""
         lines = (self.heads, *self.lines)
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.heads))]
-        return "\n".join(_aligned(line, widths) for line in lines)
+        return "\n".join(_aligned(line, widths, text) for line in lines)
 
 
 def methods_table(methods: Mapping[str, Sequence[Row]]) -> Table:
@@ -80,7 +80,8 @@ def _escape(cell: str) -> str:
     return cell.replace("|", "\\|")
 
 
-def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = line
-    right = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
-    return "  ".join([first.ljust(widths[0]), *right]).rstrip()
+def _aligned(line: Sequence[str], widths: Sequence[int], text: Collection[int]) -> str:
+    cells = enumerate(zip(line, widths, strict=True))
+    return "  ".join(
+        cell.ljust(width) if at in text else cell.rjust(width) for at, (cell, width) in cells
+    ).rstrip()

@@ -14,14 +14,7 @@ from typing import Any, NamedTuple
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.mutag import HYPOTHESES
-from gtpool.study.published import (
-    DATASETS,
-    STUDIED,
-    TABLE_1,
-    TABLE_2,
-    TABLE_3,
-    Published,
-)
+from gtpool.study.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
 from gtpool.study.recipe import recipe
 from gtpool.study.tune import configured
 
@@ -136,11 +129,13 @@ def _arms(
 
 def _chosen(path: Path) -> Study:
     """Read the study "tuned" from a file."""
-    text = path.read_text(encoding="utf-8")
     try:
-        cells = _tuned(text)
+        cells = _tuned(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"the choices in {path} cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no tuned.json of `gtpool study tune`: {error!r}") from error
+        said = error if isinstance(error, ValueError) else repr(error)
+        raise ValueError(f"{path} is no tuned.json of `gtpool study tune`: {said}") from error
     note = f"The choices of {path}. {_POOLED}"
     return STUDIES["tuned"]._replace(note=note, cells=cells)
 
@@ -152,11 +147,14 @@ def _tuned(text: str) -> tuple[Cell, ...]:
         model = METHODS[method].model
         for dataset, choice in datasets.items():
             published = TABLE_1.get(method, {}).get(dataset)
-            runs = tuple(
-                configured(dataset, model, options)[fold]
-                for fold, options in enumerate(choice["per_fold"])
-            )
-            pooled = configured(dataset, model, choice["pooled"])
+            folds, pooled = choice["per_fold"], configured(dataset, model, choice["pooled"])
+            if len(folds) != len(pooled):
+                raise ValueError(
+                    f"per_fold of {method} on {dataset} has {len(folds)} choices for "
+                    f"{len(pooled)} folds"
+                )
+            chosen = (configured(dataset, model, options) for options in folds)
+            runs = tuple(several[fold] for fold, several in enumerate(chosen))
             cells += [
                 Cell(method, dataset, runs, published),
                 Cell(f"{method}, pooled validation", dataset, pooled, published),

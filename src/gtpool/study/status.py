@@ -3,17 +3,21 @@
 import json
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, NamedTuple, get_args
 
+from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
-from gtpool.spec import ModelSpec, RunSpec, did_you_mean
+from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.paper import Cell, find
 from gtpool.study.store import Row, differing, placed_rows
 
 Kind = Literal["cpu", "gpu"]
 """Where a run was done."""
+_Times = dict[tuple[str, bool], list[float]]
+"""Seconds of runs, by their dataset and whether they were done on a CPU."""
 
 
 class Standing(NamedTuple):
@@ -22,13 +26,33 @@ class Standing(NamedTuple):
     study: str
     line: str
     dataset: str
-    wanted: int
-    done: int
-    failed: int
-    seconds: float | None
-    """How long what is missing would take one run after the other, by the mean of runs of the same
-    cell; else by that of its dataset, or of all, and by how much longer than others its method
-    takes elsewhere; None where nothing has run."""
+    runs: Mapping[str, str]
+    """What became of each run, by its key: "done", "failed" or "missing"."""
+    pace: float | None
+    """Seconds of a run: the mean of the same cell; else that of its dataset, times how much longer
+    than others its method takes elsewhere; else by the size of its dataset, from what its method,
+    or any, took on others; None where nothing has run. A run side by side counts with its share."""
+
+    @property
+    def wanted(self) -> int:
+        """How many runs there should be."""
+        return len(self.runs)
+
+    @property
+    def done(self) -> int:
+        """How many are done."""
+        return list(self.runs.values()).count("done")
+
+    @property
+    def failed(self) -> int:
+        """How many failed."""
+        return list(self.runs.values()).count("failed")
+
+    @property
+    def seconds(self) -> float | None:
+        """How long what is not done would take; None where nobody knows."""
+        left = self.wanted - self.done
+        return 0.0 if left == 0 else None if self.pace is None else left * self.pace
 
 
 def find_runs(
@@ -108,12 +132,10 @@ def standings(
     pace = _Pace(ran_on(rows.values(), on))
     found: list[Standing] = []
     for name, cell, runs in _cells(studies, only, seeds, choices):
-        known = [rows[run.key] for run in runs if run.key in rows]
-        done = [row for row in known if row["status"] == "done"]
-        left = pace.of(cell, ran_on(done, on)) if len(done) < len(runs) else 0.0
-        seconds = None if left is None else left * (len(runs) - len(done))
-        counts = len(runs), len(done), len(known) - len(done)
-        found.append(Standing(name, cell.line, cell.dataset, *counts, seconds))
+        known = {key: rows.get(key) for key in (run.key for run in runs)}
+        done = ran_on((row for row in known.values() if row is not None), on)
+        states = {key: "missing" if row is None else row["status"] for key, row in known.items()}
+        found.append(Standing(name, cell.line, cell.dataset, states, pace.of(cell, done)))
     return found
 
 
@@ -129,31 +151,43 @@ class _Pace:
     """How long a run takes, from what was done."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self.by_dataset: dict[str, list[float]] = {}
-        self.by_model: dict[str, dict[str, list[float]]] = {}
+        self.all: _Times = {}
+        self.by_method: dict[str, _Times] = {}
         for row in rows:
-            source, model = row["spec"]["data"]["source"], json.dumps(row["spec"]["model"])
-            self.by_dataset.setdefault(source, []).append(row["seconds"])
-            self.by_model.setdefault(model, {}).setdefault(source, []).append(row["seconds"])
+            # A share of a GPU and a whole CPU core say nothing of each other.
+            place = row["spec"]["data"]["source"], row.get("device") == "cpu"
+            method = _method(json.dumps(row["spec"]["model"]))
+            for times in (self.all, self.by_method.setdefault(method, {})):
+                times.setdefault(place, []).append(row["seconds"])
 
     def of(self, cell: Cell, done: list[Row]) -> float | None:
         """Give the seconds of a run of this cell."""
         if done:
             return fmean(row["seconds"] for row in done)
-        everything = [second for part in self.by_dataset.values() for second in part]
-        here = self.by_dataset.get(cell.dataset) or everything
-        return fmean(here) * self._factor(cell.specs[0].model) if here else None
-
-    def _factor(self, model: ModelSpec) -> float:
-        """Say how many times a usual run of its dataset a run of this method takes elsewhere."""
-        method = method_name(model.to_json())
-        factors = [
-            fmean(seconds) / fmean(self.by_dataset[source])
-            for known, datasets in self.by_model.items()
-            if method_name(json.loads(known)) == method
-            for source, seconds in datasets.items()
+        mine = self.by_method.get(method_name(cell.specs[0].model.to_json()), {})
+        here = [
+            time for place, times in self.all.items() if place[0] == cell.dataset for time in times
         ]
-        return fmean(factors) if factors else 1.0
+        if here:
+            factors = [fmean(times) / fmean(self.all[place]) for place, times in mine.items()]
+            return fmean(here) * (fmean(factors) if factors else 1.0)
+        by_size = _seconds_a_node(mine) or _seconds_a_node(self.all)
+        return None if by_size is None else by_size * _nodes(cell.dataset)
+
+
+@cache
+def _method(model: str) -> str:
+    return method_name(json.loads(model))
+
+
+def _seconds_a_node(times: _Times) -> float | None:
+    """Divide what a run takes on some datasets by their sizes; None where none is known by name."""
+    known = [(fmean(some), _nodes(name)) for (name, _), some in times.items() if name in DATASETS]
+    return sum(mean for mean, _ in known) / sum(nodes for _, nodes in known) if known else None
+
+
+def _nodes(dataset: str) -> float:
+    return DATASETS[dataset].graphs * DATASETS[dataset].mean_nodes
 
 
 def _cells(
@@ -190,11 +224,11 @@ def _read(only: str | None) -> dict[str, str]:
     key = ""
     for part in only.split(","):
         name, equals, value = part.partition("=")
-        if equals and name in {"dataset", "pool"} - chosen.keys():
-            key = name
+        if equals and name.strip() in {"dataset", "pool"} - chosen.keys():
+            key = name.strip()
             chosen[key] = value
-        elif key and part:
+        elif key and part.strip():
             chosen[key] += f",{part}"
         else:
             raise ValueError(f"--only is dataset=NAME, pool=NAME or both, got {only!r}")
-    return chosen
+    return {key: value.strip() for key, value in chosen.items()}

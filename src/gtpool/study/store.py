@@ -121,12 +121,15 @@ def placed_rows(source: Path | str) -> Iterator[tuple[Row, str]]:
         return
     if not path.exists():
         raise FileNotFoundError(f"there is no store or file of rows at {path}")
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            row, place = _parse(line), f"{path}, line {number}"
-            if row is None:
-                raise ValueError(f"{place}: not the row of a run")
-            yield row, place
+    yield from _placed_lines(path)
+
+
+def rows_below(sources: Iterable[Path | str]) -> str:
+    """Ask, where folders have no rows, whether one right below them was meant that has some."""
+    folders = [Path(source) for source in sources if Path(source).is_dir()]
+    below = (path for folder in folders for path in sorted(folder.iterdir()) if path.is_dir())
+    meant = next(filter(_has_rows, below), None)
+    return "" if meant is None else f"; did you mean {meant}?"
 
 
 def differing(row: Row, other: Row) -> list[str]:
@@ -145,33 +148,63 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
 
     Args:
         sources: Folders of stores, and files that were collected before.
-        out: The file to write.
+        out: The file to write. It is a source as well: rows that it has stay, with their curves.
         curves: Keep what each epoch gave, which is most of a row.
     """
-    kept: dict[str, tuple[Row, str]] = {}
-    for source in sources:
-        for row, place in placed_rows(source):
-            other, home = kept.get(row["key"], (None, ""))
-            if other is None or (other["status"] == "failed" and row["status"] == "done"):
-                kept[row["key"]] = row, place
-            elif row["status"] == other["status"] == "done":
-                if names := differing(row, other):
-                    raise ValueError(
-                        f"run {row['key']} has two rows, in {home} and in {place}, that differ in "
-                        f"{', '.join(names)}; keep one of the two"
-                    )
-                if "curves" not in other:
-                    kept[row["key"]] = row, place
-    dropped = frozenset[str]() if curves else {"curves"}
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder; name a file, such as {out / 'rows.jsonl'}")
+    named = list(sources)
+    found = [placed for source in named for placed in placed_rows(source)]
+    if not found:
+        where = ", ".join(map(str, named))
+        raise ValueError(f"there are no rows to collect in {where}{rows_below(named)}")
+    before = list(placed_rows(out)) if out.is_file() else []
+    kept = _merged([*before, *found])
+    whole = kept.keys() if curves else {row["key"] for row, _ in before if "curves" in row}
     rows = [
-        {name: value for name, value in kept[key][0].items() if name not in dropped}
+        {name: value for name, value in kept[key].items() if name != "curves" or key in whole}
         for key in sorted(kept)
     ]
-    if not rows:
-        raise ValueError("there are no rows to collect")
     lines = (json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
     write_whole(out, "".join(lines).encode())
     return rows
+
+
+def _placed_lines(path: Path) -> Iterator[tuple[Row, str]]:
+    """Read the rows of a file; blank lines are none."""
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            row, place = _parse(line), f"{path}, line {number}"
+            if row is None:
+                raise ValueError(f"{place}: not the row of a run")
+            yield row, place
+
+
+def _has_rows(folder: Path) -> bool:
+    try:
+        return next(placed_rows(folder), None) is not None
+    except (ValueError, OSError):  # files of something else
+        return False
+
+
+def _merged(found: Iterable[tuple[Row, str]]) -> dict[str, Row]:
+    """Choose a row for each run, the first of those that are as good."""
+    kept: dict[str, tuple[Row, str]] = {}
+    for row, place in found:
+        other, home = kept.get(row["key"], (None, ""))
+        if other is None or (other["status"] == "failed" and row["status"] == "done"):
+            kept[row["key"]] = row, place
+        elif row["status"] == other["status"] == "done":
+            if names := differing(row, other):
+                raise ValueError(
+                    f"run {row['key']} has two rows, in {home} and in {place}, that differ in "
+                    f"{', '.join(names)}; keep one of the two"
+                )
+            if "curves" in row and "curves" not in other:
+                kept[row["key"]] = row, place
+    return {key: row for key, (row, _) in kept.items()}
 
 
 def _read_row(path: Path) -> Row | None:
