@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gtpool.report.cells import RULES
 from gtpool.report.study_cells import Result, results
 from gtpool.study.paper import STUDIES, find
 from gtpool.study.status import known_rows
@@ -15,12 +16,6 @@ FIRST = results("tuned", find(["tuned"], EVIDENCE / "tuning/first/tuned.json")["
 COMPARED = ("MUTAG", "PROTEINS")
 RIVALRY = ("MUTAG", "PROTEINS", "ogbg-molbbbp")
 OURS = ("gtpool", "gtpool-v")
-RULES = {
-    "valid_loss": "lowest validation loss",
-    "valid_metric": "best validation metric",
-    "last": "last epoch",
-    "best_test": "best test metric",
-}
 PAGES = {
     "README.md": ("headline",),
     "docs/baselines.md": ("baselines",),
@@ -148,21 +143,22 @@ def _published(result: Result) -> str:
 
 
 def _best(found: list[Result]) -> str:
-    """Give the baseline of the highest figure on the test parts, and of how many."""
+    """Give the baselines of the highest figure on the test parts, and of how many."""
     known = [result for result in found if result.settled]
     if not known:
         return "missing"
-    first = max(known, key=lambda result: result.percent or 0.0)
+    highest = max(result.percent or 0.0 for result in known)
+    first = (f"{one.place.line} {_figure(one)}" for one in known if one.percent == highest)
     part = (
         "" if len(known) == len(found) else f", best of {len(known)} run ({len(found)} there are)"
     )
-    return f"{first.place.line} {_figure(first)}{part}"
+    return " and ".join(first) + part
 
 
 def _beside(result: Result) -> str:
     """Give our figure, the published one, and the difference in points."""
     change = result.difference
-    shown = "–" if change is None or not result.settled else f"{change:+.2f}"
+    shown = "–" if change is None or not result.settled else f"{change:+z.2f}"
     return f"{_figure(result)} | {_published(result)} | {shown}"
 
 

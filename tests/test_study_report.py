@@ -111,6 +111,20 @@ def test_seeds_that_are_not_whole_count_only_where_none_is():
     assert (nothing.figure.text, nothing.figure.missing, nothing.failed) == ("missing", 6, 3)
 
 
+def test_figures_that_are_equal_but_for_rounding_share_their_rank():
+    first, second = cell(folds=3), cell("gin", folds=3)
+    values = [[10 / 18, 10 / 18, 12 / 18]], [[10 / 18, 11 / 18, 11 / 18]]
+    assert np.unique([only(first, line).figure.mean for line in values]).size == 2
+    rows = rows_of(first, values[0]) | rows_of(second, values[1])
+    made = figures(results("table1", study(first, second), rows))
+    assert rank(made).ranks == {"gtpool-v": 1.5, "gin": 1.5}
+
+
+def test_a_margin_that_is_met_but_not_passed_is_not_passed_by_rounding():
+    known = ours("s", a={"x": 64.01}, b={"x": 63.01})  # floats 1.000000000000007 apart
+    assert beats("s", [("a", "b", "x")], known, margin=1.0).holds is False
+
+
 def test_what_is_not_settled_is_not_compared():
     first, second = cell(folds=2), cell("gin", folds=2)
     rows = rows_of(first, [[0.7, "skip"]]) | rows_of(second, [[0.7, 0.8]])
@@ -242,10 +256,11 @@ def test_seeds_are_averaged_before_folds_are_compared():
     assert fold_differences(first, second) == pytest.approx([0.2, 0.4])
 
 
-def test_seeds_that_are_not_whole_on_both_sides_are_no_pairs():
+def test_all_whole_seeds_of_either_side_count_however_many_the_other_has():
     first = Grid("accuracy", (42, 43), (0, 1), ((0.5, 0.7), (0.1, None)))
-    second = Grid("accuracy", (42, 43, 44), (0, 1), ((0.4, 0.4), (0.4, 0.4), (0.9, 0.9)))
-    assert fold_differences(first, second) == pytest.approx([0.1, 0.3])
+    second = Grid("accuracy", (42, 43, 44), (0, 1), ((0.4, 0.4), (0.4, 0.4), (0.7, 0.1)))
+    assert fold_differences(first, second) == pytest.approx([0.0, 0.4])  # 0.5 and 0.3 of theirs
+    assert fold_differences(second, first) == pytest.approx([0.0, -0.4])
 
 
 def verdicts(tables=None):
@@ -298,6 +313,9 @@ def test_a_gain_is_open_while_a_baseline_that_might_beat_it_is_missing():
     assert gain("MUTAG", 4.71, ours("table1", **some)).holds is None
     assert gain("MUTAG", 4.71, ours("table1", **all_)).holds is True
     assert gain("MUTAG", 9.0, ours("table1", **some)).holds is False  # others only lower it
+    del all_["gmt"]
+    last = gain("MUTAG", 4.71, ours("table1", **all_))
+    assert last.words.endswith("; 1 baseline is not run yet")
     one = {name: line for name, line in some.items() if name != "gtpool-v"}
     assert gain("MUTAG", 9.0, ours("table1", **one)).holds is None  # the other may raise it
 
@@ -452,11 +470,22 @@ def test_gtpool_v_is_tested_against_the_best_baseline_over_folds(made):
     (line,) = part(made, "tests").sheets[0].lines
     texts = [entry.text for entry in line]
     assert (texts[0], texts[1], texts[3]) == ("MUTAG", "gtpool-v", "gin")
-    assert texts[-2:] == ["10", "1"]  # pairs, seeds that both have
+    assert texts[-3:] == ["10", "3", "1"]  # pairs, whole seeds of either side
     mine, gin = made.results[:2]
+    assert line[5].value == pytest.approx(mine.percent - gin.percent)  # of the figures
     expected = corrected_test([100 * d for d in fold_differences(mine.grid, gin.grid)], 10 / 80)
     assert isclose(line[6].value, expected.t)
     assert texts[7] == "< 0.001"
+
+
+def test_each_of_several_equal_baselines_is_tested_and_a_difference_of_nothing_has_no_sign():
+    mine, gin, gcn, gmt = (cell(name, folds=2) for name in ("gtpool-v", "gin", "gcn", "gmt"))
+    rows = rows_of(mine, [[0.799999, 0.8]]) | rows_of(gmt, [[0.7, 0.7]])
+    rows |= rows_of(gin, [[0.7, 0.9]]) | rows_of(gcn, [[0.9, 0.7]])
+    lines = part(make_report(rows, {"table1": study(mine, gin, gcn, gmt)}), "tests").sheets[0].lines
+    assert [line[3].text for line in lines] == ["gin", "gcn"]
+    assert {(line[5].text, line[6].text) for line in lines} == {("+0.00", "0.00")}
+    assert all(line[5].value < 0 for line in lines)
 
 
 def test_boxes_need_three_seeds_and_curves_two_points(made):
@@ -501,7 +530,7 @@ def test_csv_has_a_line_for_each_cell_with_all_numbers(made):
     assert (gin["runs"], gin["wanted"], gin["failed"]) == ("10", "30", "1")
     assert (gin["published"], gin["published_by"]) == ("81.39", "GMT's paper")
     assert float(gin["difference"]) == pytest.approx(8.61)
-    assert (gin["optimistic_last"], gin["optimistic_best_test"]) == ("80.0000", "100.0000")
+    assert (gin["by_last_epoch"], gin["by_test_optimistic"]) == ("80.0000", "100.0000")
     assert (gin["devices"], gin["commits"]) == ("cpu", "abc1234")
     assert (gmt["mean"], gmt["runs"], gmt["devices"]) == ("", "0", "")
 
@@ -509,7 +538,9 @@ def test_csv_has_a_line_for_each_cell_with_all_numbers(made):
 def test_markdown_has_every_table(made):
     text = markdown(made)
     assert "| gin | 90.00 ± 0.00 (paper 81.39 ± 1.53, +8.61; ◐ 10 of 30 runs, ± folds) |" in text
-    assert "optimistic: test" in text
+    assert (
+        "| by validation loss | by validation metric | last epoch | by test (optimistic) |" in text
+    )
     assert (
         "| where | claimed | published tables say | ours say |\n| --- | --- | --- | --- |" in text
     )
@@ -534,6 +565,15 @@ def test_latex_has_sound_tables_of_plain_characters(made):
         assert len({len(re.findall(r"(?<!\\)&", line)) for line in lines}) == 1
     labels = re.findall(r"\\label\{(.*?)\}", text)
     assert len(labels) == len(set(labels)) == text.count(r"\begin{table*}")
+
+
+def test_latex_leaves_out_what_no_page_holds_and_says_so(made):
+    long = part(made, "levels")
+    sheets = tuple(sheet._replace(lines=31 * sheet.lines) for sheet in long.sheets)
+    text = latex(made._replace(parts=[long, long._replace(name="long", sheets=sheets)]))
+    assert r"\label{tab:levels-2}" in text
+    assert "% Left out, longer than a page: tab:long-2. The CSV has it." in text
+    assert r"\label{tab:long" not in text
 
 
 def test_page_is_sound_needs_nothing_beside_itself_and_is_the_same_each_time(made):

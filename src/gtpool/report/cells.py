@@ -10,6 +10,13 @@ Row = Mapping[str, Any]
 
 FOLDED = ("fixed", "stratified")
 """The split rules that have folds."""
+RULES = {
+    "valid_loss": "by validation loss",
+    "valid_metric": "by validation metric",
+    "last": "last epoch",
+    "best_test": "by test (optimistic)",
+}
+"""How the epoch might have been chosen, in words; rows keep what each would have given."""
 _PERCENT = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 
 

@@ -2,9 +2,21 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from gtpool.report.table import Table
 from gtpool.study.status import Standing
+
+
+class Tally(NamedTuple):
+    """Cells, and the runs of all of them."""
+
+    cells: int
+    whole: int
+    begun: int
+    done: int
+    wanted: int
+    failed: int
 
 
 def standing_table(found: Sequence[Standing], *, by_cell: bool = False) -> Table:
@@ -18,17 +30,16 @@ def standing_table(found: Sequence[Standing], *, by_cell: bool = False) -> Table
     if by_cell:
         heads = ("study", "pool", "dataset", "runs", "missing", "failed", "time left")
         lines = [
-            (cell.study, cell.line, cell.dataset, *_counts([cell]), _duration([cell]))
+            (cell.study, cell.line, cell.dataset, *_runs(_tally([cell])), _duration([cell]))
             for cell in found
         ]
         return Table(heads, tuple(lines))
     lines = []
     for study, part in groupby(found, lambda cell: cell.study):
         cells = list(part)
-        whole = sum(cell.done == cell.wanted for cell in cells)
-        begun = sum(0 < cell.done < cell.wanted for cell in cells)
-        counts = (str(count) for count in (len(cells), whole, begun))
-        lines.append((study, *counts, *_counts(cells), _duration(cells)))
+        total = _tally(cells)
+        counts = (str(count) for count in (total.cells, total.whole, total.begun))
+        lines.append((study, *counts, *_runs(total), _duration(cells)))
     return Table(heads, tuple(lines))
 
 
@@ -40,18 +51,35 @@ def standing_total(found: Sequence[Standing]) -> str:
         new = {key: state for key, state in cell.runs.items() if key not in seen}
         alone.append(cell._replace(runs=new))
         seen |= new.keys()
-    done, missing, failed = _counts(alone)
+    done, missing, failed = _runs(_tally(alone))
     return (
         f"all: {done} runs, {missing} missing, {failed} failed, time left {_duration(alone)}; "
         "a run that studies share counts once"
     )
 
 
-def _counts(cells: Sequence[Standing]) -> tuple[str, str, str]:
-    wanted, done, failed = (
-        sum(getattr(cell, name) for cell in cells) for name in ("wanted", "done", "failed")
-    )
-    return f"{done} of {wanted}", str(wanted - done), str(failed)
+def tally(cells: Sequence[tuple[int, int, int]]) -> Tally:
+    """Count cells by how far they are, and their runs.
+
+    Args:
+        cells: Of each the runs that it should have, those done, those that failed.
+
+    Example:
+        >>> tally([(10, 10, 0), (10, 3, 1), (10, 0, 0)])
+        Tally(cells=3, whole=1, begun=1, done=13, wanted=30, failed=1)
+    """
+    whole = sum(done == wanted for wanted, done, _ in cells)
+    begun = sum(0 < done < wanted for wanted, done, _ in cells)
+    wanted, done, failed = (sum(cell[at] for cell in cells) for at in range(3))
+    return Tally(len(cells), whole, begun, done, wanted, failed)
+
+
+def _tally(cells: Sequence[Standing]) -> Tally:
+    return tally([(cell.wanted, cell.done, cell.failed) for cell in cells])
+
+
+def _runs(total: Tally) -> tuple[str, str, str]:
+    return f"{total.done} of {total.wanted}", str(total.wanted - total.done), str(total.failed)
 
 
 def _duration(cells: Sequence[Standing]) -> str:

@@ -42,18 +42,13 @@ def corrected_test(differences: Sequence[float], ratio: float) -> Paired:
 
 
 def fold_differences(first: Grid, second: Grid) -> list[float]:
-    """Give the difference of each fold, as the mean over the seeds that are whole in both.
+    """Give the difference of each fold, between the means over the whole seeds of either side.
 
-    Seeds repeat the same folds and are no further pairs.
+    Seeds repeat the same folds and are no further pairs; those of two methods have nothing to do
+    with each other. Each side needs a whole seed.
     """
-    pairs: list[list[float]] = [[] for _ in first.folds]
-    for mine, theirs in zip(first.values, second.values, strict=False):  # seeds begin alike
-        if None in (*mine, *theirs):
-            continue
-        for pair, one, other in zip(pairs, mine, theirs, strict=True):
-            if one is not None and other is not None:  # for the types
-                pair.append(one - other)
-    return [fmean(pair) for pair in pairs if pair]
+    pairs = zip(_by_fold(first), _by_fold(second), strict=True)
+    return [one - other for one, other in pairs]
 
 
 def student_p(t: float, freedom: int) -> float:
@@ -76,3 +71,10 @@ def student_p(t: float, freedom: int) -> float:
     if odd:
         total = 2 / pi * (angle + (total if freedom > 1 else 0.0))
     return max(0.0, 1 - total)
+
+
+def _by_fold(laid: Grid) -> list[float]:
+    """Average the whole seeds, fold by fold."""
+    whole = [[value for value in line if value is not None] for line in laid.values]
+    whole = [line for line in whole if len(line) == len(laid.folds)]
+    return [fmean(values) for values in zip(*whole, strict=True)]

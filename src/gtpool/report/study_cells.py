@@ -4,13 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gtpool.data.registry import DATASETS
-from gtpool.report.cells import Cell, Grid, Row, reported, sum_up
+from gtpool.report.cells import RULES, Cell, Grid, Row, reported, sum_up
 from gtpool.study.paper import Cell as Place
 from gtpool.study.paper import Study
 from gtpool.study.published import AUTHORS_RAN, TABLE_1
 
-RULES = ("valid_loss", "valid_metric", "last", "best_test")
-"""How the epoch might have been chosen; rows keep what each would have given."""
 OURS = ("gtpool", "gtpool-v")
 RERUN = "the paper, of others' code"
 """Whose run the figure of a baseline is where GMT's paper has none."""
@@ -36,8 +34,8 @@ class Result(NamedTuple):
 
     @property
     def percent(self) -> float | None:
-        """The figure in per cent."""
-        return None if self.figure.mean is None else 100 * self.figure.mean
+        """The figure in per cent, rounded so that equal ones are equal."""
+        return None if self.figure.mean is None else round(100 * self.figure.mean, 9)
 
     @property
     def difference(self) -> float | None:

@@ -1,6 +1,6 @@
 """What the figures of methods say beside one another: ranks, tests, claims. No torch."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gtpool.report.claims import CLAIMS, published
 from gtpool.report.ranks import rank
@@ -19,10 +19,10 @@ _RANKS = (
 _TESTS = (
     "A paired t test over folds, corrected for training sets that overlap (Nadeau and Bengio, "
     "2003): the variance of the mean is (1/J + n_test/n_train) times that of the J differences. "
-    "Each is a mean over the seeds that both have whole, so that the difference need not be that "
-    "of the two figures; seeds repeat the same folds and are no further pairs. The best baseline "
-    "is the one with the best figure on test parts, which favours it. p "
-    "is two-sided and not corrected for the number of datasets."
+    "Each side is first averaged over its whole seeds, which repeat the same folds and are no "
+    "further pairs: the mean difference is that of the two figures. The best baseline is the one "
+    "with the best figure on test parts, which favours it; of equals there is a line each. p is "
+    "two-sided and not corrected for the number of datasets."
 )
 _CLAIMS = (
     "Sentences of the paper's results section. An answer compares means as they are; how far they "
@@ -61,8 +61,13 @@ def ranks_part(compared: Sequence[Result]) -> Part:
 def paired_part(compared: Sequence[Result]) -> Part:
     """Test GTPool-V against the best baseline of each dataset with folds."""
     heads = ("dataset", "method", "ours", "best baseline", "its figure", "difference")
-    heads += ("t", "p", "pairs", "seeds")
-    lines = [line for result in compared if _tested(result) for line in _test(result, compared)]
+    heads += ("t", "p", "pairs", "seeds", "its seeds")
+    lines = [
+        _test(result, best)
+        for result in compared
+        if _tested(result)
+        for best in _best(result, compared)
+    ]
     none = () if lines else ("No fold has been run with both sides yet.",)
     sheet = Sheet("GTPool-V against the best baseline of each TU dataset.", heads, tuple(lines))
     return Part(
@@ -94,11 +99,12 @@ def claims_part(found: Mapping[str, Sequence[Result]]) -> Part:
 
 
 def _tested(result: Result) -> bool:
-    return result.place.line.startswith("gtpool-v") and len(result.grid.folds) > 1
+    ours = result.place.line.startswith("gtpool-v")
+    return ours and result.settled and len(result.grid.folds) > 1
 
 
-def _test(result: Result, compared: Sequence[Result]) -> Iterable[tuple[Entry, ...]]:
-    """Give a line of the test, if it can be made."""
+def _best(result: Result, compared: Sequence[Result]) -> list[Result]:
+    """Give the best baseline on the same dataset: none, one, or several that are equal."""
     rivals = [
         other
         for other in compared
@@ -106,30 +112,27 @@ def _test(result: Result, compared: Sequence[Result]) -> Iterable[tuple[Entry, .
         and other.settled
         and not other.place.line.startswith(OURS)
     ]
-    if not rivals or not result.settled:
-        return
-    best = max(rivals, key=lambda rival: rival.percent or 0.0)
+    highest = max((rival.percent or 0.0 for rival in rivals), default=0.0)
+    return [rival for rival in rivals if rival.percent == highest]
+
+
+def _test(result: Result, best: Result) -> tuple[Entry, ...]:
+    """Give a line of the test."""
     pairs = fold_differences(result.grid, best.grid)
-    if len(pairs) < 2:
-        return
     sizes = [row["split"] for row in result.rows if row["split"]]
     ratio = sum(size["test"] for size in sizes) / sum(size["train"] for size in sizes)
     test = corrected_test([100 * pair for pair in pairs], ratio)
-    seeds = sum(
-        None not in (*mine, *theirs)
-        for mine, theirs in zip(result.grid.values, best.grid.values, strict=False)
-    )
-    yield (
+    return (
         words(result.place.dataset),
         words(result.place.line),
         Entry(result.figure.text, result.percent, runs=result.name),
         words(best.place.line),
         Entry(best.figure.text, best.percent, runs=best.name),
-        number(test.mean, "+.2f"),
-        number(test.t),
+        number(round(test.mean, 9), "+z.2f"),
+        number(test.t, "z.2f"),
         Entry("< 0.001" if test.p < 0.001 else f"{test.p:.3f}", test.p),
         number(test.n, "d"),
-        number(seeds, "d"),
+        *(number(sum(None not in line for line in one.grid.values), "d") for one in (result, best)),
     )
 
 

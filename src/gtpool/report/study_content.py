@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gtpool.report.cells import Row
 from gtpool.report.progress import spell_time
+from gtpool.report.standing import tally
 from gtpool.report.study_cells import Result, results
 from gtpool.report.study_compare import claims_part, paired_part, ranks_part
 from gtpool.report.study_parts import MISSING, PARTIAL, Entry, Part, Sheet, number, words
@@ -14,11 +15,12 @@ from gtpool.study.paper import Study
 _MAIN, _TUNED = "table1", "tuned"  # studies whose methods are ranked and tested together
 _POOLED = "pooled"  # in the name of a line whose choice has seen test labels of other folds
 _HOW = (
-    "A run looks at its test part once, at the epoch of the lowest validation loss (OGB's sets: of "
-    "the best validation ROC-AUC). A figure is the mean over seeds of the mean over the ten folds, "
-    "± the standard deviation over seeds; of a single seed, over its folds. OGB's sets have one "
-    "split: there it is the mean over seeds. A seed counts when all its folds are done; where no "
-    "seed is whole, what is there is shown, but neither ranked, tested nor judged."
+    "A figure is the test metric at the epoch of the lowest validation loss (OGB's sets: of the "
+    "best validation ROC-AUC); test metrics of other epochs choose nothing. It is the mean over "
+    "seeds of the mean over the ten folds, ± the standard deviation over seeds; of a single seed, "
+    "over its folds. OGB's sets have one split: there it is the mean over seeds. A seed counts "
+    "when all its folds are done; where no seed is whole, what is there is shown, but neither "
+    "ranked, tested nor judged."
 )
 _MARKS = (
     f"{PARTIAL} marks a figure that rests on fewer runs than it should, {MISSING} one of which "
@@ -87,13 +89,10 @@ def _opening(rows: Mapping[str, Row], found: Mapping[str, Sequence[Result]]) -> 
 
 def _counts(found: Sequence[Result]) -> tuple[Entry, ...]:
     """Count the cells and runs of a study."""
-    wanted = [len(result.keys) for result in found]
-    done = [len(result.rows) - result.failed for result in found]
-    whole = sum(some == all_ for some, all_ in zip(done, wanted, strict=True))
-    begun = sum(0 < some < all_ for some, all_ in zip(done, wanted, strict=True))
-    failed = sum(result.failed for result in found)
-    counts = (len(found), whole, begun, sum(done), sum(wanted), failed)
-    return tuple(number(count, "d") for count in counts)
+    cells = [
+        (len(result.keys), len(result.rows) - result.failed, result.failed) for result in found
+    ]
+    return tuple(number(count, "d") for count in tally(cells))
 
 
 def _listed(values: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ class Point(NamedTuple):
 
     x: float
     mean: float
-    std: float | None
+    std: float
 
 
 class Spread(NamedTuple):
@@ -40,7 +40,7 @@ def draw_sweep(curves: Mapping[str, Sequence[Point]], axis: str) -> str:
             axes.errorbar(
                 x,
                 [point.mean for point in points],
-                yerr=[point.std or 0.0 for point in points],
+                yerr=[point.std for point in points],
                 color=KEPT,
                 ecolor=INK,
                 elinewidth=0.8,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gtpool.data.registry import DATASETS
+from gtpool.report.cells import RULES
 from gtpool.report.study_cells import RERUN, Result, published_by
 from gtpool.report.study_parts import (
     MISSING,
@@ -20,12 +21,6 @@ from gtpool.study.paper import Study
 from gtpool.study.published import TABLE_1, TABLE_6
 
 _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
-_OPTIMISTIC = {
-    "valid_loss": "validation loss",
-    "valid_metric": "validation metric",
-    "last": "last epoch",
-    "best_test": "test",
-}
 _FEW = 3  # seeds that a box plot needs
 
 
@@ -40,9 +35,9 @@ def study_part(name: str, study: Study, found: Sequence[Result]) -> Part:
     table = Sheet("", (first, *study.datasets), lines)
     begun = [result for result in found if result.figure.mean is not None]
     detail = Sheet(
-        "All numbers, a line for each cell that has runs. The columns marked optimistic say what "
-        "the same runs would have given, had the epoch been chosen otherwise: they are not ours.",
-        (first, "dataset", *_NUMBERS, *(f"optimistic: {rule}" for rule in _OPTIMISTIC.values())),
+        "All numbers, a line for each cell that has runs. The last columns say what each rule of "
+        "choosing the epoch makes of the same runs; the optimistic one looks at the answers.",
+        (first, "dataset", *_NUMBERS, *RULES.values()),
         tuple(map(_numbers, begun)),
         detail=True,
     )
@@ -127,7 +122,7 @@ def _cell(result: Result | None) -> Entry:
     notes: list[str] = []
     if told is not None:
         dagger = "†" if published_by(result.place) == RERUN else ""
-        change = "" if result.difference is None else f", {result.difference:+.2f}"
+        change = "" if result.difference is None else f", {result.difference:+z.2f}"
         notes.append(f"paper{dagger} {told.mean:.2f} ± {told.std:.2f}{change}")
     elif (result.place.line, result.place.dataset) in _GIVEN_UP:
         notes.append("paper: more than 10 days")
@@ -145,7 +140,7 @@ def _cell(result: Result | None) -> Entry:
 
 def _numbers(result: Result) -> tuple[Entry, ...]:
     figure, told = result.figure, result.place.published
-    rules = (result.rules[rule].mean for rule in _OPTIMISTIC)
+    rules = (result.rules[rule].mean for rule in RULES)
     return (
         words(result.place.line),
         words(result.place.dataset),
@@ -155,7 +150,7 @@ def _numbers(result: Result) -> tuple[Entry, ...]:
         number(told.mean if told else None),
         number(told.std if told else None),
         words(published_by(result.place) or "–"),
-        number(result.difference, "+.2f"),
+        number(result.difference, "+z.2f"),
         number(figure.n, "d"),
         number(len(result.keys), "d"),
         *(number(None if rule is None else 100 * rule) for rule in rules),

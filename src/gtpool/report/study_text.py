@@ -4,7 +4,8 @@ import csv
 from collections.abc import Iterable
 from io import StringIO
 
-from gtpool.report.study_cells import RULES, Result, published_by
+from gtpool.report.cells import RULES
+from gtpool.report.study_cells import Result, published_by
 from gtpool.report.study_content import Report
 from gtpool.report.study_parts import Entry, Part, Sheet
 from gtpool.report.table import Table
@@ -12,10 +13,11 @@ from gtpool.report.table import Table
 _COLUMNS = (
     *("study", "line", "dataset", "metric", "mean", "std", "std_over", "runs", "wanted", "failed"),
     *("published", "published_std", "published_by", "difference"),
-    *(f"optimistic_{rule}" for rule in RULES),
+    *("by_valid_loss", "by_valid_metric", "by_last_epoch", "by_test_optimistic"),  # as RULES
     *("devices", "commits"),
 )
-_FIT = r"\resizebox{\textwidth}{!}{"
+_FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{"  # never larger
+_PAGE = 60  # lines of a table that a page holds
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -52,11 +54,15 @@ def markdown(report: Report) -> str:
 
 
 def latex(report: Report) -> str:
-    """Write every table, to be put into a document; what is said of it is its caption."""
+    """Write every table that fits a page, to be put into a document; its caption says the rest."""
     lines = ["% Needs the packages booktabs and graphicx."]
     for part in report.parts:
         for number, sheet in enumerate(part.sheets):
-            lines += ["", *_table(part, sheet, number)]
+            if len(sheet.lines) > _PAGE:
+                name = f"{part.name}-{number + 1}"
+                lines += ["", f"% Left out, longer than a page: tab:{name}. The CSV has it."]
+            else:
+                lines += ["", *_table(part, sheet, number)]
     return "\n".join(lines) + "\n"
 
 

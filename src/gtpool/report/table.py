@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gtpool.report.cells import Row, grid, shown, summary, titled
+from gtpool.report.cells import RULES, Row, grid, shown, summary, titled
 
 
 class Table(NamedTuple):
@@ -59,21 +59,13 @@ def runs_table(rows: Sequence[Row]) -> Table:
 
 
 def rules_table(rows: Sequence[Row]) -> Table:
-    """Say what other rules of choosing the epoch would have reported of the same runs."""
+    """Say what each rule of choosing the epoch makes of the same runs."""
     done = [row for row in rows if row["status"] == "done"]
     lines: list[tuple[str, ...]] = []
-    for rule, words in _RULES.items():
+    for rule, words in RULES.items():
         cell = summary([{**row, "test": row["other_rules"][rule]} for row in done])
         lines.append((words, cell.text))
-    return Table(("epoch of", titled(done[0]["metric"])), tuple(lines))
-
-
-_RULES = {
-    "valid_loss": "the lowest validation loss",
-    "valid_metric": "the best validation metric",
-    "last": "the end",
-    "best_test": "the best test metric (optimistic: it looks at the answers)",
-}
+    return Table(("epoch chosen", titled(done[0]["metric"])), tuple(lines))
 
 
 def _escape(cell: str) -> str:

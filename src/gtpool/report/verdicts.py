@@ -52,10 +52,12 @@ def gain(dataset: str, claimed: float, figures: Figures) -> Verdict:
     if not mine or not others:
         return Verdict(None, "")
     best, rival = max(mine, key=mine.__getitem__), max(others, key=others.__getitem__)
-    ahead = mine[best] - others[rival]
-    words = f"{best} {mine[best]:.2f}, {rival} {others[rival]:.2f}: {ahead:+.2f}"
+    ahead = round(mine[best] - others[rival], 9)
+    words = f"{best} {mine[best]:.2f}, {rival} {others[rival]:.2f}: {ahead:+z.2f}"
     missing = 0 if figures.final else len(BASELINES) - len(others)
-    words += f"; {missing} baselines are not run yet" if missing else ""
+    words += (
+        f"; {missing} baseline{'s are' if missing > 1 else ' is'} not run yet" if missing else ""
+    )
     words += figures.alone("table1", [(best, dataset), (rival, dataset)])
     enough = ahead >= claimed - _ROUNDING
     # Another baseline can only lower the gain, the other of ours only raise it.
@@ -95,7 +97,11 @@ def beats(
     }
     if not known:
         return Verdict(None, "")
-    against = {place: both for place, both in known.items() if both[0] - both[1] <= margin}
+    against = {
+        place: (high, low)
+        for place, (high, low) in known.items()
+        if round(high - low, 9) <= margin  # a difference of rounded figures is not round
+    }
     missing = 0 if figures.final else len(pairs) - len(known)
     words = f"{len(known) - len(against)} of {len(known)} comparisons hold"
     if against:
@@ -122,8 +128,8 @@ def average(pooler: str, claimed: float, figures: Figures) -> Verdict:
         [line[f"{pooler}-{name}"] - line[pooler] for name in ("rws", "rwsv")] for line in lines
     ]
     mean = fmean(map(max, gains))
-    alone = (fmean(gain[at] for gain in gains) for at in (0, 1))
-    words = "the better of the two {:+.2f} (RWS {:+.2f}, RWSV {:+.2f})".format(mean, *alone)
+    rws, rwsv = (fmean(gain[at] for gain in gains) for at in (0, 1))
+    words = f"the better of the two {mean:+z.2f} (RWS {rws:+z.2f}, RWSV {rwsv:+z.2f})"
     words += figures.alone("table2", product(names, STUDIED))
     return Verdict(mean >= claimed - _ROUNDING, words)
 
@@ -137,7 +143,7 @@ def hurts_more(first: str, second: str, figures: Figures) -> Verdict:
         line = _known(figures, "table3", ("gtpool-v", first, second), dataset)
         if len(line) == 3:
             told.append(dataset)
-            lost = (f"{name} {line[name] - line['gtpool-v']:+.2f}" for name in (first, second))
+            lost = (f"{name} {line[name] - line['gtpool-v']:+z.2f}" for name in (first, second))
             words.append(f"{_short(dataset)}: {', '.join(lost)}")
     alone = figures.alone("table3", product(("gtpool-v", first, second), told))
     return Verdict(beats("table3", pairs, figures).holds, "; ".join(words) + alone)
@@ -167,7 +173,7 @@ def best_at(
 
 
 def drop(figures: Figures) -> Verdict:
-    """Say whether the figure drops by about 2 to 3 points from ratio .5 to .75."""
+    """Say whether the figure drops by about 2 to 3 points (1.5 to 3.5) from ratio .5 to .75."""
     words: list[str] = []
     told: list[str] = []
     inside: list[bool | None] = []
@@ -176,10 +182,10 @@ def drop(figures: Figures) -> Verdict:
         if len(curve) < 2:
             inside.append(None)
             continue
-        change = curve["0.75"] - curve["0.5"]
+        change = round(curve["0.75"] - curve["0.5"], 9)
         inside.append(-3.5 <= change <= -1.5)
         told.append(dataset)
-        words.append(f"{_short(dataset)} {change:+.2f}")
+        words.append(f"{_short(dataset)} {change:+z.2f}")
     alone = figures.alone("ratio", product(("0.5", "0.75"), told))
     return Verdict(_all(inside), "; ".join(words) + alone)
 
