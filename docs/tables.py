@@ -1,10 +1,12 @@
 """Print the tables of README.md, docs/baselines.md and docs/findings.md, made from results/."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from gtpool.report.cells import RULES
 from gtpool.report.study_cells import Result, results
+from gtpool.report.study_compare import paired
 from gtpool.study.paper import STUDIES, find
 from gtpool.study.status import known_rows
 
@@ -29,8 +31,52 @@ PAGES = {
         "tasks",
         "tuned",
         "rivals",
+        "paired",
     ),
 }
+TU = ("MUTAG", "ENZYMES", "PROTEINS", "PTC_MR", "Synthie", "IMDB-BINARY", "IMDB-MULTI")
+BOTH = ("PROTEINS", "IMDB-BINARY")
+TESTED = (
+    *((dataset, "table1: gtpool-v", "table1: mlp") for dataset in TU),
+    *(
+        (name, f"table2: {pool}-{by}", f"table2: {pool}")
+        for name in BOTH
+        for pool in ("sagpool_h", "topkpool")
+        for by in ("rws", "rwsv")
+    ),
+    *(
+        (name, f"table3: {part}", "table3: gtpool-v")
+        for name in BOTH
+        for part in ("no-local-score", "no-global-score", "gtpool-topk")
+    ),
+    ("IMDB-BINARY", "ablation: score order, gate", "ablation: gtpool-v"),
+    ("IMDB-BINARY", "ablation: score order, gate", "features: gmt, raw"),
+    *((name, "levels: 1", "levels: 3") for name in BOTH),
+    *((name, "ratio: 0.75", "ratio: 0.5") for name in BOTH),
+    ("ENZYMES", "features: gmt, z-scored", "features: gmt, raw"),
+    ("MUTAG", "mutag: score order", "mutag: gtpool-v"),
+    ("MUTAG", "mutag: gin, sum, read_input, score order", "mutag: gin, sum, read_input"),
+    ("MUTAG", "mutag: flat gcn, sum", "mutag: flat gcn"),
+    ("MUTAG", "mutag: flat gine (bonds)", "mutag: flat gin"),
+    ("MUTAG", "mutag: gine (bonds), sum, read_input", "mutag: gin, sum, read_input"),
+    ("MUTAG", "mutag: flat gin", "mutag: flat gcn"),
+    ("MUTAG", "mutag: gin", "mutag: gtpool-v"),
+    ("MUTAG", "mutag: gin, sum, read_input, 3 convs", "mutag: gtpool-v"),
+    ("MUTAG", "table1: mincutpool", "table1: gtpool-v"),
+    *((dataset, "tuned: gtpool-v", "table1: gtpool-v") for dataset in TU),
+    ("Synthie", "tuned: gtpool-v", "table1: sortpool"),
+    *(
+        (name, f"tuned: {line}", f"table1: {line}")
+        for name in COMPARED
+        for line in ("gcn", "gin", "sagpool_g", "sagpool_h", "topkpool", "mlp")
+    ),
+    *(
+        (name, f"tuned: {line}", "tuned: gtpool-v")
+        for name in COMPARED
+        for line in ("gcn", "gin", "sagpool_g", "sagpool_h", "topkpool", "mlp")
+    ),
+)
+"""What findings.md compares: the dataset, and two lines of studies."""
 
 
 def headline() -> str:
@@ -103,6 +149,20 @@ def rivals() -> str:
     return "\n".join(lines)
 
 
+def tests() -> str:
+    """Give the paired tests that the page speaks of, where both sides have a whole seed."""
+    heads = ("dataset", "this", "against", "difference", "t")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for dataset, *names in TESTED:
+        found = [_named(name, dataset) for name in names]
+        if all(one is not None and one.settled for one in found):
+            first, second = found
+            test = paired(first, second)
+            figures = f"{round(test.mean, 9):+z.2f} | {test.t:z.1f}"
+            lines.append(f"| {dataset} | {' | '.join(names)} | {figures} |")
+    return "\n".join(lines)
+
+
 def study(name: str) -> str:
     """Give a study as it is, one line a network, with the published figures where there are any."""
     found = {
@@ -121,6 +181,18 @@ def _at(found: Sequence[Result], line: str, dataset: str) -> str:
     """Give the figure of a place; a dash where the study does not have it."""
     here = [one for one in found if (one.place.line, one.place.dataset) == (line, dataset)]
     return _figure(here[0]) if here else "–"
+
+
+def _named(name: str, dataset: str) -> Result | None:
+    """Find the cell of "study: line" on a dataset."""
+    study_name, line = name.split(": ", 1)
+    found = [one for one in _results(study_name) if one.place.line == line]
+    return next((one for one in found if one.place.dataset == dataset), None)
+
+
+@cache
+def _results(study_name: str) -> Sequence[Result]:
+    return results(study_name, STUDIES[study_name], ROWS)
 
 
 def _with_paper(result: Result) -> str:
@@ -168,6 +240,7 @@ MADE = {
     "rules": rules,
     "tuned": tuned,
     "rivals": rivals,
+    "paired": tests,
 }
 
 

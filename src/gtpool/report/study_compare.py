@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gtpool.report.claims import CLAIMS, published
 from gtpool.report.ranks import rank
-from gtpool.report.stats import corrected_test, fold_differences
+from gtpool.report.stats import Paired, corrected_test, fold_differences
 from gtpool.report.study_cells import OURS, Result, figures
 from gtpool.report.study_parts import Entry, Part, Picture, Sheet, number, words
 from gtpool.report.study_plot import draw_ranks
@@ -116,12 +116,17 @@ def _best(result: Result, compared: Sequence[Result]) -> list[Result]:
     return [rival for rival in rivals if rival.percent == highest]
 
 
+def paired(first: Result, second: Result) -> Paired:
+    """Test the difference of two cells of one dataset over its folds, in points."""
+    pairs = fold_differences(first.grid, second.grid)
+    sizes = [row["split"] for row in first.rows if row["split"]]
+    ratio = sum(size["test"] for size in sizes) / sum(size["train"] for size in sizes)
+    return corrected_test([100 * pair for pair in pairs], ratio)
+
+
 def _test(result: Result, best: Result) -> tuple[Entry, ...]:
     """Give a line of the test."""
-    pairs = fold_differences(result.grid, best.grid)
-    sizes = [row["split"] for row in result.rows if row["split"]]
-    ratio = sum(size["test"] for size in sizes) / sum(size["train"] for size in sizes)
-    test = corrected_test([100 * pair for pair in pairs], ratio)
+    test = paired(result, best)
     return (
         words(result.place.dataset),
         words(result.place.line),
