@@ -142,7 +142,8 @@ def cut(coarse: Tensor, volume: Tensor) -> Tensor:
 
 def imbalance(overlap: Tensor) -> Tensor:
     """Give the distance of S^T S from clusters apart and of one size, from 0 to 2, [G]."""
-    even = diagonal(torch.ones_like(overlap)) / overlap.size(1) ** 0.5
+    clusters = overlap.size(1)
+    even = torch.eye(clusters, dtype=overlap.dtype, device=overlap.device) / clusters**0.5
     length = torch.linalg.vector_norm(overlap, dim=(1, 2), keepdim=True)
     length = length.where(length > 0, 1.0)  # of a place without a graph
     return torch.linalg.vector_norm(overlap / length - even, dim=(1, 2))
