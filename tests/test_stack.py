@@ -14,7 +14,7 @@ from gtpool.data.sources import load
 from gtpool.data.stock import Stock
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import Stack, why_not_stacked
+from gtpool.model.stack import Stack, pads_attention, why_not_stacked
 from gtpool.model.stack_merge import MERGES
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, ShapeSpec
@@ -567,3 +567,10 @@ def test_forward_and_backward_compile_whole(name, mutag):
         (grad,) = torch.autograd.grad(logits.sin().sum(), stack.theta)
         results.append((logits, grad, stack.whole()))
     torch.testing.assert_close(*results, **CLOSE)
+
+
+@pytest.mark.parametrize(("heads", "pads"), [(1, True), (2, False)])
+def test_a_head_wider_than_the_kernel_takes_is_known(heads, pads, mutag):
+    options = {"width": 264, "levels": 1, "pool_options": {"heads": heads}}
+    (model,) = networks(options, shape_of(mutag), runs=1)
+    assert pads_attention(model) == pads

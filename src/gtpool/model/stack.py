@@ -43,6 +43,12 @@ def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
+def pads_attention(model: Classifier) -> bool:
+    """Say whether a head of GTPool is too wide for the kernel: then graphs are padded to attend."""
+    heads = [(pool, pool.heads) for pool in model.pools if isinstance(pool, GTPool)]
+    return any(pool.in_channels > WIDEST * count for pool, count in heads)
+
+
 class Stack(nn.Module):
     """Classifiers of one spec side by side, as one module without a look at the host.
 
@@ -73,9 +79,8 @@ class Stack(nn.Module):
             if name not in learned
         }
         """What is not learned: frozen parameters, statistics, units of a regression, [R, ...]."""
-        heads = [(pool, pool.heads) for pool in self.pools if isinstance(pool, GTPool)]
-        wide = any(pool.in_channels > WIDEST * count for pool, count in heads)
-        self.steps: Steps = plain() if wide else steps_on(self.theta.device, self.theta.dtype)
+        kernels = not pads_attention(first)
+        self.steps: Steps = steps_on(self.theta.device, self.theta.dtype) if kernels else plain()
 
     def whole(self) -> dict[str, Tensor]:
         """Give the states of all runs by the names that their classifiers have, [R, ...] each."""

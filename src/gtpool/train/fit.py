@@ -13,7 +13,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.graph import Graphs
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import why_not_stacked
+from gtpool.model.stack import pads_attention, why_not_stacked
 from gtpool.ops.dropout import next_key, set_keys
 from gtpool.spec import TrainSpec
 from gtpool.train.course import (
@@ -90,6 +90,7 @@ def fit(
         and data.x.is_cuda
         and isinstance(model, Classifier)
         and why_not_stacked(model.spec, model.shape) is None
+        and not pads_attention(model)  # large graphs would not fit; as it is the network streams
     ):
         return (yield from _fit_captured(model, data, split, spec, seed))
     data = with_chain(data, model.chain_steps) if model.chain_steps else data
