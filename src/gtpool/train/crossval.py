@@ -1,8 +1,10 @@
 """Many runs of one network at once on one device: folds, seeds and rates as one program."""
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -110,6 +112,8 @@ class _Runs:
         batches = [shuffle(self.splits[run].train, size, self.randoms[run]) for run in self.live]
         losses = self.program.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.live])
         judged, losses = self.program.measure().tolist(), losses.cpu()
+        sizes = _sizes(batches, losses)
+        means = ((losses.where(sizes > 0, 0.0) * sizes).sum(0) / sizes.sum(0)).tolist()
         going = sum(map(self._goes, self.live))
         seconds = (time.perf_counter() - start) / max(1, going)
         heard: dict[int, Epoch] = {}
@@ -117,9 +121,11 @@ class _Runs:
         for place, run in enumerate(self.live):
             if not self._goes(run):
                 continue
-            mine, number = batches[place], len(self.courses[run].epochs) + 1
+            mine, own, number = batches[place], self.specs[run], len(self.courses[run].epochs) + 1
             try:
-                train_loss = mean_loss(losses[: len(mine), place], mine, number, self.specs[run])
+                train_loss = means[place]
+                if not math.isfinite(train_loss):  # says of which batch
+                    train_loss = mean_loss(losses[: len(mine), place], mine, number, own)
                 loss, valid, test = judged[place]
                 epoch = Epoch(number, train_loss, loss, valid, test, seconds)
                 if self.courses[run].add(epoch):
@@ -168,6 +174,12 @@ class _Runs:
         there = torch.tensor([self.live[place] for place in places], device=device).long()
         for name, part in self.stack.whole().items():
             self.best[name].index_copy_(0, there, part.index_select(0, here))
+
+
+def _sizes(batches: Sequence[Sequence[Tensor]], like: Tensor) -> Tensor:
+    """Count the graphs of each step and run, 0 where a run has no such step, [S, R]."""
+    counts = [[part.numel() for part in parts] for parts in batches]
+    return torch.tensor(list(zip_longest(*counts, fillvalue=0)), dtype=like.dtype)
 
 
 def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> Units | None:
