@@ -145,14 +145,20 @@ def test_in_a_terminal_there_is_a_table_of_folds_by_seeds(clock):
     assert "3 of 6 runs, 1 failed, mean accuracy 60.00" in last
 
 
+def drawn_before_quick_epochs(progress, file):
+    """Begin a run, let epochs go by, and say how much had been written before them."""
+    progress.begin([spec(0)], [])
+    progress.started(spec(0))
+    before = len(file.getvalue())
+    for number in range(1, 50):
+        progress.epoch(spec(0), epoch(number))
+    return before
+
+
 def test_the_table_is_left_in_peace_between_quick_epochs(clock):
     progress, file = watcher(clock, terminal=True)
     with progress:
-        progress.begin([spec(0)], [])
-        progress.started(spec(0))
-        before = len(file.getvalue())
-        for number in range(1, 50):
-            progress.epoch(spec(0), epoch(number))
+        before = drawn_before_quick_epochs(progress, file)
         assert len(file.getvalue()) == before
 
 
@@ -166,11 +172,7 @@ def test_a_slow_terminal_is_not_drawn_on_at_every_epoch(clock):
 
     progress.console.file = Slow()
     with progress:
-        progress.begin([spec(0)], [])
-        progress.started(spec(0))
-        before = len(file.getvalue())
-        for number in range(1, 50):
-            progress.epoch(spec(0), epoch(number))
+        before = drawn_before_quick_epochs(progress, file)
         assert len(file.getvalue()) == before
         clock.now += 1.0
         progress.epoch(spec(0), epoch(50))

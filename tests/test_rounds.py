@@ -31,12 +31,17 @@ def test_rounds_are_told_apart_and_no_test_figure_is_shown():
     assert "87" not in said
 
 
-def test_a_long_run_says_its_epoch_now_and_then():
-    now = [0.0]
-    text = StringIO()
+def begun():
+    """Begin a round of ten runs: the clock, what is written, the watcher, the runs."""
+    now, text = [0.0], StringIO()
     watch = Rounds(Console(file=text, width=200), lambda: now[0])
     specs = recipe("MUTAG", {"width": 8})
     watch.begin(specs, [])
+    return now, text, watch, specs
+
+
+def test_a_long_run_says_its_epoch_now_and_then():
+    now, text, watch, specs = begun()
     watch.started(specs[0])
     for number in range(1, 101):  # an epoch a second
         now[0] += 1.0
@@ -48,11 +53,7 @@ def test_a_long_run_says_its_epoch_now_and_then():
 
 
 def test_epochs_take_no_line_from_short_runs():
-    now = [0.0]
-    text = StringIO()
-    watch = Rounds(Console(file=text, width=200), lambda: now[0])
-    specs = recipe("MUTAG", {"width": 8})
-    watch.begin(specs, [])
+    now, text, watch, specs = begun()
     for spec in specs:
         for number in range(1, 7):
             now[0] += 1.0
