@@ -1,6 +1,7 @@
 """The choice of a network on validation parts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from gtpool.cli import app
 from gtpool.commands import tuning
 from gtpool.commands.tuning import tell
 from gtpool.model import METHODS
+from gtpool.model.check import check_spec
 from gtpool.study.paper import find
 from gtpool.study.run import run_many
 from gtpool.study.status import find_runs
@@ -66,6 +68,36 @@ def test_networks_are_drawn_with_several_rates_that_train_side_by_side():
 
 def test_a_small_space_is_drawn_whole():
     assert len(draw(SMALL, 100)) == 8
+    assert len(draw(SMALL, 100, fits=lambda options: options["model.width"] == 8)) == 4
+
+
+def test_what_does_not_go_together_is_not_drawn_and_costs_no_place():
+    narrow = draw(SMALL, 5, fits=lambda options: options["model.width"] == 8)
+    assert {options["model.width"] for options in narrow} == {8}
+    assert len(narrow) == 4  # all there are
+    assert draw(SMALL, 5, fits=lambda _: False) == ()
+
+
+@pytest.mark.parametrize("method", ["mincutpool", "asap", "gtpool-v"])
+def test_every_network_that_a_search_starts_with_can_be_made(method):
+    model, started = METHODS[method].model, []
+
+    def run(specs):
+        started.extend(specs)
+        return [_row(spec, 0.5) for spec in specs]
+
+    tune("MUTAG", model, run, budget=Budget(24, (), 1.0, 1))
+    assert len({replace(spec, split=None) for spec in started}) == 24
+    for spec in started:
+        check_spec(spec.model)
+    deep = {spec.model.conv for spec in started if spec.model.levels > 1}
+    assert ("gin" in deep) == (method == "gtpool-v")
+
+
+def test_a_space_without_any_network_is_refused_in_words():
+    space = {"model.conv": ("gin",), "model.levels": (2,)}
+    with pytest.raises(ValueError, match="no choices of this space go together"):
+        tune("MUTAG", {"pool": "diffpool"}, list, space=space)
 
 
 def test_options_reach_the_network_the_training_and_the_pooler():

@@ -1,4 +1,4 @@
-"""Choose a network on validation parts alone, by successive halving. No torch.
+"""Choose a network on validation parts alone, by successive halving. Imported without torch.
 
 Many configurations train for a few epochs; the better third goes on to longer trainings, the last
 of which is the protocol itself. Each fold chooses by its own validation part. The choice by the
@@ -8,6 +8,7 @@ one fold is the test part of the one before, so that a mean over folds has seen 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import ceil, inf, prod
 from random import Random
@@ -120,7 +121,12 @@ def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...
     return ordered
 
 
-def draw(space: Mapping[str, Sequence[Any]], count: int, seed: int = 0) -> tuple[Options, ...]:
+def draw(
+    space: Mapping[str, Sequence[Any]],
+    count: int,
+    seed: int = 0,
+    fits: Callable[[Options], bool] = lambda _: True,
+) -> tuple[Options, ...]:
     """Draw different configurations, the first choice of every option first.
 
     Each network is drawn with up to three pairs of learning rate and weight decay, which cost next
@@ -130,6 +136,7 @@ def draw(space: Mapping[str, Sequence[Any]], count: int, seed: int = 0) -> tuple
         space: The choices of each option.
         count: How many; all there are if they are fewer.
         seed: Same seed, same configurations.
+        fits: Says whether choices go together; what does not is left out.
 
     Example:
         >>> draw({"train.lr": (1, 2), "model.width": (8,)}, 5)
@@ -137,18 +144,21 @@ def draw(space: Mapping[str, Sequence[Any]], count: int, seed: int = 0) -> tuple
     """
     names = list(space)
     if prod(map(len, space.values())) <= count:
-        return tuple(dict(zip(names, values, strict=True)) for values in product(*space.values()))
+        every = (dict(zip(names, values, strict=True)) for values in product(*space.values()))
+        return tuple(filter(fits, every))
     random = Random(seed)  # noqa: S311 - no secret
     network = {name: choices[0] for name, choices in space.items()}
     pairs = list(product(*(space.get(name, (None,)) for name in _RATES)))
     several = pairs[:1] + random.sample(pairs[1:], min(2, len(pairs) - 1))
     found: dict[tuple[Any, ...], None] = {}
-    while len(found) < count:
-        for pair in several:
+    for _ in range(100 * count):
+        for pair in several if fits(network) else ():
             own = network | {
                 name: rate for name, rate in zip(_RATES, pair, strict=True) if name in space
             }
             found[tuple(own.values())] = None
+        if len(found) >= count:
+            break
         network = {name: random.choice(choices) for name, choices in space.items()}
         several = random.sample(pairs, min(3, len(pairs)))
     return tuple(dict(zip(names, values, strict=True)) for values in list(found)[:count])
@@ -202,7 +212,10 @@ def tune(
         raise ValueError(f"at least one configuration starts, got {budget.configs}")
     if not 0 < budget.keep <= 1:
         raise ValueError(f"a round keeps a share above 0 and up to 1, got {budget.keep}")
-    configs = draw(space or space_of(dataset, model), budget.configs, seed)
+    fits = partial(_fits, dataset, model)
+    configs = draw(space or space_of(dataset, model), budget.configs, seed, fits)
+    if not configs:
+        raise ValueError("no choices of this space go together in a network")
     specs = [configured(dataset, model, options) for options in configs]
     whole = specs[0][0].train.epochs
     if any(epochs >= whole for epochs in budget.epochs):
@@ -270,6 +283,17 @@ def best(tried: Sequence[Tried], among: Sequence[int], share: float) -> list[int
         return not whole, fmean(losses) if losses else inf, config
 
     return sorted(among, key=rank)[: max(1, ceil(share * len(among)))]
+
+
+def _fits(dataset: str, model: Mapping[str, Any], options: Options) -> bool:
+    """Say whether a network can be made so: GIN takes no weighted edges, which DiffPool gives."""
+    from gtpool.model.check import check_spec  # noqa: PLC0415 - needs torch, as all runs do
+
+    try:
+        check_spec(configured(dataset, model, options)[0].model)
+    except ValueError:
+        return False
+    return True
 
 
 def _shortened(spec: RunSpec, epochs: int) -> RunSpec:
