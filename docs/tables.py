@@ -38,7 +38,8 @@ TU = tuple(name for name in STUDIES["table1"].datasets if not name.startswith("o
 ALIKE = tuple(
     (name, f"tuned: {line}", f"table1: {line}")
     for name in COMPARED
-    for line in ("gcn", "gin", "sagpool_g", "sagpool_h", "topkpool", "mlp")
+    for line in STUDIES["tuned"].lines
+    if line in STUDIES["table1"].lines and line not in OURS
 )
 BOTH = ("PROTEINS", "IMDB-BINARY")
 TESTED = (
@@ -46,7 +47,7 @@ TESTED = (
     *(
         (name, f"table2: {pool}-{by}", f"table2: {pool}")
         for name in BOTH
-        for pool in ("sagpool_h", "topkpool")
+        for pool in ("sagpool_h", "topkpool", "asap")
         for by in ("rws", "rwsv")
     ),
     *(
