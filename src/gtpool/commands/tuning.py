@@ -10,9 +10,10 @@ from typing import Any, cast
 from gtpool.data.registry import look_up
 from gtpool.model import METHODS
 from gtpool.report.rounds import Rounds
+from gtpool.study.candidates import configured, space_of
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
-from gtpool.study.tune import Budget, Tried, Tuned, configured, space_of, tune
+from gtpool.study.tune import Budget, Tried, Tuned, tune
 
 
 def tune_dataset(

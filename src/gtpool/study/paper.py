@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec, did_you_mean
+from gtpool.study.candidates import configured
 from gtpool.study.mutag import HYPOTHESES
 from gtpool.study.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
 from gtpool.study.recipe import recipe
-from gtpool.study.tune import configured
 
 _Options = Mapping[str, Any]
 

@@ -1,0 +1,162 @@
+"""The networks that a search starts with: the space of a method, and draws from it.
+
+Imported without torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any
+
+from gtpool.spec import RunSpec
+from gtpool.study.recipe import recipe
+from gtpool.study.space import PAPER
+
+Options = dict[str, Any]
+"""Options by dotted name, such as ``{"model.width": 64, "train.lr": 1e-3}``."""
+
+NETWORK: dict[str, tuple[Any, ...]] = {
+    "model.conv": ("gcn", "gin", "gat"),
+    "model.convs_per_level": (1, 2, 3),
+    "model.norm": ("none", "batch", "layer"),
+    "model.residual": (False, True),
+    "model.readout": ("mean-max", "sum", "mean"),
+}
+"""What we add for any network."""
+LEVELS: dict[str, tuple[Any, ...]] = {
+    "model.ratio": (0.5, 0.25, 0.75),
+    "model.levels": (3, 1, 2),
+    "model.read_input": (False, True),
+}
+"""What we add where nodes are pooled; ratio and levels as the paper's figure has them."""
+GTPOOL: dict[str, tuple[Any, ...]] = {
+    "pool.order": ("index", "score"),
+    "pool.gate": (None, "tanh"),
+    "pool.heads": (1, 4),
+    "pool.temperature": (1.0, 0.1),
+}
+"""What we add for GTPool."""
+
+
+def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Give the search space of a network on a dataset; what it has without a search comes first.
+
+    What makes a method what it is stays: a convolution that it names, its number of levels, a
+    read-out of its own. So does the batch of the protocol where it is none of the paper's.
+
+    Args:
+        dataset: A name of the registry.
+        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
+
+    Example:
+        >>> space_of("ogbg-molhiv", {"pool": "sagpool"})["train.lr"]
+        (0.001, 0.0005, 0.0003)
+        >>> "model.conv" in space_of("MUTAG", {"pool": "none", "conv": "gin"})
+        False
+    """
+    run = recipe(dataset, model)[0]
+    space: dict[str, tuple[Any, ...]] = {**PAPER, **NETWORK}
+    if run.model.pool == "none":
+        del space["model.ratio"]
+    else:
+        space |= LEVELS
+    if run.model.pool.startswith("gtpool"):
+        space |= GTPOOL
+    for option in model.keys() & {"conv", "levels"}:
+        space.pop(f"model.{option}", None)
+    ordered: dict[str, tuple[Any, ...]] = {}
+    for name, choices in space.items():
+        part, _, option = name.partition(".")
+        if part == "pool":
+            own = run.model.pool_options.get(option, choices[0])
+        else:
+            own = choices[0] if option == "conv" else getattr(getattr(run, part), option)
+        if own in choices:
+            ordered[name] = (own, *(choice for choice in choices if choice != own))
+    return ordered
+
+
+def draw(
+    space: Mapping[str, Sequence[Any]],
+    count: int,
+    seed: int = 0,
+    fits: Callable[[Options], bool] = lambda _: True,
+) -> tuple[Options, ...]:
+    """Draw different configurations, the first choice of every option first.
+
+    Each network is drawn with up to three pairs of learning rate and weight decay, which cost next
+    to nothing: runs that differ in them alone train side by side.
+
+    Args:
+        space: The choices of each option.
+        count: How many; all there are if they are fewer.
+        seed: Same seed, same configurations.
+        fits: Says whether choices go together; what does not is left out.
+
+    Example:
+        >>> draw({"train.lr": (1, 2), "model.width": (8,)}, 5)
+        ({'train.lr': 1, 'model.width': 8}, {'train.lr': 2, 'model.width': 8})
+    """
+    names = list(space)
+    if prod(map(len, space.values())) <= count:
+        every = (dict(zip(names, values, strict=True)) for values in product(*space.values()))
+        return tuple(filter(fits, every))
+    random = Random(seed)  # noqa: S311 - no secret
+    network = {name: choices[0] for name, choices in space.items()}
+    pairs = list(product(*(space.get(name, (None,)) for name in _RATES)))
+    several = pairs[:1] + random.sample(pairs[1:], min(2, len(pairs) - 1))
+    found: dict[tuple[Any, ...], None] = {}
+    for _ in range(100 * count):
+        for pair in several if fits(network) else ():
+            own = network | {
+                name: rate for name, rate in zip(_RATES, pair, strict=True) if name in space
+            }
+            found[tuple(own.values())] = None
+        if len(found) >= count:
+            break
+        network = {name: random.choice(choices) for name, choices in space.items()}
+        several = random.sample(pairs, min(3, len(pairs)))
+    return tuple(dict(zip(names, values, strict=True)) for values in list(found)[:count])
+
+
+_RATES = ("train.lr", "train.weight_decay")
+
+
+def configured(dataset: str, model: Mapping[str, Any], options: Options) -> tuple[RunSpec, ...]:
+    """Give the runs of a configuration on a dataset, one a fold, by the paper's protocol.
+
+    Args:
+        dataset: A name of the registry.
+        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
+        options: What the search says.
+    """
+    parts: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "pool": {}}
+    for name, value in options.items():
+        part, _, option = name.partition(".")
+        parts[part][option] = value
+    network = {**model, **parts["model"]}
+    plain = {option: value for option, value in parts["pool"].items() if value != _DEFAULT[option]}
+    if plain:
+        network["pool_options"] = {**network.get("pool_options", {}), **plain}
+    return recipe(dataset, network, train=parts["train"])
+
+
+_DEFAULT = {"order": "index", "gate": None, "heads": 1, "temperature": 1.0}
+
+
+def possible(dataset: str, model: Mapping[str, Any], options: Options) -> bool:
+    """Say whether a network can be made so: GIN takes no weighted edges, which DiffPool gives.
+
+    Args:
+        dataset: A name of the registry.
+        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
+        options: What the search says.
+    """
+    from gtpool.model.check import check_spec  # noqa: PLC0415 - needs torch, as all runs do
+
+    try:
+        check_spec(configured(dataset, model, options)[0].model)
+    except ValueError:
+        return False
+    return True
