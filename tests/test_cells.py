@@ -103,6 +103,8 @@ def test_the_best_run_has_the_lowest_validation_loss_whatever_its_test_metric():
 def test_metrics_that_are_no_share_are_written_as_they_are():
     assert shown(0.12345, "rmse") == "0.1235"
     assert shown(12.5, "rmse") == "12.50"
+    assert [shown(value, "rmse") for value in (0.0, 2.0, 100.0)] == ["0.000", "2.000", "100.0"]
+    assert shown(1234.4, "rmse") == "1234"
     assert shown(123456.0, "rmse") == "1.235e+05"
 
 

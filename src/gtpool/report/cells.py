@@ -167,7 +167,7 @@ def shown(value: float | None, metric: str) -> str:
     """
     if value is None:
         return "–"
-    return f"{100 * value:.2f}" if metric in _PERCENT else f"{value:.4g}".ljust(5, "0")
+    return f"{100 * value:.2f}" if metric in _PERCENT else f"{value:#.4g}".rstrip(".")
 
 
 def titled(metric: str) -> str:
