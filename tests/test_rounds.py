@@ -31,6 +31,12 @@ def test_rounds_are_told_apart_and_no_test_figure_is_shown():
     assert "87" not in said
 
 
+def test_an_error_is_told_as_it_is_whatever_brackets_it_has():
+    _, text, watch, _ = begun()
+    watch.finished({"status": "failed", "error": "[gpu 0] is full [/x]", "key": ""})
+    assert "one failed: [gpu 0] is full [/x]\n" in text.getvalue()
+
+
 def begun():
     """Begin a round of ten runs: the clock, what is written, the watcher, the runs."""
     now, text = [0.0], StringIO()

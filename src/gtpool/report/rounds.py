@@ -75,4 +75,5 @@ class Rounds:
 
     def _say(self, text: str) -> None:
         self._said = self.clock()
-        self.console.print(f"round {self.round}: {text}", highlight=False, soft_wrap=True)
+        line = f"round {self.round}: {text}"
+        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
