@@ -109,6 +109,12 @@ def test_a_name_that_is_nearly_right_is_asked_back(studies, only, meant):
     assert str(caught.value).count("did you mean") == 1
 
 
+@pytest.mark.parametrize(("studies", "who"), [(["tuned"], "cell of tuned"), ([], "study")])
+def test_a_pair_that_no_study_has_is_refused_though_both_names_are_known(studies, who):
+    with pytest.raises(ValueError, match=f"no {who} has dataset=PTC_MR,pool=gcn, pooled"):
+        find_runs(studies, "dataset=PTC_MR,pool=gcn, pooled validation", None)
+
+
 def test_runs_are_named_by_their_line():
     found = named_runs(["table1", "ratio"], "dataset=PROTEINS", 1)
     names = {run.key: name for run, name in found}

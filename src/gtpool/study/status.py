@@ -192,7 +192,7 @@ def _nodes(dataset: str) -> float:
 
 def _cells(
     studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None
-) -> Iterable[tuple[str, Cell, list[RunSpec]]]:
+) -> list[tuple[str, Cell, list[RunSpec]]]:
     chosen, named = _read(only), tuple(studies)
     dataset, line = chosen.get("dataset"), chosen.get("pool")
     found = every = find(named, choices)
@@ -202,18 +202,22 @@ def _cells(
             for name, study in every.items()
             if dataset in (None, *study.datasets) and line in (None, *study.lines)
         }
-    if not found:
+    cells = [
+        (name, cell, cell.runs(study.seeds if seeds is None else seeds))
+        for name, study in found.items()
+        for cell in study.only(dataset=dataset, line=line)
+    ]
+    if only is not None and not cells:
         datasets = [name for study in every.values() for name in study.datasets]
         lines = [name for study in every.values() for name in study.lines]
         asked = (dataset, datasets), (line, lines)
         unknown = [(name, known) for name, known in asked if name and name not in known]
         hint = "".join(did_you_mean(name, known) for name, known in unknown)
+        who = f"cell of {', '.join(named)}" if named else "study"
         raise ValueError(
-            f"no study has {only}{hint} (`gtpool study status --cells` lists what there is)"
+            f"no {who} has {only}{hint} (`gtpool study status --cells` lists what there is)"
         )
-    for name, study in found.items():
-        for cell in study.only(dataset=dataset, line=line):
-            yield name, cell, cell.runs(study.seeds if seeds is None else seeds)
+    return cells
 
 
 def _read(only: str | None) -> dict[str, str]:
