@@ -130,6 +130,20 @@ def test_where_all_runs_fail_nothing_is_chosen():
         tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
 
 
+def test_where_all_runs_of_the_whole_protocol_fail_nothing_is_chosen():
+    def run(specs):
+        """Let fold 3 fail once it trains for long."""
+        return [
+            {**_row(spec, 0.5), "status": "failed"}
+            if spec.split.fold == 3 and spec.train.epochs == 500
+            else _row(spec, 0.5)
+            for spec in specs
+        ]
+
+    with pytest.raises(ValueError, match="all runs on fold 4 of MUTAG failed"):
+        tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
+
+
 def test_each_fold_chooses_by_its_own_part_and_never_by_the_test_part():
     def run(specs):
         """Give fold 3 another taste, and better test figures to what loses."""

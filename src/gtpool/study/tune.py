@@ -118,7 +118,8 @@ def tune(
         }
         pooled = best(tried, pooled, share)
     for fold in folds:
-        if all(one.loss is None for one in log if (one.config, one.fold) == (alive[fold][0], fold)):
+        ended = (alive[fold][0], fold, whole)
+        if all(one.loss is None for one in log if (one.config, one.fold, one.epochs) == ended):
             raise ValueError(f"all runs on fold {fold + 1} of {dataset} failed; nothing is chosen")
     chosen = tuple(configs[alive[fold][0]] for fold in folds)
     return Tuned(chosen, configs[pooled[0]], configs, tuple(log))
