@@ -264,6 +264,12 @@ def test_choices_of_several_methods_stand_in_one_file(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "tuned.json").read_text())["gcn"]["MUTAG"]["rounds"] == [40, 500]
 
 
+def test_a_convolution_that_is_not_there_is_refused_not_left_out(tmp_path):
+    options = {"budget": (1, (), 1.0), "running": (1, 1, "cpu", None)}
+    with pytest.raises(ValueError, match="unknown conv 'gni'; choose one of 'gcn', 'gin', "):
+        tuning.tune_dataset("MUTAG", "gtpool-v", tmp_path, convs=("gcn", "gni"), **options)
+
+
 def test_choices_that_cannot_be_read_are_noticed_before_the_search(tmp_path):
     (tmp_path / "tuned.json").write_text("[1")
     with pytest.raises(ValueError, match="move it out of the way"):

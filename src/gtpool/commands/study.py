@@ -195,7 +195,7 @@ def tune(
         pool,
         folder,
         budget=(configs, epochs, keep),
-        convs=tuple(convs.split(",")),
+        convs=tuple(conv.strip() for conv in convs.split(",")),
         running=(jobs, together, device, data_dir),
     )
     typer.echo("\n".join(lines))

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 from gtpool.data.registry import look_up
 from gtpool.model import METHODS
+from gtpool.model.parts import CONVS
+from gtpool.ops.sample import check_choice
 from gtpool.report.rounds import Rounds
 from gtpool.study.candidates import configured, space_of
 from gtpool.study.run import run_many
@@ -40,6 +42,8 @@ def tune_dataset(
         raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
     model, (jobs, together, device, data_dir) = METHODS[method].model, running
     space = space_of(dataset, model)
+    for conv in convs:
+        check_choice("conv", conv, CONVS)
     if "model.conv" in space:  # its own first, which is among those that start
         own = space["model.conv"][0]
         space["model.conv"] = tuple(sorted(convs, key=lambda conv: conv != own))
