@@ -264,6 +264,21 @@ def test_choices_of_several_methods_stand_in_one_file(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "tuned.json").read_text())["gcn"]["MUTAG"]["rounds"] == [40, 500]
 
 
+def test_choices_that_another_process_wrote_during_the_search_stay(tmp_path, monkeypatch):
+    def search(*_args, space, budget):
+        del budget
+        (plain,) = draw(space, 1)
+        (tmp_path / "tuned.json").write_text('{"gin": {"MUTAG": {}}}')
+        return Tuned((plain,) * 10, plain, (plain,), (Tried(0, 0, 500, 42, 0.5),))
+
+    monkeypatch.setattr(tuning, "tune", search)
+    running = (1, 1, "cpu", None)
+    tuning.tune_dataset(
+        "MUTAG", "gcn", tmp_path, budget=(1, (), 1.0), convs=("gcn",), running=running
+    )
+    assert json.loads((tmp_path / "tuned.json").read_text()).keys() == {"gin", "gcn"}
+
+
 def test_a_convolution_that_is_not_there_is_refused_not_left_out(tmp_path):
     options = {"budget": (1, (), 1.0), "running": (1, 1, "cpu", None)}
     with pytest.raises(ValueError, match="unknown conv 'gni'; choose one of 'gcn', 'gin', "):

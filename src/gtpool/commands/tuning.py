@@ -48,7 +48,7 @@ def tune_dataset(
         own = space["model.conv"][0]
         space["model.conv"] = tuple(sorted(convs, key=lambda conv: conv != own))
     chosen = folder / "tuned.json"
-    known = _known(chosen)
+    _known(chosen)  # what cannot be read is said before the work
     do = partial(
         run_many,
         store=Store(folder),
@@ -61,6 +61,7 @@ def tune_dataset(
     tuned = tune(dataset, model, do, space=space, budget=Budget(*budget))
     rounds = list(dict.fromkeys(tried.epochs for tried in tuned.log))
     choice = {"rounds": rounds, "per_fold": tuned.per_fold, "pooled": tuned.pooled}
+    known = _known(chosen)  # again: another process may have written meanwhile
     known.setdefault(method, {})[dataset] = choice
     write_whole(chosen, (json.dumps(known, indent=1) + "\n").encode())
     log = folder / f"{method}-{dataset}.jsonl"
