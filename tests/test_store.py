@@ -284,6 +284,12 @@ def test_rows_of_what_is_not_there_or_not_rows_are_errors(tmp_path):
     path.write_text(json.dumps(ROW) + "\n{}\n")
     with pytest.raises(ValueError, match=r"bad\.jsonl, line 2"):
         read_rows(path)
+    path.write_bytes(json.dumps(ROW).encode() + b"\n" + json.dumps(ROW).encode()[:-9])
+    with pytest.raises(ValueError, match=r"bad\.jsonl, line 2: not the row of a run; is .* cut"):
+        read_rows(path)
+    path.write_bytes(b"\x1f\x8b")  # packed by gzip
+    with pytest.raises(ValueError, match=r"bad\.jsonl, line 1: not the row of a run"):
+        read_rows(path)
 
 
 def test_a_store_is_read_by_its_runs_whatever_else_lies_in_it(tmp_path):

@@ -172,13 +172,16 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
 
 def _placed_lines(path: Path) -> Iterator[tuple[Row, str]]:
     """Read the rows of a file; blank lines are none."""
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             row, place = _parse(line), f"{path}, line {number}"
             if row is None:
-                raise ValueError(f"{place}: not the row of a run")
+                raise ValueError(
+                    f"{place}: not the row of a run; is the file cut off, or of another kind? Take "
+                    "the line or the file out"
+                )
             yield row, place
 
 
