@@ -198,6 +198,14 @@ def test_collect_keeps_the_rows_of_the_file_it_writes(tmp_path):
     assert rows == [both, new, old] == read_rows(out)  # those that stay have their curves
 
 
+def test_collect_leaves_a_row_of_the_file_as_it_is_where_curves_are_not_kept(tmp_path):
+    out = tmp_path / "all.jsonl"
+    collect([fill(tmp_path / "one", {**ROW, "device": "cpu"})], out, curves=False)
+    before = out.read_bytes()
+    collect([fill(tmp_path / "two", {**ROW, "device": "NVIDIA H200"})], out, curves=False)
+    assert out.read_bytes() == before
+
+
 def test_collect_tells_of_a_row_that_differs_from_that_of_the_file_it_writes(tmp_path):
     out = tmp_path / "all.jsonl"
     collect([fill(tmp_path / "one", ROW)], out)

@@ -159,7 +159,7 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
         where = ", ".join(map(str, named))
         raise ValueError(f"there are no rows to collect in {where}{rows_below(named)}")
     before = list(placed_rows(out)) if out.is_file() else []
-    kept = _merged([*before, *found])
+    kept = _merged([*before, *found], curves=curves)
     whole = kept.keys() if curves else {row["key"] for row, _ in before if "curves" in row}
     rows = [
         {name: value for name, value in kept[key].items() if name != "curves" or key in whole}
@@ -192,8 +192,8 @@ def _has_rows(folder: Path) -> bool:
         return False
 
 
-def _merged(found: Iterable[tuple[Row, str]]) -> dict[str, Row]:
-    """Choose a row for each run, the first of those that are as good."""
+def _merged(found: Iterable[tuple[Row, str]], *, curves: bool) -> dict[str, Row]:
+    """Choose a row for each run, the first of those that are as good; with curves is better."""
     kept: dict[str, tuple[Row, str]] = {}
     for row, place in found:
         other, home = kept.get(row["key"], (None, ""))
@@ -205,7 +205,7 @@ def _merged(found: Iterable[tuple[Row, str]]) -> dict[str, Row]:
                     f"run {row['key']} has two rows, in {home} and in {place}, that differ in "
                     f"{', '.join(names)}; keep one of the two"
                 )
-            if "curves" in row and "curves" not in other:
+            if curves and "curves" in row and "curves" not in other:
                 kept[row["key"]] = row, place
     return {key: row for key, (row, _) in kept.items()}
 
