@@ -312,6 +312,8 @@ def test_done_rows_of_a_run_that_differ_are_told_and_the_first_counts(tmp_path):
     Store(tmp_path / "two").put(_row(runs[1], status="failed", test=None, **other))
     sources = [tmp_path / "one", tmp_path / "two"]
     assert len(known_rows(sources)) == 3  # other circumstances, or a failure, are no matter
+    Store(tmp_path / "one").put(_row(runs[1], status="failed", error="first"))
+    assert known_rows(sources)[runs[1].key]["error"] == "first"
     Store(tmp_path / "two").put(_row(runs[2], test=0.75, **other))
     key = runs[2].key
     said = rf"differ: 1; .*/one/runs/{key}\.json, not .*/two/runs/{key}\.json; .* differ in test$"

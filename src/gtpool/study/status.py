@@ -95,9 +95,9 @@ def known_rows(sources: Iterable[Path]) -> dict[str, Row]:
     for source in sources:
         for row, place in placed_rows(source):
             key, known = row["key"], rows.get(row["key"])
-            if known is None or known["status"] != "done":
+            if known is None or (known["status"] == "failed" and row["status"] == "done"):
                 rows[key], places[key] = row, place
-            elif row["status"] == "done" and (names := differing(row, known)):
+            elif row["status"] == known["status"] == "done" and (names := differing(row, known)):
                 apart.setdefault(
                     key, f"{places[key]}, not {place}; they differ in {', '.join(names)}"
                 )
