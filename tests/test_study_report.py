@@ -637,6 +637,25 @@ def test_what_cannot_be_written_or_read_is_an_error_that_says_so(tmp_path):
     assert "there is no store or file of rows" in str(absent.exception)
 
 
+def test_a_report_that_fails_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(app, ["report"])
+    assert "no rows in results/runs and gtpool-runs/study" in str(failed.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_timings_that_cannot_be_read_are_named_by_file_and_line(tmp_path):
+    Store(tmp_path / "store").put({"key": "abc", "status": "failed"})
+    bench = tmp_path / "bench"
+    bench.mkdir()
+    words = ["report", str(tmp_path / "store"), "-o", str(tmp_path / "x.md"), "--bench", str(bench)]
+    nothing = CliRunner().invoke(app, words)
+    assert f"{bench} has no speed.jsonl or scalability.jsonl" in str(nothing.exception)
+    (bench / "speed.jsonl").write_text('{"name"')  # a bench that was killed
+    cut = CliRunner().invoke(app, words)
+    assert f"{bench / 'speed.jsonl'}, line 1: not a row of `gtpool bench`" in str(cut.exception)
+
+
 def _is_asap_on_proteins(row):
     spec = row["spec"]
     return (spec["model"]["pool"], spec["data"]["source"]) == ("asap", "PROTEINS")

@@ -1,9 +1,9 @@
 """`gtpool report`: what was run of the paper's tables and figures, beside what it printed."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gtpool.report.study_parts import Part
 
 _BENCH = Path("results/bench")
+_TIMED = ("speed", "scalability")
 
 
 def report(
@@ -50,14 +51,18 @@ def report(
     for path in outputs:
         if path.suffix not in writers:
             raise ValueError(f"{path} must end in {', '.join(writers)}")
-        check_writable(path.parent)
-    if bench is not None and not bench.is_dir():
-        raise ValueError(f"--bench is a folder of rows of `gtpool bench`, and {bench} is none")
+    if bench is not None and not any((bench / f"{name}.jsonl").exists() for name in _TIMED):
+        raise ValueError(
+            f"--bench is a folder of rows of `gtpool bench`, and {bench} has no "
+            f"{' or '.join(f'{name}.jsonl' for name in _TIMED)}"
+        )
     studies, known = find((), choices), known_rows(sources)
     if not known:
         where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
         hint = rows_below(sources) or "; `gtpool study run` makes some"
         raise ValueError(f"there are no rows in {where}{hint}")
+    for path in outputs:
+        check_writable(path.parent)
     made = make_report(known, studies, more=_timings(bench or _BENCH))
     for path in outputs:
         write_whole(path, writers[path.suffix](made).encode())
@@ -69,12 +74,11 @@ def _timings(folder: Path) -> "Iterable[Part]":
     from gtpool.report.study_parts import Part, Sheet, measured
     from gtpool.speed.show import SHEETS, evidence
 
-    for name in ("speed", "scalability"):
+    for name in _TIMED:
         path = folder / f"{name}.jsonl"
         if not path.exists():
             continue
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found = SHEETS[name]([json.loads(line) for line in lines], full=True)
+        found = SHEETS[name](list(_timed(path)), full=True)
         sheets = tuple(
             Sheet(
                 f"{sheet.title}; {evidence(sheet.rows).partition('; ')[2]}",
@@ -85,3 +89,14 @@ def _timings(folder: Path) -> "Iterable[Part]":
         )
         note = "Published figures are those of the paper's RTX 2080 Ti, whose memory is 11 GB."
         yield Part(name, name.capitalize(), (note,), {}, sheets)
+
+
+def _timed(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the rows of a file."""
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise ValueError(
+                f"{path}, line {number}: not a row of `gtpool bench`; if it is cut off, take it out"
+            ) from None
