@@ -120,6 +120,13 @@ def test_tables_for_terminal_and_markdown():
     )
 
 
+def test_a_method_whose_runs_all_failed_does_not_name_the_metric_of_the_others():
+    lost = rows_of([[None] * 3], status="failed", metric=None)
+    table = methods_table({"lost": lost, "sound": rows_of([[1.0, 2.0, 3.0]], metric="rmse")})
+    assert table.heads[1] == "RMSE"
+    assert summary(rows_of([[None]], status="failed", metric="rmse")).metric == "rmse"
+
+
 def test_other_rules_are_told_beside_ours():
     rules = {"valid_loss": 0.5, "valid_metric": 0.6, "last": 0.7, "best_test": 0.9}
     table = rules_table([row(0.5, folds=1, other_rules=rules)])

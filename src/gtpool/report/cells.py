@@ -79,7 +79,7 @@ def grid(rows: Iterable[Row]) -> Grid:
     rows = list(rows)
     if not rows:
         raise ValueError("there are no runs to sum up")
-    (metric,) = _only("metric", {row["metric"] for row in rows if _done(row)} or {"accuracy"})
+    (metric,) = _only("metric", {row["metric"] for row in rows if row["metric"]} or {"accuracy"})
     _only("method or dataset", {_without_place(row["spec"]) for row in rows})
     found: dict[tuple[int, int], float | None] = {}
     for row in rows:

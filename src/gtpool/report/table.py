@@ -32,7 +32,8 @@ def methods_table(methods: Mapping[str, Sequence[Row]]) -> Table:
         methods: The rows of each, by its name; all on the same metric.
     """
     cells = {name: summary(rows) for name, rows in methods.items()}
-    metric = next(iter(cells.values())).metric
+    # Of runs that were lost before they began, nobody knows the metric.
+    metric = next((cell.metric for cell in cells.values() if cell.n), "accuracy")
     lines: list[tuple[str, ...]] = []
     for name, cell in cells.items():
         done = [row for row in methods[name] if row["status"] == "done"]
