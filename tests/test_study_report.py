@@ -386,6 +386,9 @@ def test_the_best_value_of_a_parameter_and_the_drop():
     assert drop(known) == (None, "PROTEINS -2.50")
     curve["0.75"]["PROTEINS"] = 74.0
     assert drop(known).holds is False
+    curve["0.25"]["PROTEINS"] = 75.0
+    equal = (True, "PROTEINS best at 0.25 and 0.5 (75.00)")
+    assert best_at(*where, ("PROTEINS",), known) == equal
 
 
 def test_the_slips_of_the_papers_dataset_table_are_marked():

@@ -156,7 +156,7 @@ def best_at(
     datasets: Sequence[str],
     figures: Figures,
 ) -> Verdict:
-    """Say whether the best value of a parameter is one of some, on each dataset."""
+    """Say whether the best value of a parameter, or one of equals, is one of some, by dataset."""
     words: list[str] = []
     told: list[str] = []
     inside: list[bool | None] = []
@@ -165,10 +165,11 @@ def best_at(
         if len(curve) < len(lines):
             inside.append(None)
             continue
-        best = max(curve, key=curve.__getitem__)
-        inside.append(best in allowed)
+        highest = max(curve.values())
+        best = [line for line, value in curve.items() if value == highest]
+        inside.append(any(line in allowed for line in best))
         told.append(dataset)
-        words.append(f"{_short(dataset)} best at {best} ({curve[best]:.2f})")
+        words.append(f"{_short(dataset)} best at {' and '.join(best)} ({highest:.2f})")
     return Verdict(_all(inside), "; ".join(words) + figures.alone(study, product(lines, told)))
 
 
