@@ -560,6 +560,9 @@ def test_latex_has_sound_tables_of_plain_characters(made):
     text = latex(made)
     assert text.isascii()
     assert r"\pm" in text
+    tables = re.findall(r"\\toprule(.*?)\\bottomrule", text, re.DOTALL)
+    assert not re.search("[<>|]", "".join(tables))  # which plain LaTeX prints as other characters
+    assert r"\textless{} 0.001" in "".join(tables)
     bare = re.sub(r"\\[{}\\]", "", text)
     assert bare.count("{") == bare.count("}")
     for table in re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", text, re.DOTALL):
