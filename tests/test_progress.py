@@ -98,6 +98,14 @@ def test_outside_a_terminal_there_is_one_plain_line_a_run(clock):
     assert failed.endswith("runs, 1 failed, mean accuracy 50.00, about 5 s left)")
 
 
+def test_a_done_run_without_a_figure_says_why_it_has_none(clock):
+    progress, file = watcher(clock)
+    with progress:
+        progress.begin([spec(0)], [])
+        progress.finished({**row(spec(0)), "test": None})
+    assert "fold 1: failed: its test metric is not a number (1 of 1" in file.getvalue()
+
+
 def test_the_time_left_counts_epochs_and_the_usual_length_of_a_run(clock):
     progress, _ = watcher(clock)
     runs = [spec(fold) for fold in range(4)]

@@ -278,7 +278,7 @@ def _fine(row: _Row) -> bool:
 
 def _result(row: _Row) -> str:
     if not _fine(row):
-        return f"failed: {row['error']}"
+        return f"failed: {row['error'] or 'its test metric is not a number'}"
     return f"{row['metric']} {shown(row['test'], row['metric'])} at epoch {row['epoch']}"
 
 
