@@ -162,6 +162,9 @@ def test_it_is_told_whose_run_a_published_figure_is():
     assert published_by(cell("gin", "ENZYMES", told)) == "the paper, of others' code"
     assert published_by(cell("gtpool-v", "MUTAG", told)) == "the paper"
     assert published_by(cell("asap-rws", "PROTEINS", told)) == "the paper"
+    for method, whose in (("gin", "GMT's paper"), ("gtpool-v", "the paper")):
+        pooled = cell(method, "MUTAG", told)._replace(line=f"{method}, pooled validation")
+        assert published_by(pooled) == whose
     assert published_by(cell("haarpool", "ENZYMES")) == ""
 
 

@@ -82,7 +82,8 @@ def published_by(place: Place) -> str:
     """Say whose run a published figure comes from; nothing where there is none."""
     if place.published is None:
         return ""
-    if place.line not in TABLE_1 or place.line in OURS:
+    method = place.line.partition(",")[0]  # a tuned one may have more words
+    if method not in TABLE_1 or method in OURS:
         return "the paper"
     return RERUN if place.dataset in AUTHORS_RAN else "GMT's paper"
 
