@@ -166,11 +166,18 @@ def collect(
 def tune(
     dataset: Annotated[str, typer.Argument(help="A name, see `gtpool data list`.")],
     pool: Annotated[str, typer.Option(help="A method, see `gtpool list`.")] = "gtpool-v",
-    configs: Annotated[int, typer.Option(min=1, help="Configurations that start.")] = 48,
+    configs: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Configurations that start: a network, a learning rate, a weight decay."
+        ),
+    ] = 48,
     rounds: Annotated[
         str, typer.Option(help="Epochs of the short rounds; the whole protocol follows.")
     ] = "40,120",
-    keep: Annotated[float, typer.Option(help="Share that each round lets go on.")] = 1 / 3,
+    keep: Annotated[
+        float, typer.Option(help="Share that each round lets go on.", show_default="1/3")
+    ] = 1 / 3,
     convs: Annotated[
         str, typer.Option(help="Convolutions to try; its own, if here, starts unchanged.")
     ] = "gcn,gin,gat",
@@ -182,8 +189,8 @@ def tune(
 ) -> None:
     """Choose a network on validation parts, for each fold by its own; no test part is looked at.
 
-    Short trainings of many configurations (a network, a learning rate and a weight decay), longer
-    ones of the better, the whole protocol for the best.
+    Short trainings of many configurations, longer ones of the better, the protocol for the best.
+
     Stopped, the same command goes on where it was.
     """
     from gtpool.commands.tuning import tune_dataset
