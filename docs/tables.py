@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from gtpool.report.cells import RULES
-from gtpool.report.study_cells import Result, results
+from gtpool.report.study_cells import OURS, Result, results
 from gtpool.report.study_compare import paired
 from gtpool.study.paper import STUDIES, find
 from gtpool.study.status import known_rows
@@ -17,7 +17,6 @@ TUNED = results("tuned", STUDIES["tuned"], ROWS)
 FIRST = results("tuned", find(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS)
 COMPARED = ("MUTAG", "PROTEINS")
 RIVALRY = ("MUTAG", "PROTEINS", "ogbg-molbbbp")
-OURS = ("gtpool", "gtpool-v")
 PAGES = {
     "README.md": ("headline",),
     "docs/baselines.md": ("baselines",),
@@ -163,10 +162,7 @@ def tests() -> str:
 
 def study(name: str) -> str:
     """Give a study as it is, one line a network, with the published figures where there are any."""
-    found = {
-        (result.place.line, result.place.dataset): result
-        for result in results(name, STUDIES[name], ROWS)
-    }
+    found = {(result.place.line, result.place.dataset): result for result in _results(name)}
     datasets = STUDIES[name].datasets
     lines = [f"| {name} | {' | '.join(datasets)} |", "|---" * (1 + len(datasets)) + "|"]
     for line in STUDIES[name].lines:

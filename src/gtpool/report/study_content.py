@@ -61,9 +61,8 @@ def make_report(
 
 def _named_tuned(result: Result) -> Result:
     """Give a tuned method a name that no other has."""
-    line = result.place.line
-    tuned = line if _TUNED in line else f"{line}, {_TUNED}"
-    return result._replace(place=result.place._replace(line=tuned))
+    place = result.place
+    return result._replace(place=place._replace(line=f"{place.line}, {_TUNED}"))
 
 
 def _opening(rows: Mapping[str, Row], found: Mapping[str, Sequence[Result]]) -> Part:
