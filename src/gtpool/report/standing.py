@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from gtpool.report.progress import spell_time
 from gtpool.report.table import Table
 from gtpool.study.status import Standing
 
@@ -87,7 +88,4 @@ def _duration(cells: Sequence[Standing]) -> str:
     parts = [cell.seconds for cell in cells]
     if None in parts:
         return "unknown"
-    seconds = sum(part for part in parts if part is not None)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+    return spell_time(sum(part for part in parts if part is not None))
