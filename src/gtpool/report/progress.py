@@ -25,9 +25,11 @@ _FRAME = 7  # lines of the table's borders and headings, and of its caption at m
 _CELL = 5  # characters of a figure, so that folds keep their width from the start
 
 
-class _Epoch(Protocol):
+class Numbered(Protocol):
+    """An epoch, as far as it is shown."""
+
     @property
-    def number(self) -> int: ...
+    def number(self) -> int: ...  # noqa: D102
 
 
 class Progress:
@@ -101,7 +103,7 @@ class Progress:
         """Take note of a start."""
         self.at[spec.key] = 0
 
-    def epoch(self, spec: RunSpec, epoch: _Epoch) -> None:
+    def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
         """Take note of an epoch."""
         self.at[spec.key] = epoch.number
         if self.clock() - self._drawn > _PAUSE:

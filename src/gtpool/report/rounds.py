@@ -2,20 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
-from gtpool.report.progress import spell_time
+from gtpool.report.progress import Numbered, spell_time
 from gtpool.spec import RunSpec
 
 _PAUSE = 5.0  # seconds between two lines
 _QUIET = 30.0  # seconds without a line after which an epoch is worth one
-
-
-class _Epoch(Protocol):
-    @property
-    def number(self) -> int: ...
 
 
 class Rounds:
@@ -50,7 +45,7 @@ class Rounds:
 
     def started(self, spec: RunSpec) -> None: ...  # noqa: D102
 
-    def epoch(self, spec: RunSpec, epoch: _Epoch) -> None:
+    def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
         """Say how far a run is when no line has come for a while."""
         if self.clock() - self._said >= _QUIET:
             at = f"a run at epoch {epoch.number} of {spec.train.epochs}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gtpool.report.cells import shown
 from gtpool.report.plot import INK, KEPT, drawing, plain, svg_of
-from gtpool.report.progress import spell_time
+from gtpool.report.progress import Numbered, spell_time
 from gtpool.report.table import Table
 from gtpool.spec import RunSpec
 from gtpool.study.space import Space, count, count_untried, untried
@@ -25,11 +25,6 @@ POOLED = (
     "validation part of a fold is the test part of the one before. What these settings give on the "
     "same folds is optimistic; `gtpool study tune` chooses for each fold by itself."
 )
-
-
-class _Epoch(Protocol):
-    @property
-    def number(self) -> int: ...
 
 
 class SearchProgress:
@@ -89,7 +84,7 @@ class SearchProgress:
         """Take note of a start."""
         self._show(f"fold {spec.split.fold + 1}")
 
-    def epoch(self, spec: RunSpec, epoch: _Epoch) -> None:
+    def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
         """Take note of an epoch."""
         self._show(f"fold {spec.split.fold + 1}, epoch {epoch.number} of {spec.train.epochs}")
 
