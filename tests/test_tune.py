@@ -293,6 +293,7 @@ def test_choices_that_cannot_be_read_are_noticed_before_the_search(tmp_path):
         )
 
 
-def test_a_short_round_is_shorter_than_the_protocol():
+@pytest.mark.parametrize("epochs", [(40, 500), (40, 40), (120, 40)])
+def test_a_short_round_is_shorter_than_the_next_and_than_the_protocol(epochs):
     with pytest.raises(ValueError, match="fewer epochs than the protocol"):
-        tune("MUTAG", MODEL, None, space=SMALL, budget=Budget(2, (40, 500)))
+        tune("MUTAG", MODEL, None, space=SMALL, budget=Budget(2, epochs))

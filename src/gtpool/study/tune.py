@@ -85,12 +85,16 @@ def tune(
         raise ValueError("no choices of this space go together in a network")
     specs = [configured(dataset, model, options) for options in configs]
     whole = specs[0][0].train.epochs
-    if any(epochs >= whole for epochs in budget.epochs):
-        raise ValueError(f"the short rounds have fewer epochs than the protocol ({whole})")
+    rounds = (*budget.epochs, whole)
+    if list(rounds) != sorted(set(rounds)):
+        raise ValueError(
+            f"each short round has fewer epochs than the next, the last fewer epochs than the "
+            f"protocol ({whole}), got {', '.join(map(str, budget.epochs))}"
+        )
     folds = range(len(specs[0]))
     every = list(range(len(configs)))
     alive, pooled, log = dict.fromkeys(folds, every), every, list[Tried]()
-    for epochs in (*budget.epochs, whole):
+    for epochs in rounds:
         last = epochs == whole
         seeds = budget.seeds if last else 1
         pairs = [
