@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from contract import CHANNELS, RATIOS, close, kept_of, sample_batch
+from torch._dynamo.utils import counters
 from torch_geometric.nn import ASAPooling, SAGPooling, TopKPooling
 from torch_geometric.nn.pool.select import SelectTopK
 
@@ -136,6 +137,32 @@ def test_gradient_reaches_the_weight_of_top_k_pooling(select, sample):
     pool(*graphs)[0].square().sum().backward()
     assert pool.select.sampler is sample
     assert pool.select.weight.grad.all()
+
+
+@every_select
+def test_compiled_pooler_leaves_the_wheel_as_it_is(select, sample):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    counters.clear()
+    graphs = sample_batch()
+    wheel = select(CHANNELS).double()  # Inductor cannot build C++ of its whole numbers
+    assert torch.compile(wheel)(graphs.x, graphs.batch).node_index.numel()
+    assert counters["stats"]["unique_graphs"] == 0
+    pool = with_select(TopKPooling(CHANNELS).double(), select)
+    compiled = torch.compile(pool, backend="aot_eager")
+    for eager, ours in zip(pool(*graphs), compiled(*graphs), strict=True):
+        close(eager, ours)
+    assert sample is pool.select.sampler
+
+
+@pytest.mark.parametrize("select", [SelectRWS, SelectRWSV])
+def test_width_that_does_not_fit_is_named(select):
+    graphs, pool = sample_batch(), TopKPooling(CHANNELS).double()
+    pool.select = select(CHANNELS + 1).double()
+    with pytest.raises(ValueError, match=rf"shape \[nodes, {CHANNELS + 1}\], got float64 of shape"):
+        pool(*graphs)
+    with pytest.raises(ValueError, match=r"x\[2, 0\] is nan"):
+        select(1)(torch.tensor([0.1, 0.2, torch.nan]))
 
 
 def test_repr_is_that_of_top_k():

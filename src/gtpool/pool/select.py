@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch_geometric.nn.pool.select import SelectOutput, SelectTopK
 
-from gtpool.graph import check_batch
+from gtpool.graph import check_batch, check_features
+from gtpool.ops.entry import eager
 from gtpool.ops.sample import ORDERS, Order, check_choice, check_ratio, rws, rwsv, settle
 
 
@@ -60,9 +61,11 @@ class SelectRWS(SelectTopK):
         super().__init__(in_channels, ratio, None, act)
         self.order: Order = order
 
+    @eager
     def forward(self, x: Tensor, batch: Tensor | None = None) -> SelectOutput:
         """Score the rows of ``x`` [N, D] (or [N]) and select nodes of each graph of ``batch``."""
         x = x.unsqueeze(1) if x.dim() == 1 else x
+        check_features("x", x, self.in_channels)
         if batch is None:
             batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
         check_batch(batch, x.size(0))
