@@ -353,6 +353,7 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
         (["predict", "nowhere", "MUTAG", "-o", "a.csv"], "nowhere is not a model"),
         (["predict", "MODEL", "two.csv", "-o", "a.csv"], "two.csv"),
         (["predict", "MODEL", "MUTAG", "-o", "notes.txt/a.csv"], "notes.txt"),
+        (["predict", "MODEL", "two.csv", "-o", "./two.csv"], "two.csv is the file to predict"),
         (["evaluate", "MODEL", "nowhere.csv"], "nowhere.csv"),
         (["evaluate", "empty", "MUTAG"], "empty is not a model"),
     ],

@@ -29,6 +29,8 @@ def predict(
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import predict_source, write_predictions
 
+    if output.exists() and Path(data).exists() and output.samefile(data):
+        raise ValueError(f"--output {output} is the file to predict; give another name")
     found = predict_source(
         load_bundle(model), data, data_dir=data_dir, smiles_column=smiles_column, device=device
     )
