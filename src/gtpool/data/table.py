@@ -16,6 +16,7 @@ from gtpool.data.targets import pack_targets
 from gtpool.spec import nearest
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
 _LARGEST = torch.finfo(torch.float).max
 Label = int | str | list[float | None]
@@ -170,7 +171,9 @@ def _choose(
     if smiles_column is None:
         named = [name for name in header if name.lower() == "smiles"] or ["smiles"]
         if len(named) > 1:
-            raise ValueError(f"{path}: say which is the smiles_column, {' or '.join(named)}")
+            raise ValueError(
+                f"{path}: say which is the {_option('smiles_column')}, {' or '.join(named)}"
+            )
         smiles_column = named[0]
     smiles = _find(path, header, smiles_column, "smiles_column")
     split = None if split_column is None else _find(path, header, split_column, "split_column")
@@ -182,7 +185,7 @@ def _choose(
         wanted = []
     elif not wanted or (target_columns is None and len(others) > 1):
         raise ValueError(
-            f"{path}: say which columns hold the targets (target_columns); "
+            f"{path}: say which columns hold the targets, {_option('target_columns')}; "
             f"beside the SMILES there are {_listed(others)}"
         )
     targets = [_find(path, header, name, "target_columns") for name in wanted]
@@ -203,8 +206,14 @@ def _find(path: Path, header: list[str], name: str, option: str) -> int:
     near = nearest(name, header)
     guess = "" if near is None else f"did you mean {near!r}? "
     raise ValueError(
-        f"{path} has no column {name!r} for {option}; {guess}its columns are {_listed(header)}"
+        f"{path} has no column {name!r} for {_option(option)}; "
+        f"{guess}its columns are {_listed(header)}"
     )
+
+
+def _option(name: str) -> str:
+    """Call an option as it is called in Python and in a shell."""
+    return f"{name} (--{name.replace('_', '-')})"
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:
@@ -226,10 +235,11 @@ def _read_class(cell: str) -> int | str:
     whole = _WHOLE.fullmatch(cell)
     if whole:
         return int(whole[1])
-    if _NUMBER.fullmatch(cell):
+    if _NUMBER.fullmatch(cell) or _COMMA.fullmatch(cell):
+        point = " and write decimal points" if "," in cell else ""
         raise ValueError(
             "is no class, neither a word nor a whole number; "
-            'to predict numbers, say task="regression"'
+            f'to predict numbers, say task="regression" (--task regression){point}'
         )
     return cell
 
@@ -241,6 +251,8 @@ def _read_bit(cell: str) -> float:
 
 
 def _read_number(cell: str) -> float:
+    if _COMMA.fullmatch(cell):
+        raise ValueError("is not a number; write a decimal point")
     if not _NUMBER.fullmatch(cell) or abs(float(cell)) > _LARGEST:
         raise ValueError("is not a number; leave the cell blank if it is missing")
     return float(cell)
