@@ -249,7 +249,7 @@ def test_a_changed_file_is_trained_on_anew(gtpool, tmp_path):
 def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
     rows = [(s, int(b == "BBB+"), "" if n % 3 else n % 2) for n, (s, b) in enumerate(MOLECULES)]
     path = write_csv(tmp_path / "tasks.csv", rows, "smiles,a,b")
-    words = ("--target-columns", "a,b", "--width", "16", "--epochs", "2", "--split-type", "random")
+    words = ("--target-columns", "a, b", "--width", "16", "--epochs", "2", "--split-type", "random")
     code, out, _ = gtpool("train", path, *words, "--seeds", "2", "--output-dir", tmp_path / "out")
     assert code == 0
     assert "ROC-AUC, % on the test parts: " in out
@@ -333,7 +333,10 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
         (["train", "notes.txt"], "notes.txt is of no known kind"),
         (["train", "empty"], "empty holds no graphs"),
         (["train", "two.csv"], "say which columns hold the targets"),
-        (["train", "two.csv", "--target-columns", "bb"], "no column 'bb' for target_columns; did"),
+        (
+            ["train", "two.csv", "--target-columns", "bb"],
+            "for target_columns (--target-columns); did",
+        ),
         (["train", "two.csv", "--smiles-column", "smile"], "no column 'smile' for smiles_column"),
         (["train", "MUTAG", "--smiles-column", "x"], "smiles_column is an option of a table"),
         (["train", "MUTAG", "--pool", "gtpol"], "no pooler or method 'gtpol'; did you mean gtpool"),

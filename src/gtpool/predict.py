@@ -95,7 +95,8 @@ def evaluate_source(
         source: As for ``predict_source``, with labels.
         data_dir: Where to look first for a dataset known by name.
         smiles_column: Of a table; None takes the one that the model was trained on.
-        target_columns: Of a table; by default those that the model was trained on.
+        target_columns: Of a table; by default those named at the training, or else
+            the only other column.
         device: "auto", "cpu" or "cuda".
 
     Returns:

@@ -40,6 +40,11 @@ Shard = Annotated[
 ]
 
 
+def names(text: str) -> list[str]:
+    """List the columns that an option names, with commas between; spaces do not count."""
+    return [name.strip() for name in text.split(",")]
+
+
 def choose_executor(
     name: Literal["local", "ray"],
     address: str | None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gtpool.commands.options import DataDir, Device
+from gtpool.commands.options import DataDir, Device, names
 
 Model = Annotated[
     Path, typer.Argument(help="A folder that `gtpool train` wrote, such as DIR/model.")
@@ -46,7 +46,8 @@ def evaluate(
     data: Data,
     smiles_column: SmilesColumn = None,
     target_columns: Annotated[
-        str | None, typer.Option(help="Of a CSV, with commas between. (as trained)")
+        str | None,
+        typer.Option(help="Of a CSV, with commas between. (as trained, or the only other)"),
     ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -63,7 +64,7 @@ def evaluate(
         data,
         data_dir=data_dir,
         smiles_column=smiles_column,
-        target_columns=() if target_columns is None else target_columns.split(","),
+        target_columns=() if target_columns is None else names(target_columns),
         device=device,
     )
     value = shown(found["value"], found["metric"])

@@ -16,6 +16,7 @@ from gtpool.commands.options import (
     Together,
     UnitLimit,
     choose_executor,
+    names,
 )
 from gtpool.commands.plan import make_plan, read_settings
 from gtpool.spec import Conv, Readout, SplitRule
@@ -107,7 +108,7 @@ def train(  # noqa: PLR0917 - an option each
             "source": data,
             "features": features,
             "smiles_column": smiles_column,
-            "target_columns": None if target_columns is None else target_columns.split(","),
+            "target_columns": None if target_columns is None else names(target_columns),
             "split_column": split_column,
             "task": task,
         },
