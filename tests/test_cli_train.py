@@ -234,6 +234,14 @@ def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):
     assert "1 left out; line 12: " in err
 
 
+def test_a_warning_is_said_once(tmp_path):
+    rows = [(smiles, number < 2) for number, (smiles, _) in enumerate(MOLECULES[:10])]
+    write_csv(tmp_path / "rare.csv", rows)
+    command = [sys.executable, "-c", MAIN, "train", "rare.csv", *TINY]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr.count("gtpool: the smallest class has fewer graphs (2) than") == 1
+
+
 def test_a_changed_file_is_trained_on_anew(gtpool, tmp_path):
     path = write_csv(tmp_path / "mine.csv", MOLECULES)
     folder = tmp_path / "out"

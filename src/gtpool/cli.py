@@ -28,7 +28,15 @@ app.add_typer(study.app, name="study", help="The tables and figures of the paper
 
 def main() -> None:
     """Run the command line; an error of the user's is one line, not a trace, and so a warning."""
-    warnings.formatwarning = lambda message, *_, **__: f"gtpool: {message}\n"
+    said: set[str] = set()  # Python forgets what it has said where a library changes its filters
+
+    def one_line(message: Warning | str, *_: object, **__: object) -> str:
+        line = f"gtpool: {message}\n"
+        new = line not in said
+        said.add(line)
+        return line if new else ""
+
+    warnings.formatwarning = one_line
     try:
         app()
     except (ValueError, OSError) as error:

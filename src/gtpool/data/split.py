@@ -240,7 +240,7 @@ def _deal(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
         )
     if counts.min() < folds:
         warnings.warn(
-            f"the smallest class has {counts.min()} graphs, fewer than {folds} folds: "
+            f"the smallest class has fewer graphs ({counts.min()}) than there are folds ({folds}): "
             "some test folds have none of it",
             stacklevel=3,
         )
