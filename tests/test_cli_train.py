@@ -267,7 +267,7 @@ def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
     assert Counter(line["seed"] for line in said) == {"42": 6, "43": 6}
     assert {line["true_b"] for line in said} <= {"", "0", "1"}
     code, _, err = gtpool("train", path, *words, "--folds", "3", "--output-dir", tmp_path / "out")
-    assert (code, "--folds is for split types that have folds" in err) == (2, True)
+    assert (code, "have folds, fixed and stratified; this one is random" in err) == (2, True)
 
 
 def test_numbers_are_regressed_and_a_split_column_is_followed(gtpool, tmp_path):

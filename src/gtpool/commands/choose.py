@@ -52,7 +52,10 @@ def search_options(
     runs = plan_runs(plan, how)
     folded = runs[0].split.rule in FOLDED
     if wanted.folds_given and not folded:
-        raise ValueError("--folds is for split types that have folds, fixed and stratified")
+        raise ValueError(
+            "--folds is for split types that have folds, fixed and stratified; this one is "
+            f"{runs[0].split.rule}"
+        )
     space = PAPER if table is None else read_space(table, plan.run)
     _check_values(plan, space, how)
     search = Search(

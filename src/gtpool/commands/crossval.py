@@ -57,7 +57,10 @@ def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Fi
     """
     specs = plan_runs(plan, how)
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
-        raise ValueError("--folds is for split types that have folds, fixed and stratified")
+        raise ValueError(
+            "--folds is for split types that have folds, fixed and stratified; this one is "
+            f"{specs[0].split.rule}, and --seeds trains on it several times"
+        )
     loaded = load_data(plan.run.data, how.data_dir)
     write_settings(how.folder, plan)
     rows = run_all(specs, how)
