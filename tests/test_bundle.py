@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_refused_and_the_folder_named(folder, kind):
 
 
 def test_a_path_that_is_no_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere is not a model"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere is not a model: there is no such folder"):
         load_bundle(tmp_path / "nowhere")
 
 

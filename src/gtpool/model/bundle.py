@@ -103,6 +103,8 @@ def _finite(value: Any) -> Any:  # noqa: ANN401
 
 
 def _check_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a model: there is no such folder")
     for name in (_CONFIG, _WEIGHTS):
         if not (folder / name).is_file():
             below = folder / "model"  # where `gtpool train` puts it
