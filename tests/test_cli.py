@@ -1,3 +1,4 @@
+import inspect
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -126,6 +127,16 @@ def test_version_and_help():
         "data",
     ):
         assert f" {command} " in result.output
+
+
+def test_help_does_not_break_lines_twice_in_a_terminal_of_80_columns():
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    commands = [command.callback for group in groups for command in group.registered_commands]
+    assert len(commands) > 15
+    for command in commands:  # typer joins the lines of the first paragraph, and no others
+        for paragraph in inspect.getdoc(command).split("\n\n")[1:]:
+            *lines, _ = paragraph.splitlines()
+            assert max(map(len, lines), default=0) <= 78, (command.__name__, paragraph)
 
 
 def test_list_names_what_the_options_take():

@@ -28,8 +28,8 @@ def bench(
 ) -> None:
     """Time GTPool-V beside PyG's SAGPool_h, TopKPool, ASAP and GMT, on this machine.
 
-    Rows are kept as they are measured, so Ctrl-C loses only what is on its way. Datasets are not
-    downloaded: `gtpool data get NAME` does that.
+    Rows are kept as they are measured, so Ctrl-C loses only what is on its way.
+    Datasets are not downloaded: `gtpool data get NAME` does that.
     """
     from gtpool.speed.benches import plan_jobs, run_job
     from gtpool.speed.clock import Row, default_folder, table

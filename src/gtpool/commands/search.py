@@ -68,8 +68,8 @@ def search(  # noqa: PLR0917 - an option each
 ) -> None:
     """Search for the options that validate best; stopped, the same command goes on where it was.
 
-    Several of the same command share the work. The test parts are not looked at. The best settings
-    become a file that `gtpool train --config` takes.
+    Several of the same command share the work. The test parts are not looked at.
+    The best settings become a file that `gtpool train --config` takes.
     """
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds},

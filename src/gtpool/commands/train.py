@@ -86,9 +86,10 @@ def train(  # noqa: PLR0917 - an option each
 ) -> None:
     """Train and test by cross-validation; stopped, the same command goes on where it was.
 
-    Without options this is the protocol of the paper. The output folder gets the model, the
-    predictions on the test parts, pictures, the settings, and a page that shows it all. Started by
-    `torchrun --nproc-per-node N -m gtpool train ...`, N processes do each run together.
+    Without options this is the protocol of the paper. The output folder gets the
+    model, the predictions on the test parts, pictures, the settings, and a page
+    that shows it all. Started by `torchrun --nproc-per-node N -m gtpool train …`,
+    N processes do each run together.
     """
     alone = {
         "--jobs": jobs > 1,
