@@ -64,8 +64,8 @@ class GTPool(nn.Module):
         ratio: Share of nodes kept, ceil(ratio * n) of n; an int keeps that many.
         heads: Attention heads, a divisor of the width.
         lam: Weight of the global score, from 0 to 1; the local score has the rest.
-        sampler: A key of ``gtpool.ops.sample.SAMPLERS``.
-        order: How nodes stand on the wheel, a name of ``ORDERS``.
+        sampler: ``"rwsv"`` (the paper's GTPool-V), ``"rws"`` (its GTPool) or ``"topk"``.
+        order: How nodes stand on the wheel: ``"index"``, as numbered, or ``"score"``, ascending.
         attention: ``"exact"``, or ``"linear"`` for graphs of hundreds of thousands of nodes: the
             kernelised attention of ``gtpool.ops.attention_linear``, another function.
         gate: ``"tanh"`` scales the attended part of X-hat by tanh(s), so that the score learns.

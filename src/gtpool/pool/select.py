@@ -83,8 +83,7 @@ class SelectRWS(SelectTopK):
 class SelectRWSV(SelectRWS):
     """The same with RWSV, the wheel whose borders stand midway between those of RWS.
 
-    Differs from the paper:
-        nothing.
+    Args are those of :class:`SelectRWS`, and so is what differs from the paper.
 
     Example:
         >>> SelectRWSV(8, ratio=3)
