@@ -234,12 +234,13 @@ def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):
     assert "1 left out; line 12: " in err
 
 
-def test_a_warning_is_said_once(tmp_path):
+def test_a_warning_is_said_once_and_rows_that_repeat_are_counted(tmp_path):
     rows = [(smiles, number < 2) for number, (smiles, _) in enumerate(MOLECULES[:10])]
-    write_csv(tmp_path / "rare.csv", rows)
+    write_csv(tmp_path / "rare.csv", [*rows, rows[-1]])
     command = [sys.executable, "-c", MAIN, "train", "rare.csv", *TINY]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stderr.count("gtpool: the smallest class has fewer graphs (2) than") == 1
+    assert "gtpool: rows that repeat a SMILES of the table: 1; " in done.stderr
 
 
 def test_a_changed_file_is_trained_on_anew(gtpool, tmp_path):

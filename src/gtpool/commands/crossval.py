@@ -45,6 +45,8 @@ class Finished(NamedTuple):
     """What was written, by what it is."""
     skipped: tuple[Skipped, ...]
     """Rows of a table that could not be used."""
+    repeated: int
+    """Rows of a table whose SMILES stands above them already, as it is written."""
 
 
 def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Finished:
@@ -66,7 +68,8 @@ def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Fi
     rows = run_all(specs, how)
     title = f"{plan.method} on {plan.data}"
     files = write_results(how.folder, title, rows, loaded, how.data_dir)
-    return Finished(rows, files, loaded.skipped)
+    repeated = len(loaded.smiles or ()) - len(set(loaded.smiles or ()))
+    return Finished(rows, files, loaded.skipped, repeated)
 
 
 def run_part(plan: Plan, how: Running, part: str) -> list[Row]:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,9 @@ from gtpool.commands.options import (
 )
 from gtpool.commands.plan import make_plan, read_settings
 from gtpool.spec import Conv, Readout, SplitRule
+
+if TYPE_CHECKING:
+    from gtpool.commands.crossval import Finished
 
 
 def _data(text: str) -> Any:  # noqa: ANN401 - typer's own return type
@@ -148,15 +151,24 @@ def train(  # noqa: PLR0917 - an option each
     typer.echo(f"\n{titled(cell.metric)} on the test parts: {cell.text} ({cell.evidence})")
     for what, path in done.files.items():
         typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
-    for row in done.skipped[:5]:
-        typer.secho(f"gtpool: line {row.line} is left out: {row.reason}", err=True, fg="yellow")
-    if len(done.skipped) > 5:
-        typer.secho(f"gtpool: and {len(done.skipped) - 5} more lines", err=True, fg="yellow")
+    _say_rows(done)
     _say_failed(done.rows)
 
 
+_TWINS = "where one is trained on and its twin tested on, the figure flatters"
 _NOTES = {"model": " (the run of the lowest validation loss)"}
 _WHOLE = "the same command without --shard writes the results"
+
+
+def _say_rows(done: "Finished") -> None:
+    """Tell of rows of a table that were left out or stand in it twice."""
+    notes = [f"line {row.line} is left out: {row.reason}" for row in done.skipped[:5]]
+    if len(done.skipped) > 5:
+        notes.append(f"and {len(done.skipped) - 5} more lines")
+    if done.repeated:
+        notes.append(f"rows that repeat a SMILES of the table: {done.repeated}; {_TWINS}")
+    for note in notes:
+        typer.secho(f"gtpool: {note}", err=True, fg="yellow")
 
 
 def _say_failed(rows: list[dict[str, Any]]) -> None:
