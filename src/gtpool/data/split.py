@@ -233,10 +233,12 @@ def _deal(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
     _, first, code, counts = np.unique(
         y, return_index=True, return_inverse=True, return_counts=True
     )
-    if folds < 3 or counts.size == 0 or counts.max() < folds:
+    if folds < 3:
+        raise ValueError(f"training, validation and test take at least 3 folds, got {folds}")
+    if counts.max(initial=0) < folds:
         raise ValueError(
-            f"{folds} stratified folds need at least 3 folds and a class of as many graphs as "
-            f"folds; the largest of {counts.size} classes has {counts.max(initial=0)}"
+            f"{folds} stratified folds take a class of as many graphs, and the largest of "
+            f"{counts.size} classes has {counts.max(initial=0)}; ask for fewer folds"
         )
     if counts.min() < folds:
         warnings.warn(
