@@ -106,6 +106,14 @@ def test_a_done_run_without_a_figure_says_why_it_has_none(clock):
     assert "fold 1: failed: its test metric is not a number (1 of 1" in file.getvalue()
 
 
+def test_a_metric_is_named_as_in_the_outcome(clock):
+    progress, file = watcher(clock)
+    with progress:
+        progress.begin([spec(0)], [])
+        progress.finished(row(spec(0), 0.75, metric="roc_auc"))
+    assert "ROC-AUC 75.00 at epoch 7 (1 of 1 runs, mean ROC-AUC 75.00)" in file.getvalue()
+
+
 def test_the_time_left_counts_epochs_and_the_usual_length_of_a_run(clock):
     progress, _ = watcher(clock)
     runs = [spec(fold) for fold in range(4)]

@@ -177,7 +177,17 @@ def titled(metric: str) -> str:
         >>> titled("accuracy"), titled("rmse")
         ('accuracy, %', 'RMSE')
     """
-    return f"{_PERCENT[metric]}, %" if metric in _PERCENT else metric.upper()
+    return f"{named(metric)}, %" if metric in _PERCENT else named(metric)
+
+
+def named(metric: str) -> str:
+    """Name a metric as people write it.
+
+    Example:
+        >>> named("accuracy"), named("roc_auc")
+        ('accuracy', 'ROC-AUC')
+    """
+    return _PERCENT.get(metric, metric.upper())
 
 
 def _done(row: Row) -> bool:

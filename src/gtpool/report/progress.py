@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gtpool.model import method_name
-from gtpool.report.cells import shown
+from gtpool.report.cells import named, shown
 from gtpool.spec import RunSpec
 
 _Row = dict[str, Any]
@@ -139,7 +139,7 @@ class Progress:
         if failed:
             parts.append(f"{failed} failed")
         if self._tests.count and self._one_kind:
-            parts.append(f"mean {self._metric} {shown(self._tests.value, self._metric)}")
+            parts.append(f"mean {named(self._metric)} {shown(self._tests.value, self._metric)}")
         left = self.seconds_left() if self.specs else None
         if left is not None and len(self.rows) < len(self.specs):
             parts.append(f"about {spell_time(left)} left")
@@ -281,7 +281,7 @@ def _fine(row: _Row) -> bool:
 def _result(row: _Row) -> str:
     if not _fine(row):
         return f"failed: {row['error'] or 'its test metric is not a number'}"
-    return f"{row['metric']} {shown(row['test'], row['metric'])} at epoch {row['epoch']}"
+    return f"{named(row['metric'])} {shown(row['test'], row['metric'])} at epoch {row['epoch']}"
 
 
 def _first(line: _Line) -> RunSpec:
