@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gtpool.commands.options import DataDir, Device
+from gtpool.commands.options import DataDir, Device, check_output
 from gtpool.commands.predict import Data, Model, SmilesColumn
 
 
@@ -42,6 +42,7 @@ def explain(
     from gtpool.report.diversity import diversity_table, judge_diversity
     from gtpool.report.explanation import write_explanation
 
+    check_output(output, data)
     bundle = load_bundle(model)
     found = explain_source(
         bundle,

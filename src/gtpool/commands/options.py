@@ -45,6 +45,12 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
+def check_output(output: Path, data: str) -> None:
+    """Refuse to write over the file that is read."""
+    if output.exists() and Path(data).exists() and output.samefile(data):
+        raise ValueError(f"--output {output} is the file to read; give another name")
+
+
 def choose_executor(
     name: Literal["local", "ray"],
     address: str | None,

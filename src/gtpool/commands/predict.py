@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gtpool.commands.options import DataDir, Device, names
+from gtpool.commands.options import DataDir, Device, check_output, names
 
 Model = Annotated[
     Path, typer.Argument(help="A folder that `gtpool train` wrote, such as DIR/model.")
@@ -29,8 +29,7 @@ def predict(
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import predict_source, write_predictions
 
-    if output.exists() and Path(data).exists() and output.samefile(data):
-        raise ValueError(f"--output {output} is the file to predict; give another name")
+    check_output(output, data)
     found = predict_source(
         load_bundle(model), data, data_dir=data_dir, smiles_column=smiles_column, device=device
     )
