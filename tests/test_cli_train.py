@@ -98,11 +98,16 @@ def test_output_says_the_mean_its_spread_and_where_things_are(trained):
     mean = 100 * fmean(row["test"] for row in rows)
     assert f"accuracy, % on the test parts: {mean:.2f} ± " in out
     assert "(3 runs, ± standard deviation over folds)" in out
+    said = table(folder / "predictions.csv")
+    largest = Counter(line["true"] for line in said).most_common(1)[0][0]
+    shares = [fmean(line["true"] == largest for line in said if line["fold"] == n) for n in "123"]
+    assert f"\nthe largest class said to all: {100 * fmean(shares):.2f}\n" in out
     assert "(the run of the lowest validation loss)" in out
     names = {"report.html", "model", "predictions.csv", "curves.svg", "confusion.svg"}
     assert {Path(at).name for at in re.findall(r": +(\S+out/\S+)", out)} == names
     assert names | {"runs", "config.json"} == {path.name for path in folder.iterdir()}
     page = (folder / "report.html").read_text()
+    assert f"said to all graphs would have {100 * fmean(shares):.2f}." in page
     for number in (*(row["test"] for row in rows), fmean(row["test"] for row in rows)):
         assert f"{100 * number:.2f}" in page
     assert all(row["split"]["digest"] in page for row in rows)
@@ -174,6 +179,20 @@ def start(folder: Path, *more: str) -> subprocess.Popen:
         text=True,
         start_new_session=True,
     )
+
+
+def test_what_cannot_go_on_does_not_promise_it_when_it_is_stopped(trained, tmp_path):
+    pipe = tmp_path / "new.csv"
+    os.mkfifo(pipe)  # which keeps the command reading
+    words = ("predict", trained[0] / "model", pipe, "-o", tmp_path / "said.csv")
+    command = [sys.executable, "-c", MAIN, *map(str, words)]
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with pipe.open("w"):
+        time.sleep(0.1)
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=60)
+    assert (job.returncode, err) == (130, "gtpool: interrupted\n")
+    assert not (tmp_path / "said.csv").exists()
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
@@ -263,12 +282,24 @@ def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
     assert code == 0
     assert "ROC-AUC, % on the test parts: " in out
     assert "(2 runs, ± standard deviation over seeds)" in out
+    assert re.search(r"random split, seed \d+: 48 train, 6 validate, 6 test\n", out)
+    assert "the largest class" not in out
     assert {"roc.svg", "curves.svg"} <= {path.name for path in (tmp_path / "out").iterdir()}
     said = table(tmp_path / "out/predictions.csv")
     assert Counter(line["seed"] for line in said) == {"42": 6, "43": 6}
     assert {line["true_b"] for line in said} <= {"", "0", "1"}
     code, _, err = gtpool("train", path, *words, "--folds", "3", "--output-dir", tmp_path / "out")
     assert (code, "have folds, fixed and stratified; this one is random" in err) == (2, True)
+
+
+def test_other_settings_in_the_same_folder_are_told(gtpool, tmp_path):
+    path = write_csv(tmp_path / "mine.csv", MOLECULES)
+    words = ("train", path, "--pool", "gin", "--folds", "3", "--epochs", "1")
+    words += ("--output-dir", tmp_path / "out")
+    assert gtpool(*words, "--width", "8")[0] == 0
+    assert gtpool(*words, "--width", "8")[0] == 0  # a warning would be an error here
+    with pytest.warns(UserWarning, match=r"out holds results of other settings, .* replace"):
+        assert gtpool(*words, "--width", "16")[0] == 0
 
 
 def test_numbers_are_regressed_and_a_split_column_is_followed(gtpool, tmp_path):

@@ -1,5 +1,6 @@
 """The command line: what `gtpool` can do, and how it ends."""
 
+import sys
 import warnings
 from typing import Annotated
 
@@ -44,13 +45,13 @@ def main() -> None:
         raise SystemExit(2) from None
     except SystemExit as end:
         if end.code == 130:  # Ctrl-C
-            typer.secho(
-                "gtpool: interrupted; what is finished is kept, and the same command goes on "
-                "where it stopped",
-                err=True,
-                fg="yellow",
-            )
+            kept = _KEPT if sys.argv[1:2] and sys.argv[1] in _RESUMING else ""
+            typer.secho(f"gtpool: interrupted{kept}", err=True, fg="yellow")
         raise
+
+
+_RESUMING = ("train", "search", "study", "bench", "data")
+_KEPT = "; what is finished is kept, and the same command goes on where it stopped"
 
 
 def _print_version(asked: bool) -> None:

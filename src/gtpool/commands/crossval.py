@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from gtpool.commands.plan import Plan
@@ -11,10 +12,12 @@ from gtpool.commands.results import (
     write_results,
     write_settings,
 )
+from gtpool.data.dataset import GraphDataset
 from gtpool.data.table import Skipped
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.pool import POOLS
+from gtpool.report.heldout import read_held_out
 from gtpool.report.progress import Progress
 from gtpool.report.site import write_report
 from gtpool.spec import RunSpec
@@ -47,6 +50,8 @@ class Finished(NamedTuple):
     """Rows of a table that could not be used."""
     repeated: int
     """Rows of a table whose SMILES stands above them already, as it is written."""
+    guess: float | None
+    """Accuracy on the test parts of saying the largest class to all; None without classes."""
 
 
 def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Finished:
@@ -67,9 +72,19 @@ def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Fi
     write_settings(how.folder, plan)
     rows = run_all(specs, how)
     title = f"{plan.method} on {plan.data}"
-    files = write_results(how.folder, title, rows, loaded, how.data_dir)
+    guess = _guess(rows, how.folder, loaded.dataset)
+    files = write_results(how.folder, title, rows, loaded, how.data_dir, guess)
     repeated = len(loaded.smiles or ()) - len(set(loaded.smiles or ()))
-    return Finished(rows, files, loaded.skipped, repeated)
+    return Finished(rows, files, loaded.skipped, repeated, guess)
+
+
+def _guess(rows: Sequence[Row], folder: Path, data: GraphDataset) -> float | None:
+    """Judge the largest class as the answer to all graphs, by the mean over runs."""
+    if data.schema.task != "classes":
+        return None
+    largest = data.y.bincount().argmax().item()
+    parts = read_held_out(rows, Store(folder).artifact, "classes")
+    return fmean(float((part.y == largest).mean()) for part in parts) if parts else None
 
 
 def run_part(plan: Plan, how: Running, part: str) -> list[Row]:

@@ -1,6 +1,7 @@
 """What a finished cross-validation leaves behind: model, pictures, predictions, page."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,24 @@ from gtpool.study.store import Store, write_whole
 
 def write_settings(folder: Path, plan: Plan) -> None:
     """Write ``config.json``, with which the same runs can be asked for again."""
-    text = json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
-    write_whole(folder / "config.json", f"{text}\n".encode())
+    path, text = folder / "config.json", json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
+    content = f"{text}\n".encode()
+    if path.exists() and path.read_bytes() != content:
+        warnings.warn(
+            f"{folder} holds results of other settings, which these replace (its runs stay); "
+            "to keep both, name another --output-dir",
+            stacklevel=2,
+        )
+    write_whole(path, content)
 
 
 def write_results(
-    folder: Path, title: str, rows: Sequence[Row], loaded: Loaded, data_dir: Path | None
+    folder: Path,
+    title: str,
+    rows: Sequence[Row],
+    loaded: Loaded,
+    data_dir: Path | None,
+    guess: float | None,
 ) -> dict[str, Path]:
     """Write all that people look at or use later, and say where it lies.
 
@@ -38,6 +51,7 @@ def write_results(
         rows: The runs of one method on one dataset.
         loaded: That dataset.
         data_dir: Where to look first for a dataset known by name.
+        guess: Accuracy of saying the largest class to all, if there are classes.
     """
     store, schema = Store(folder), loaded.dataset.schema
     files, notes = {"page": folder / "report.html"}, []
@@ -47,6 +61,8 @@ def write_results(
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], chosen, store, data_dir)
         notes = [_choice(chosen)]
+        if guess is not None:
+            notes.append(f"The largest class said to all graphs would have {100 * guess:.2f}.")
         parts = read_held_out(rows, store.artifact, schema.task)
         columns = {"line": loaded.lines, "smiles": loaded.smiles}
         names = {name: column for name, column in columns.items() if column is not None}

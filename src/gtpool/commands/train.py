@@ -149,6 +149,7 @@ def train(  # noqa: PLR0917 - an option each
     cell = summary(done.rows)
     typer.echo(runs_table(done.rows).terminal())
     typer.echo(f"\n{titled(cell.metric)} on the test parts: {cell.text} ({cell.evidence})")
+    _say_beside(done)
     for what, path in done.files.items():
         typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
     _say_rows(done)
@@ -158,6 +159,17 @@ def train(  # noqa: PLR0917 - an option each
 _TWINS = "where one is trained on and its twin tested on, the figure flatters"
 _NOTES = {"model": " (the run of the lowest validation loss)"}
 _WHOLE = "the same command without --shard writes the results"
+
+
+def _say_beside(done: "Finished") -> None:
+    """Tell what the figure is to be seen beside: a guess, and the sizes of a single split."""
+    if done.guess is not None:
+        typer.echo(f"the largest class said to all: {100 * done.guess:.2f}")
+    splits = {row["split"]["digest"]: row["split"] for row in done.rows if row["split"]}
+    if len(splits) == 1:
+        (split,) = splits.values()
+        sizes = f"{split['train']} train, {split['valid']} validate, {split['test']} test"
+        typer.echo(f"{split['rule']}: {sizes}")
 
 
 def _say_rows(done: "Finished") -> None:
