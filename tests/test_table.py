@@ -60,6 +60,14 @@ def test_one_binary_column_keeps_rows_without_a_value(write):
     assert table.dataset.y.isnan().flatten().tolist() == [False, False, True]
 
 
+def test_what_is_written_as_missing_is_missing(write):
+    numbers = read_table(write("smiles,y\nC,1.5\nCC,NA\nCCC,nan\nCO,#N/A\n"), task="regression")
+    assert numbers.dataset.y.isnan().flatten().tolist() == [False, True, True, True]
+    bits = read_table(write("smiles,a,b\nC,1,N/A\nCC,0,NaN\n"), target_columns=("a", "b"))
+    assert bits.dataset.y.nan_to_num(-1).tolist() == [[1, -1], [0, -1]]
+    assert read_table(write("smiles,y\nC,NA\nCC,EU\n")).dataset.schema.targets == ("EU", "NA")
+
+
 def test_numbers_are_predicted_when_asked_for(write):
     path = write("smiles,t,u\nC,-1.5e1,\nCC,.5,7\n")
     one = read_table(path, target_columns="t", task="regression").dataset
@@ -182,7 +190,7 @@ def test_forms_of_the_same_table(write, name, content):
         ),
         ("smiles;y\nC;0,5\nCC;1\n", {}, r"line 2, .* '0,5' is no class.* write decimal points"),
         ("smiles;y\nC;1\nCC;-,5\n", {"task": "regression"}, r"'-,5' is not.* a decimal point"),
-        ("smiles,y\nC,1.5\nCC,nan\n", {"task": "regression"}, r"line 3, .* 'nan' is not a number"),
+        ("smiles,y\nC,1.5\nCC,inf\n", {"task": "regression"}, r"line 3, .* 'inf' is not a number"),
         ("smiles,y\nC,1.5\nCC,1e39\n", {"task": "regression"}, r"line 3, .* '1e39' is not a num"),
         ("smiles,y\nC,\nCC,\n", {"task": "regression"}, r"column 'y': blank in all rows"),
         (

@@ -18,6 +18,7 @@ from gtpool.spec import nearest
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
+_BLANK = ("na", "nan", "n/a", "#n/a")  # as R, numpy and spreadsheets write what is missing
 _LARGEST = torch.finfo(torch.float).max
 Label = int | str | list[float | None]
 
@@ -77,8 +78,8 @@ def read_table(
         target_columns: By default the only other column.
         split_column: The one that names the part each row belongs to.
         task: "classes": one column of words or of whole numbers. "binary": columns of 0, 1 or
-            nothing. "regression": columns of numbers or nothing. By default classes for one
-            column, binary for several.
+            nothing. "regression": columns of numbers or nothing. Nothing is a blank, NA, NaN or
+            #N/A. By default classes for one column, binary for several.
         strict: Refuse the file if a row cannot be used.
         need_targets: Without, no column is read as a target: the dataset has a ``y`` of no
             columns, [G, 0].
@@ -141,7 +142,8 @@ def read_label(path: Path, row: Row, names: list[str], kind: Task) -> Label:
     values: list[Any] = []
     for name, cell in zip(names, row.cells, strict=True):
         try:
-            values.append(read(cell) if cell else None)
+            blank = not cell or (kind != "classes" and cell.lower() in _BLANK)
+            values.append(None if blank else read(cell))
         except ValueError as error:
             raise ValueError(
                 f"{path}, line {row.line}, column {name!r}: {cell[:60]!r} {error}"
