@@ -289,7 +289,17 @@ def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
     assert Counter(line["seed"] for line in said) == {"42": 6, "43": 6}
     assert {line["true_b"] for line in said} <= {"", "0", "1"}
     code, _, err = gtpool("train", path, *words, "--folds", "3", "--output-dir", tmp_path / "out")
-    assert (code, "have folds, fixed and stratified; this one is random" in err) == (2, True)
+    assert (code, "say --split-type folds" in err) == (2, True)
+
+
+def test_numbers_are_cross_validated_on_random_folds(gtpool, tmp_path):
+    path = write_csv(tmp_path / "sizes.csv", [(s, len(s) / 7) for s, _ in MOLECULES])
+    words = ("--task", "regression", "--split-type", "folds", *TINY, "--pool", "gin")
+    code, out, _ = gtpool("train", path, *words, "--output-dir", tmp_path / "out")
+    assert (code, "(3 runs, ± standard deviation over folds)" in out) == (0, True)
+    assert "train, " not in out  # sizes are told of a split without folds
+    said = table(tmp_path / "out/predictions.csv")
+    assert sorted(int(line["line"]) for line in said) == list(range(2, 62))  # each tested once
 
 
 def test_other_settings_in_the_same_folder_are_told(gtpool, tmp_path):

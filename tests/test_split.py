@@ -17,6 +17,7 @@ from gtpool.data.split import (
     column_split,
     fixed_folds,
     ogb_split,
+    random_folds,
     random_split,
     scaffold_split,
     stratified_folds,
@@ -174,11 +175,34 @@ def test_a_class_smaller_than_the_folds_warns():
         stratified_folds(torch.tensor([0] * 9 + [1] * 2), folds=5)
 
 
+@given(st.integers(3, 12), st.integers(0, 60), st.integers(0, 99))
+def test_random_folds_deal_all_graphs_evenly_and_each_tests_and_validates_once(folds, more, seed):
+    count = folds + more
+    splits = random_folds(count, folds, seed)
+    assert sorted(torch.cat([split.test for split in splits]).tolist()) == list(range(count))
+    sizes = [split.test.numel() for split in splits]
+    assert max(sizes) - min(sizes) <= 1
+    for before, split in zip([splits[-1], *splits], splits, strict=False):
+        assert torch.equal(split.valid, before.test)
+        parts = torch.cat([split.train, split.valid, split.test])
+        assert sorted(parts.tolist()) == list(range(count))
+    assert [split.digest for split in random_folds(count, folds, seed)] == [
+        split.digest for split in splits
+    ]
+
+
+def test_random_folds_take_as_many_graphs():
+    with pytest.raises(ValueError, match="5 folds take as many graphs, got 4"):
+        random_folds(4, folds=5)
+    with pytest.raises(ValueError, match="at least 3 folds, got 2"):
+        random_folds(4, folds=2)
+
+
 def test_stratified_folds_take_one_column_and_no_more():
     y = torch.tensor([[0.0], [1.0]] * 10)
     assert stratified_folds(y)[0].test.numel() == 2
     for wrong in (y.expand(-1, 2), torch.tensor([[0.0], [torch.nan]] * 10)):
-        with pytest.raises(ValueError, match="use random_split"):
+        with pytest.raises(ValueError, match="use random_folds or random_split"):
             stratified_folds(wrong)
 
 

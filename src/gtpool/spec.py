@@ -17,7 +17,9 @@ Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
 Precision = Literal["float32", "bf16"]
-SplitRule = Literal["auto", "fixed", "stratified", "scaffold", "random", "column"]
+SplitRule = Literal["auto", "fixed", "stratified", "folds", "scaffold", "random", "column"]
+FOLDED: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
+"""Rules that divide graphs into folds."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

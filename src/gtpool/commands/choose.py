@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from gtpool.commands.crossval import Running, plan_runs
 from gtpool.commands.plan import Plan, make_plan
-from gtpool.report.cells import FOLDED
 from gtpool.report.plot import standalone
 from gtpool.report.searching import (
     POOLED,
@@ -18,6 +17,7 @@ from gtpool.report.searching import (
     rests_on,
     trials_table,
 )
+from gtpool.spec import FOLDED
 from gtpool.study.run import TOGETHER, run_many
 from gtpool.study.search import EVALUATOR, Search
 from gtpool.study.space import PAPER, Space, chosen, count, ends, read_space
@@ -53,7 +53,7 @@ def search_options(
     folded = runs[0].split.rule in FOLDED
     if wanted.folds_given and not folded:
         raise ValueError(
-            "--folds is for split types that have folds, fixed and stratified; this one is "
+            f"--folds is for split types that have folds, {', '.join(FOLDED)}; this one is "
             f"{runs[0].split.rule}"
         )
     space = PAPER if table is None else read_space(table, plan.run)

@@ -20,7 +20,7 @@ from gtpool.pool import POOLS
 from gtpool.report.heldout import read_held_out
 from gtpool.report.progress import Progress
 from gtpool.report.site import write_report
-from gtpool.spec import RunSpec
+from gtpool.spec import FOLDED, RunSpec
 from gtpool.study.executor import Executor
 from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of
 from gtpool.study.run import run_many
@@ -65,8 +65,8 @@ def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Fi
     specs = plan_runs(plan, how)
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
         raise ValueError(
-            "--folds is for split types that have folds, fixed and stratified; this one is "
-            f"{specs[0].split.rule}, and --seeds trains on it several times"
+            f"--folds is for split types that have folds, {', '.join(FOLDED)}; this one is "
+            f"{specs[0].split.rule}; say --split-type folds, or train on it repeatedly by --seeds"
         )
     loaded = load_data(plan.run.data, how.data_dir)
     write_settings(how.folder, plan)

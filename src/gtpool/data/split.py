@@ -121,19 +121,29 @@ def stratified_folds(y: Tensor, folds: int = 10, seed: int = 0) -> list[Split]:
     if y.dim() != 1 or y.isnan().any():
         raise ValueError(
             "stratified folds need one class for each graph; "
-            "for several tasks or missing labels use random_split"
+            "for several tasks or missing labels use random_folds or random_split"
         )
-    fold = torch.from_numpy(_deal(y.cpu().numpy(), folds, seed))
-    return [
-        Split(
-            ((fold != k) & (fold != (k - 1) % folds)).nonzero().flatten(),
-            (fold == (k - 1) % folds).nonzero().flatten(),
-            (fold == k).nonzero().flatten(),
-            f"stratified folds, seed {seed}, fold {k + 1} of {folds}",
-            y.numel(),
-        )
-        for k in range(folds)
-    ]
+    return _dealt(_deal(y.cpu().numpy(), folds, seed), folds, f"stratified folds, seed {seed}")
+
+
+def random_folds(num_graphs: int, folds: int = 10, seed: int = 0) -> list[Split]:
+    """Deal the graphs evenly to folds, whatever their targets are.
+
+    Fold k validates on the test fold of k - 1, as in ``stratified_folds``.
+
+    Args:
+        num_graphs: How many graphs there are.
+        folds: Number of folds, at least 3.
+        seed: Which of the many ways to deal.
+
+    Example:
+        >>> [split.test.tolist() for split in random_folds(5, folds=3)]
+        [[1, 2], [0, 3], [4]]
+    """
+    if num_graphs < folds:
+        raise ValueError(f"{folds} folds take as many graphs, got {num_graphs}")
+    dealt = _deal(np.zeros(num_graphs), folds, seed)
+    return _dealt(dealt, folds, f"random folds, seed {seed}")
 
 
 def ogb_split(folder: Path) -> Split:
@@ -256,6 +266,21 @@ def _deal(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
         fold[code == kind] = lots
         start = end
     return fold
+
+
+def _dealt(lots: NDArray[np.int64], folds: int, rule: str) -> list[Split]:
+    """Give the splits in which each fold tests once and validates once, by the fold of graphs."""
+    fold = torch.from_numpy(lots)
+    return [
+        Split(
+            ((fold != k) & (fold != (k - 1) % folds)).nonzero().flatten(),
+            (fold == (k - 1) % folds).nonzero().flatten(),
+            (fold == k).nonzero().flatten(),
+            f"{rule}, fold {k + 1} of {folds}",
+            fold.numel(),
+        )
+        for k in range(folds)
+    ]
 
 
 def _bounds(num_graphs: int, fractions: Fractions) -> tuple[Fraction, Fraction]:

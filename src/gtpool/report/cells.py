@@ -6,10 +6,10 @@ from re import sub
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from gtpool.spec import FOLDED
+
 Row = Mapping[str, Any]
 
-FOLDED = ("fixed", "stratified")
-"""The split rules that have folds."""
 RULES = {
     "valid_loss": "by validation loss",
     "valid_metric": "by validation metric",

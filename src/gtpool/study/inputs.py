@@ -20,12 +20,13 @@ from gtpool.data.split import (
     column_split,
     fixed_folds,
     ogb_split,
+    random_folds,
     random_split,
     scaffold_split,
     stratified_folds,
 )
 from gtpool.data.table import Skipped, read_table
-from gtpool.spec import DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
+from gtpool.spec import FOLDED, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
 
 FIXED_FOLDS = 10
 _TABLES = (".csv", ".tsv", ".tab")
@@ -71,7 +72,7 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
         data_dir: Where to look first for index files.
     """
     rule = _rule(spec, loaded, data_dir)
-    if rule in ("fixed", "stratified") and not 0 <= spec.fold < spec.folds:
+    if rule in FOLDED and not 0 <= spec.fold < spec.folds:
         raise ValueError(f"fold must be 0 to {spec.folds - 1}, got {spec.fold}")
     split = _SPLITS[rule](spec, loaded, data_dir)
     if rule != "stratified" or not _has_fixed_folds(loaded):
@@ -92,7 +93,7 @@ def lay_out(spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None) -> l
         data_dir: Where to look first for a dataset known by name.
     """
     rule = _rule(spec.split, load_data(spec.data, data_dir), data_dir)
-    folds = spec.split.folds if rule in ("fixed", "stratified") else 1
+    folds = spec.split.folds if rule in FOLDED else 1
     return [
         replace(spec, split=replace(spec.split, rule=rule, fold=fold), seed=spec.seed + seed)
         for seed in range(seeds)
@@ -216,6 +217,11 @@ def _stratified(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split
     return stratified_folds(loaded.dataset.y, spec.folds, spec.seed)[spec.fold]
 
 
+def _folds(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
+    del data_dir
+    return random_folds(len(loaded.dataset), spec.folds, spec.seed)[spec.fold]
+
+
 def _scaffold(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
     del spec
     if _is_ogb(loaded) and loaded.name is not None:
@@ -240,6 +246,7 @@ def _column(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
 _SPLITS: dict[str, Callable[[SplitSpec, Loaded, Path | None], Split]] = {
     "fixed": _fixed,
     "stratified": _stratified,
+    "folds": _folds,
     "scaffold": _scaffold,
     "random": _random,
     "column": _column,
