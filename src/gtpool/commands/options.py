@@ -41,7 +41,7 @@ Shard = Annotated[
 
 
 def names(text: str) -> list[str]:
-    """List the columns that an option names, with commas between; spaces do not count."""
+    """List what an option names, with commas between; spaces do not count."""
     return [name.strip() for name in text.split(",")]
 
 

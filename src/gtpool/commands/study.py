@@ -19,6 +19,7 @@ from gtpool.commands.options import (
     Together,
     UnitLimit,
     choose_executor,
+    names,
 )
 
 app = typer.Typer(no_args_is_help=True)
@@ -202,7 +203,7 @@ def tune(
         pool,
         folder,
         budget=(configs, epochs, keep),
-        convs=tuple(conv.strip() for conv in convs.split(",")),
+        convs=tuple(names(convs)),
         running=(jobs, together, device, data_dir),
     )
     typer.echo("\n".join(lines))
