@@ -25,7 +25,7 @@ unit: $(READY)
 	$(BIN)/python -m pytest -n 2 -q
 
 slow: $(READY)
-	$(BIN)/python -m pytest -q -m "slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "slow and not gpu"
 
 # Threads that wait asleep: spinning ones turn any other process on the machine into milliseconds.
 # The networks side by side are many small steps, for which threads must be awake.
