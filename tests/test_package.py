@@ -1,11 +1,26 @@
 import subprocess
 import sys
 import venv
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parent.parent
+
+
+def test_what_is_pinned_installs_on_the_first_python_3_11():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {line.partition("==")[0].lower() for line in lines if "==" in line}
+    here = [found.metadata for found in distributions() if found.name.lower() in pinned]
+    assert len(here) > 50
+    refused = [
+        f"{found['Name']} {found['Version']} wants Python {found['Requires-Python']}"
+        for found in here
+        if not SpecifierSet(found["Requires-Python"] or "").contains("3.11.0")
+    ]
+    assert not refused
 
 
 @pytest.mark.slow
