@@ -11,6 +11,7 @@ from threading import Timer
 import pytest
 import torch
 
+from gtpool.study import store
 from gtpool.study.pool import ATTEMPTS, work_in_processes
 
 pytestmark = pytest.mark.slow  # each test starts processes that import torch
@@ -45,6 +46,24 @@ def die_in_mid_sentence(task, report):
         Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
         report(bytes(10**7))
     return "survived"
+
+
+def write_for_ever(task, report):
+    """Reports when all of a file is written but its name, and goes no further."""
+
+    def stall(_):
+        report("writing")
+        time.sleep(600)
+
+    store.os.fsync = stall
+    store.write_whole(Path(task), b"half")
+
+
+def hold_on(task, report):
+    """Does not end when it is asked to."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    report(os.getpid())
+    time.sleep(task)
 
 
 def complain(task, report):
@@ -95,6 +114,21 @@ def test_an_exception_is_raised_in_the_parent_with_its_trace():
 
 def test_closing_ends_the_workers():
     with closing(work_in_processes(kill_at_13, [1, 2, 3, 4], 2)) as heard:
+        pid = next(said.value for said in heard if said.kind == "report")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_closing_leaves_nothing_half_written(tmp_path):
+    with closing(work_in_processes(write_for_ever, [str(tmp_path / "a")], 1)) as heard:
+        assert next(said for said in heard if said.kind == "report")
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_ends_a_worker_that_does_not_listen(monkeypatch):
+    monkeypatch.setattr("gtpool.study.pool._PATIENCE", 0.1)
+    with closing(work_in_processes(hold_on, [600], 1)) as heard:
         pid = next(said.value for said in heard if said.kind == "report")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -1,6 +1,7 @@
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from multiprocessing import get_context
@@ -158,6 +159,16 @@ def test_write_whole_replaces_a_file(tmp_path):
     write_whole(path, b"two")
     assert path.read_bytes() == b"two"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_ctrl_c_in_the_middle_of_a_write_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "b.bin"
+    write_whole(path, b"one")
+    monkeypatch.setattr(os, "fsync", lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # collect

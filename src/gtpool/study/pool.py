@@ -1,11 +1,13 @@
 """Work in several processes: one that dies is replaced, and none outlives its parent for long."""
 
 import signal
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from time import monotonic
 from traceback import format_exc
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ Work = Callable[[Any, Callable[[object], None]], object]
 """Does a task and gives its result; what it reports on the way reaches the parent at once."""
 
 _CONTEXT = get_context("spawn")  # a fork would copy the locks of torch's threads
+_PATIENCE = 5.0  # seconds for workers to put away what they have in hand
 
 
 class Said(NamedTuple):
@@ -120,7 +123,10 @@ def _may_try_again(worker: _Worker, deaths: Counter[Hashable], waiting: deque[An
 def _end(crew: Sequence[_Worker]) -> None:
     for worker in crew:
         worker.process.terminate()
+    deadline = monotonic() + _PATIENCE
     for worker in crew:
+        worker.process.join(max(0.0, deadline - monotonic()))
+        worker.process.kill()  # of one that has ended nothing is left to kill
         worker.process.join()
 
 
@@ -142,10 +148,16 @@ def _interrupts_blocked() -> Generator[None]:
 def _serve(work: Work, pipe: Connection) -> None:
     """Do what comes through the pipe until the end is sent, or the parent is gone."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, _leave)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(("ready", None))
         while (task := pipe.recv()) is not None:
             pipe.send(_attempt(work, task, pipe))
+
+
+def _leave(*_: object) -> None:
+    """End as from within, so that no file stays half-written."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _attempt(work: Work, task: Hashable, pipe: Connection) -> tuple[str, object]:

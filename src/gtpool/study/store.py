@@ -94,12 +94,13 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise OSError(
             f"{path.parent} cannot be written: {error.strerror or error}; free some space or "
             "choose another folder, and start again: what is finished is kept"
         ) from error
+    finally:  # after Ctrl-C as well
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def read_rows(source: Path | str) -> list[Row]:
