@@ -135,7 +135,7 @@ def _launch(
 def slice_of(links: Links, most: int) -> int:
     """Choose how many edges to load at a time: most rows should need one slice."""
     mean = links.source.numel() // links.begin.numel()
-    return max(8, min(most, triton.next_power_of_2(2 * mean)))
+    return max(8, min(most, int(triton.next_power_of_2(2 * mean))))
 
 
 @triton.jit

@@ -137,7 +137,7 @@ def gather(x: Tensor, index: Tensor, dtype: torch.dtype | None = None) -> Tensor
 
 def _tile(width: int) -> tuple[int, int]:
     """Choose the rows and columns of a program that writes each entry once."""
-    columns = max(16, min(128, triton.next_power_of_2(width)))
+    columns = max(16, min(128, int(triton.next_power_of_2(width))))
     return 1024 // columns, columns
 
 

@@ -35,7 +35,7 @@ def are_large(rows: Rows) -> bool:
 
 def width(channels: int) -> int:
     """Give the width of a tile: a power of two, for matrix products at least 16."""
-    return max(16, triton.next_power_of_2(channels))
+    return max(16, int(triton.next_power_of_2(channels)))
 
 
 def strides(*parts: Tensor) -> tuple[int, ...]:
