@@ -1,7 +1,7 @@
 """Work in several processes: one that dies is replaced, and none outlives its parent for long."""
 
+import os
 import signal
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +12,8 @@ from traceback import format_exc
 from typing import Any, NamedTuple
 
 import torch
+
+from gtpool.study.store import put_away
 
 ATTEMPTS = 3
 """How often a task is begun before it is blamed for the death of its worker."""
@@ -156,8 +158,9 @@ def _serve(work: Work, pipe: Connection) -> None:
 
 
 def _leave(*_: object) -> None:
-    """End as from within, so that no file stays half-written."""
-    sys.exit(128 + signal.SIGTERM)
+    """End at once, but leave no file half-written."""
+    put_away()
+    os._exit(128 + signal.SIGTERM)
 
 
 def _attempt(work: Work, task: Hashable, pipe: Connection) -> tuple[str, object]:

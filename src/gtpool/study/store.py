@@ -14,6 +14,7 @@ from uuid import uuid4
 Row = dict[str, Any]
 """What is known of a finished run, as plain JSON: its spec, its numbers and their circumstances."""
 
+_IN_HAND: set[Path] = set()  # files that this process is writing
 _STALE = 60.0  # seconds after which nobody is still writing a small file
 _CIRCUMSTANCES = frozenset(
     {
@@ -85,6 +86,7 @@ def check_writable(folder: Path) -> None:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a reader, now or after a crash, sees all of it or what was there."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    _IN_HAND.add(temporary)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
@@ -99,6 +101,14 @@ def write_whole(path: Path, content: bytes) -> None:
             "choose another folder, and start again: what is finished is kept"
         ) from error
     finally:  # after Ctrl-C as well
+        with suppress(OSError):
+            temporary.unlink()
+        _IN_HAND.discard(temporary)
+
+
+def put_away() -> None:
+    """Remove what this process has written half, before it ends."""
+    for temporary in list(_IN_HAND):
         with suppress(OSError):
             temporary.unlink()
 
