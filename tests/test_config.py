@@ -130,3 +130,32 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, content, complaint)
         read_settings(path)
     assert str(path) in str(error.value)
     assert complaint in str(error.value)
+
+
+def test_molecules_have_canonical_atoms_bonds_and_a_wheel_by_score():
+    run = make_plan({}, options(data={"source": "my.csv"})).run
+    assert (run.data.atom_order, run.model.conv) == ("canonical", "ogb-gcn")
+    assert run.model.pool_options == {"order": "score"}
+    named = make_plan({}, options(data={"source": "B3DB"})).run
+    assert (named.data.atom_order, named.model.conv) == ("canonical", "ogb-gcn")
+    assert named.model.pool_options == {}
+    for source in ("MUTAG", "ogbg-molbbbp", "mine.jsonl"):
+        assert make_plan({}, options(data={"source": source})).run.data.atom_order == "given"
+
+
+def test_what_the_user_says_of_molecules_holds():
+    settings = {
+        "data": {"source": "my.csv", "atom_order": "given"},
+        "model": {"conv": "gcn", "pool_options": {"order": "index"}},
+    }
+    run = make_plan(settings, options()).run
+    assert (run.data.atom_order, run.model.conv) == ("given", "gcn")
+    assert run.model.pool_options == {"order": "index"}
+
+
+@pytest.mark.parametrize("name", ["gtpool", "sagpool_h", "sagpool_h-rws", "asap-rwsv", "gin"])
+def test_methods_on_molecules_keep_their_names(name):
+    plan = make_plan({}, options(data={"source": "my.csv"}, model={"pool": name}))
+    assert plan.method == name
+    wheel = name == "gtpool" or "rws" in name
+    assert (plan.run.model.pool_options.get("order") == "score") == wheel

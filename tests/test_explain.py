@@ -11,9 +11,10 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from gtpool import GTPool
+from gtpool.data.apply import read_schema
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.gather import read_graphs
-from gtpool.data.molecule import read_molecules
+from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.sources import load
 from gtpool.estimator import GraphClassifier, GraphRegressor
 from gtpool.explain import (
@@ -557,3 +558,36 @@ def test_comparison_shows_the_scores_without_gradients():
     close(compared.share, compared.scores.score.softmax(0))
     highest = compared.scores.score.topk(4).indices.sort().values
     assert compared.kept["topk"] == highest.tolist()
+
+
+@pytest.mark.parametrize("smiles", ["OCC(N)=O", "Fc1ccccc1C(=O)O"])
+def test_atoms_of_an_explanation_are_numbered_as_the_smiles_lists_them(molecules, smiles, tmp_path):
+    bundle, _ = molecules
+    table = tmp_path / "own.csv"
+    table.write_text(f"smiles\n{smiles}\n")
+    (part,) = explain_source(bundle, table, epochs=5, device="cpu").graphs
+    assert part.names == [letter.upper() for letter in smiles if letter.isalpha()]
+    given = read_molecules([smiles], atom_order="given")
+    bonds = {tuple(pair) for pair in given.edge_index.T.tolist()}
+    assert set(part.explanation.edges) == bonds
+    # The same molecule as the network numbers it: one explanation under two names.
+    numbers = atom_numbers(smiles, "canonical")
+    assert numbers != sorted(numbers)
+    own = explain(
+        bundle.model,
+        read_graphs([smiles], read_schema(bundle.about["schema"], "here").recipe),
+        epochs=5,
+        task="classes",
+    )
+    told = part.explanation
+    assert told.importance == pytest.approx(
+        [own.importance[numbers.index(atom)] for atom in range(len(numbers))]
+    )
+    assert told.fidelity.nodes == tuple(numbers[node] for node in own.fidelity.nodes)
+    for view, plain in zip(told.levels, own.levels, strict=True):
+        assert set(view.kept) == {numbers[node] for node in plain.kept}
+        score = dict(zip(view.nodes, view.score, strict=True))
+        for node, value in zip(plain.nodes, plain.score, strict=True):
+            assert score[numbers[node]] == pytest.approx(value)
+    by_estimator = GraphClassifier.load(bundle.folder).explain([smiles], epochs=5)
+    assert by_estimator.levels == told.levels

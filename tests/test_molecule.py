@@ -19,6 +19,7 @@ from gtpool.data.molecule import (
     ATOM_SIZES,
     BOND_FIELDS,
     BOND_SIZES,
+    atom_numbers,
     load_b3db,
     read_molecules,
     scaffolds,
@@ -41,7 +42,7 @@ def graph(row):
 
 
 def assert_equal_to_ogb(rows):
-    ours = read_molecules([row["smiles"] for row in rows])
+    ours = read_molecules([row["smiles"] for row in rows], atom_order="given")
     assert not ours.failed
     x, edge_index, edge_attr = zip(*map(graph, rows), strict=True)
     assert ours.sizes.tolist() == [part.size(0) for part in x]
@@ -85,7 +86,9 @@ def test_codes_equal_those_that_ogb_distributes_for_molbbbp(data_dir):
         return torch.tensor([[int(cell) for cell in row] for row in csv.reader(text.splitlines())])
 
     mapping = gzip.decompress((folder / "mapping" / "mol.csv.gz").read_bytes()).decode()
-    ours = read_molecules([row["smiles"] for row in csv.DictReader(mapping.splitlines())])
+    ours = read_molecules(
+        [row["smiles"] for row in csv.DictReader(mapping.splitlines())], atom_order="given"
+    )
     assert not ours.failed
     assert torch.equal(ours.sizes[:, None], numbers("num-node-list"))
     # The files list each bond once, smiles2graph in both directions, one after the other.
@@ -230,3 +233,47 @@ def test_b3db_is_the_published_table_less_two_molecules():
 def test_what_rdkit_chokes_on_is_refused(smiles):
     read = read_molecules(["CCO", smiles])
     assert [failure.position for failure in read.failed] == [1]
+
+
+def writings(smiles: str, count: int = 9) -> list[str]:
+    """Other ways to write a molecule, by rdkit's own random order."""
+    from rdkit import Chem  # noqa: PLC0415
+
+    read = Chem.MolFromSmiles(smiles)
+    return Chem.MolToRandomSmilesVect(read, count, randomSeed=1)
+
+
+CHIRAL = "C[C@H](N)C(=O)N[C@@H](CC1=CNC2=CC=CC=C21)C(=O)O"
+
+
+def test_every_way_to_write_a_molecule_gives_the_same_tensors():
+    for smiles in [CHIRAL, "F/C=C/c1ccc(O)cc1", "[Na+].[Cl-].OCC", *load_smiles(60)]:
+        one = read_molecules([smiles])
+        for other in writings(smiles):
+            again = read_molecules([other])
+            assert torch.equal(one.x, again.x), (smiles, other)
+            assert torch.equal(one.edge_index, again.edge_index), (smiles, other)
+            assert torch.equal(one.edge_attr, again.edge_attr), (smiles, other)
+
+
+def load_smiles(count: int) -> list[str]:
+    with gzip.open(molecule._B3DB, "rt", encoding="utf-8") as file:
+        rows = [line.split()[0] for line in file][1:]
+    return rows[:: len(rows) // count]
+
+
+def test_numbers_of_a_reaction_do_not_change_the_order():
+    plain, mapped = read_molecules(["CCO"]), read_molecules(["[OH:1][CH2:3][CH3:2]"])
+    assert torch.equal(plain.x, mapped.x)
+
+
+def test_canonical_atoms_are_those_of_the_smiles_by_their_numbers():
+    for smiles in [*SMILES[:100], *(text for text in SMILES if "|" in text)]:
+        given = read_molecules([smiles], atom_order="given")
+        ours, numbers = read_molecules([smiles]), atom_numbers(smiles, "canonical")
+        chirality = list(ATOM_FIELDS).index("chirality")  # a tag that follows the writing
+        same = given.x[numbers] == ours.x
+        assert same[:, [column for column in range(9) if column != chirality]].all(), smiles
+        bonds = {tuple(pair) for pair in given.edge_index.T.tolist()}
+        assert {(numbers[a], numbers[b]) for a, b in ours.edge_index.T.tolist()} == bonds
+        assert atom_numbers(smiles, "given") == list(range(len(numbers)))

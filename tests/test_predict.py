@@ -340,3 +340,26 @@ def test_weights_on_disk_are_not_touched_by_predicting(molecules, tmp_path):
     predict_source(molecules, tmp_path / "train.csv")
     after = molecules.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+ALANINE = ("C[C@H](N)C(=O)O", "C(=O)([C@H](C)N)O", "N[C@@H](C)C(O)=O", "OC(=O)[C@@H](N)C")
+
+
+def test_one_molecule_has_one_answer_however_it_is_written(molecules, tmp_path):
+    path = tmp_path / "alanine.csv"
+    path.write_text("smiles\n" + "".join(f"{smiles}\n" for smiles in ALANINE))
+    found = torch.tensor([row.probabilities for row in predict_source(molecules, path).rows])
+    torch.testing.assert_close(found, found[:1].expand(4, -1), rtol=0, atol=1e-6)
+
+
+def test_a_bundle_of_before_reads_atoms_as_given(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("smiles,toxic\nCCO,no\nc1ccccc1,yes\nCC(=O)O,no\nC#N,yes\n")
+    data = read_table(path, atom_order="given").dataset
+    schema = data.schema.to_json()
+    del schema["recipe"]["atom_order"]
+    bundle = _bundle(data, tmp_path / "model")
+    bundle.about["schema"] = schema
+    expected = _logits(bundle, data).softmax(1)
+    found = [row.probabilities for row in predict_source(bundle, path).rows]
+    torch.testing.assert_close(torch.tensor(found), expected)

@@ -98,3 +98,11 @@ def test_the_two_protocols_are_those_of_the_paper():
         assert shared.items() <= spec.to_json().items()
     assert (TU.lr, TU.patience, TU.select) == (5e-4, 50, "loss")
     assert (OGB.lr, OGB.patience, OGB.select) == (1e-3, None, "metric")
+
+
+def test_keys_of_stored_runs_hold_atoms_as_given():
+    canonical = replace(RUN, data=replace(RUN.data, atom_order="canonical"))
+    assert replace(canonical, data=replace(RUN.data, atom_order="given")).key == RUN.key
+    assert canonical.key != RUN.key
+    stored = {key: part for key, part in RUN.to_json()["data"].items() if key != "atom_order"}
+    assert DataSpec.from_json(stored).atom_order == "given"

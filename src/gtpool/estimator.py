@@ -19,6 +19,7 @@ from gtpool import __version__
 from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.gather import Array, GraphsOf, classes_of, numbers_of, read_graphs
+from gtpool.data.molecule import atom_numbers
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.split import Split
 from gtpool.explain.explanation import Explanation, explain
@@ -187,6 +188,8 @@ class _GraphEstimator:
             target: The number of the class or task to explain; by default what is predicted.
         """
         data = self._ready(graphs)
+        smiles = None if isinstance(graphs, GraphDataset) else graphs[index]
+        order = data.schema.recipe.atom_order
         return explain(
             self.model_,
             data,
@@ -196,6 +199,7 @@ class _GraphEstimator:
             seed=seed,
             target=target,
             task=self._task,
+            numbers=atom_numbers(smiles, order) if isinstance(smiles, str) else None,
         )
 
     @classmethod

@@ -17,6 +17,7 @@ Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
 Precision = Literal["float32", "bf16"]
+AtomOrder = Literal["given", "canonical"]
 SplitRule = Literal["auto", "fixed", "stratified", "folds", "scaffold", "random", "column"]
 FOLDED: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
 """Rules that divide graphs into folds."""
@@ -92,6 +93,8 @@ class DataSpec(_Spec):
     """Of a table: train, valid or test, for the split rule "column"."""
     task: Literal["classes", "binary", "regression"] | None = None
     """Of a table or JSON lines: the kind of target; None tells by the values."""
+    atom_order: AtomOrder = "given"
+    """Of SMILES: how atoms are numbered, as in ``Recipe``. Runs stored without it had "given"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +218,7 @@ class RunSpec(_Spec):
 
 
 _ADDED: dict[str, dict[str, Any]] = {
+    "data": {"atom_order": "given"},
     "model": {"jump": False, "readout_options": {}},
     "train": {"precision": "float32"},
 }

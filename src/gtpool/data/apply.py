@@ -1,7 +1,7 @@
 """A recipe of features that was learned before, followed on other graphs."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset, scale
 from gtpool.data.features import Raw
 from gtpool.data.schema import TASKS, Recipe, Schema
-from gtpool.spec import ShapeSpec
+from gtpool.spec import AtomOrder, ShapeSpec
 
 
 def read_schema(value: Any, where: str) -> Schema:  # noqa: ANN401
@@ -28,6 +28,7 @@ def read_schema(value: Any, where: str) -> Schema:  # noqa: ANN401
     sound = (
         _all(str, (schema.name, recipe.kind))
         and schema.task in TASKS
+        and recipe.atom_order in get_args(AtomOrder)
         and _all(str, schema.targets)
         and all(_all(int, part) and sorted(part) == [*part] for part in _labels(recipe))
         and _all(int, (recipe.attributes, recipe.edge_attributes, recipe.max_degree or 0))
@@ -80,6 +81,7 @@ def follow(data: GraphDataset, recipe: Recipe) -> GraphDataset:
         recipe: The model's.
     """
     found = data.schema.recipe
+    found = replace(found, atom_order=recipe.atom_order)  # matters when SMILES are read, not here
     if replace(found, mean=recipe.mean, std=recipe.std) != recipe:
         raise ValueError(
             f"{data.schema.name} has other features ({_said(found)}) than the model was trained "

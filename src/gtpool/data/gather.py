@@ -16,6 +16,7 @@ from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.molecule import read_molecules
 from gtpool.data.nx import from_networkx_raw
 from gtpool.data.schema import Recipe
+from gtpool.spec import AtomOrder
 
 Array = NDArray[Any]
 GraphsOf = GraphDataset | Sequence[Data] | Sequence["nx.Graph[Any]"] | Sequence[str]
@@ -54,7 +55,8 @@ def read_graphs(
         raise ValueError(f"graphs must be a list; to ask for one molecule, give [{graphs!r}]")
     items = list(cast("Sequence[Any]", graphs))
     if items and all(isinstance(item, str) for item in items):
-        return _follow(_of_smiles(items), recipe)
+        order = "canonical" if recipe is None else recipe.atom_order
+        return _follow(_of_smiles(items, order), recipe)
     if items and all(isinstance(item, Data) for item in items):
         return _follow(_of_pyg(items), recipe)
     if items and all(isinstance(item, nx.Graph) for item in items):
@@ -118,8 +120,8 @@ def _follow(data: GraphDataset, recipe: Recipe | None) -> GraphDataset:
     return data if recipe is None else follow(data, recipe)
 
 
-def _of_smiles(smiles: list[str]) -> GraphDataset:
-    molecules = read_molecules(smiles)
+def _of_smiles(smiles: list[str], atom_order: AtomOrder) -> GraphDataset:
+    molecules = read_molecules(smiles, atom_order=atom_order)
     for at, reason in molecules.failed:
         raise ValueError(f"molecule {at} cannot be read: {reason} ({smiles[at][:60]!r})")
     return molecules.labelled(torch.empty(len(smiles), 0), "molecules", "regression", ())

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.schema import Recipe, Schema, Task
+from gtpool.spec import AtomOrder
 
 # rdkit is imported by the functions that need it: data that are no molecules do without.
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ _ATOM_GETTERS = (
     "GetIsAromatic",
     "IsInRing",
 )
+_OUTPUT_ORDER = "_smilesAtomOutputOrder"
 _BOND_GETTERS = ("GetBondType", "GetStereo", "GetIsConjugated")
 
 _B3DB = Path(__file__).parent / "embedded" / "B3DB" / "B3DB.tsv.gz"
@@ -105,6 +107,8 @@ class Molecules(NamedTuple):
     """Bonds of each molecule, both directions, [G]."""
     failed: tuple[Failure, ...]
     """Those that could not be read, in order."""
+    atom_order: AtomOrder
+    """How the atoms are numbered."""
 
     def matching(self, rows: Sequence[_Row]) -> list[_Row]:
         """Pick the rows that belong to the molecules that could be read, from one a SMILES."""
@@ -113,18 +117,21 @@ class Molecules(NamedTuple):
 
     def labelled(self, y: Tensor, name: str, task: Task, targets: tuple[str, ...]) -> GraphDataset:
         """Make a dataset of the molecules that could be read and a row of ``y`` for each."""
-        schema = Schema(name, task, targets, Recipe("molecule"))
+        schema = Schema(name, task, targets, Recipe("molecule", atom_order=self.atom_order))
         return GraphDataset(
             self.x, self.edge_index, self.edge_attr, self.sizes, self.edge_counts, y, schema
         )
 
 
-def read_molecules(smiles: Sequence[str]) -> Molecules:
-    """Turn SMILES into graphs with OGB's codes, equal to ``ogb.utils.mol.smiles2graph``.
+def read_molecules(smiles: Sequence[str], *, atom_order: AtomOrder = "canonical") -> Molecules:
+    """Turn SMILES into graphs with OGB's codes.
 
     Args:
         smiles: One molecule each. Those that rdkit cannot read, that have no atoms or are longer
             than ``MAX_SMILES`` are left out and named in ``failed``.
+        atom_order: "canonical" reads the molecule from rdkit's canonical SMILES, so that every way
+            to write it gives the same tensors; "given" reads the SMILES as it is written, equal to
+            ``ogb.utils.mol.smiles2graph``.
 
     Example:
         >>> molecules = read_molecules(["CO", "C1CC", "[Na+]"])
@@ -146,6 +153,8 @@ def read_molecules(smiles: Sequence[str]) -> Molecules:
             if isinstance(molecule, str):
                 failed.append(Failure(position, molecule))
                 continue
+            if atom_order == "canonical":
+                molecule, _ = _canonical(molecule, text)
             for atom in molecule.GetAtoms():
                 x += [codes.get(get(atom), other) for get, codes, other in atom_columns]
             for bond in molecule.GetBonds():
@@ -161,7 +170,26 @@ def read_molecules(smiles: Sequence[str]) -> Molecules:
         torch.tensor(sizes, dtype=torch.long),
         torch.tensor(edge_counts, dtype=torch.long),
         tuple(failed),
+        atom_order,
     )
+
+
+def atom_numbers(smiles: str, atom_order: AtomOrder) -> list[int]:
+    """Give the place in the SMILES of each atom that ``read_molecules`` reads from it.
+
+    Example:
+        >>> read_molecules(["OCC"]).x[:, 0].add(1).tolist(), atom_numbers("OCC", "canonical")
+        ([6, 6, 8], [2, 1, 0])
+    """
+    from rdkit.rdBase import BlockLogs  # noqa: PLC0415
+
+    with BlockLogs():
+        molecule = _parse(smiles)
+        if isinstance(molecule, str):
+            raise ValueError(f"{smiles[:60]!r}: {molecule}")
+        if atom_order == "given":
+            return list(range(molecule.GetNumAtoms()))
+        return _canonical(molecule, smiles)[1]
 
 
 def scaffolds(smiles: Sequence[str]) -> list[str]:
@@ -184,7 +212,7 @@ def scaffolds(smiles: Sequence[str]) -> list[str]:
     return found
 
 
-def load_b3db() -> GraphDataset:
+def load_b3db(atom_order: AtomOrder = "canonical") -> GraphDataset:
     """Read B3DB from this package: which molecules pass the blood-brain barrier, in file order.
 
     Of its 7,807 SMILES rdkit 2026.9.1 refuses two, both BBB- (positions 5043 and 7737: a carbon
@@ -198,7 +226,7 @@ def load_b3db() -> GraphDataset:
     with gzip.open(_B3DB, "rt", encoding="utf-8") as file:
         rows = [line.split() for line in file][1:]
     targets = ("BBB-", "BBB+")
-    molecules = read_molecules([smiles for smiles, _ in rows])
+    molecules = read_molecules([smiles for smiles, _ in rows], atom_order=atom_order)
     y = torch.tensor([targets.index(label) for _, label in molecules.matching(rows)])
     return molecules.labelled(y, "B3DB", "classes", targets)
 
@@ -217,6 +245,25 @@ def _parse(smiles: str) -> "Mol | str":
     if molecule is None:
         return _refusal(Chem.MolFromSmiles(smiles, sanitize=False))
     return molecule if molecule.GetNumAtoms() else "the molecule has no atoms"
+
+
+def _canonical(molecule: "Mol", smiles: str) -> "tuple[Mol, list[int]]":
+    """Read a molecule from its canonical SMILES; also give the former number of each atom.
+
+    Renumbering alone would not do: rdkit's tags of chirality, which are among the codes, follow the
+    order in which a SMILES lists the neighbours of an atom. Only molecules with a CXSMILES
+    extension, which the canonical SMILES would lose, are renumbered.
+    """
+    from rdkit import Chem  # noqa: PLC0415
+
+    for atom in molecule.GetAtoms():
+        atom.SetAtomMapNum(0)  # labels of a reaction, which would change the order
+    canonical = Chem.MolToSmiles(molecule)
+    order = list(molecule.GetPropsAsDict(includePrivate=True, includeComputed=True)[_OUTPUT_ORDER])
+    again = None if "|" in smiles else cast("Mol | None", Chem.MolFromSmiles(canonical))
+    if again is None or again.GetNumAtoms() != molecule.GetNumAtoms():
+        again = Chem.RenumberAtoms(molecule, order)
+    return again, order
 
 
 def _refusal(unchecked: "Mol | None") -> str:

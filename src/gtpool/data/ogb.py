@@ -13,6 +13,9 @@ from gtpool.data.dataset import GraphDataset, narrow
 from gtpool.data.numbers import read_numbers, read_text
 from gtpool.data.schema import Recipe, Schema
 
+# Atoms here are numbered as in the files; the order is for SMILES that a trained model reads later.
+_RECIPE = Recipe("molecule", atom_order="canonical")
+
 
 def read_ogb(folder: Path) -> GraphDataset:
     """Read molecules with 0/1 tasks; a bond, listed once, becomes an edge each way.
@@ -50,7 +53,7 @@ def read_ogb(folder: Path) -> GraphDataset:
         sizes,
         2 * bonds,
         y.float(),
-        Schema(folder.name.replace("_", "-"), "binary", _tasks(folder, y), Recipe("molecule")),
+        Schema(folder.name.replace("_", "-"), "binary", _tasks(folder, y), _RECIPE),
     )
 
 

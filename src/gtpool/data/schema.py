@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
+from gtpool.spec import AtomOrder
+
 Task = Literal["classes", "binary", "regression"]
 TASKS = ("classes", "binary", "regression")
 
@@ -34,6 +36,9 @@ class Recipe:
     """Mean of each continuous column over the training nodes, once standardised."""
     std: tuple[float, ...] | None = None
     """Standard deviation of the same, 1 where a column is constant."""
+    atom_order: AtomOrder = "given"
+    """How the atoms of a SMILES are numbered when it is read: "canonical", so that every way to
+    write a molecule gives the same graph, or "given", as the SMILES lists them."""
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,18 @@ from gtpool.data.registry import DATASETS, look_up
 from gtpool.data.synthetic import long_range, low_scores_matter
 from gtpool.data.table import read_table
 from gtpool.data.tu import read_tu, tu_name
+from gtpool.spec import AtomOrder
 
 _TABLES = (".csv", ".tsv", ".tab")
 _MAKERS = {"long-range": long_range, "low-scores": low_scores_matter}
 
 
 def load(
-    source: str | Path, *, data_dir: Path | None = None, features: str = "gmt"
+    source: str | Path,
+    *,
+    data_dir: Path | None = None,
+    features: str = "gmt",
+    atom_order: AtomOrder = "canonical",
 ) -> GraphDataset:
     """Load a dataset by its name, or graphs of the user's by their path.
 
@@ -43,6 +48,7 @@ def load(
         data_dir: A folder laid out as ``GTPOOL_DATA`` is.
         features: How nodes become features, a key of ``FEATURES``; molecules, synthetic and saved
             datasets have features of their own, and take the default alone.
+        atom_order: How the atoms of SMILES are numbered, as in ``read_molecules``.
 
     Example:
         >>> data = load("MUTAG")
@@ -50,14 +56,16 @@ def load(
         (188, 7, ('-1', '1'))
     """
     if isinstance(source, str) and source in DATASETS:
-        return _load_named(source, data_dir, features)
+        return _load_named(source, data_dir, features, atom_order)
     path = Path(source)
     if isinstance(source, str) and not path.exists() and path.name == source and not path.suffix:
         look_up(source)  # not a path: says which names there are
-    return _load_path(path, features)
+    return _load_path(path, features, atom_order)
 
 
-def _load_named(name: str, data_dir: Path | None, features: str) -> GraphDataset:
+def _load_named(
+    name: str, data_dir: Path | None, features: str, atom_order: AtomOrder
+) -> GraphDataset:
     """Take a dataset from the cache, or make it and leave it there."""
     source = DATASETS[name]
     if source.family != "TU":
@@ -65,18 +73,19 @@ def _load_named(name: str, data_dir: Path | None, features: str) -> GraphDataset
     if source.family == "synthetic":
         return _MAKERS[name](source.graphs)
     folder = find_raw(name, data_dir)
-    entry = cache_dir() / "graphs" / f"{name}-{features}-{_digest(name, folder)}"
+    variant = atom_order if source.family == "embedded" else features
+    entry = cache_dir() / "graphs" / f"{name}-{variant}-{_digest(name, folder)}"
     with suppress(OSError, ValueError):  # not there, or damaged
         return GraphDataset.load(entry)
-    data = _build(name, folder, features)
-    _keep(data, entry, f"{name}-{features}-")
+    data = _build(name, folder, features, atom_order)
+    _keep(data, entry, f"{name}-{variant}-")
     return data
 
 
-def _build(name: str, folder: Path, features: str) -> GraphDataset:
+def _build(name: str, folder: Path, features: str, atom_order: AtomOrder) -> GraphDataset:
     if DATASETS[name].family == "TU":
         return _read_tu(folder, name, features)
-    return load_b3db() if name == "B3DB" else read_ogb(folder)
+    return load_b3db(atom_order) if name == "B3DB" else read_ogb(folder)
 
 
 def _read_tu(folder: Path, name: str, features: str) -> GraphDataset:
@@ -120,7 +129,7 @@ def _keep(data: GraphDataset, entry: Path, prefix: str) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _load_path(path: Path, features: str) -> GraphDataset:
+def _load_path(path: Path, features: str, atom_order: AtomOrder) -> GraphDataset:
     """Read what lies at a path, by the ending of its name or by what is in the folder."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
@@ -131,7 +140,7 @@ def _load_path(path: Path, features: str) -> GraphDataset:
         return read_jsonl(path, features=features)
     if ending in _TABLES:
         _refuse_features(str(path), features)
-        table = read_table(path)
+        table = read_table(path, atom_order=atom_order)
         if table.skipped:
             line, reason = table.skipped[0].line, table.skipped[0].reason
             warnings.warn(

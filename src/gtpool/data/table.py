@@ -13,7 +13,7 @@ from gtpool.data.delimited import read_records, unzipped_name
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import TASKS, Task
 from gtpool.data.targets import pack_targets
-from gtpool.spec import nearest
+from gtpool.spec import AtomOrder, nearest
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
@@ -65,6 +65,7 @@ def read_table(
     task: Task | None = None,
     strict: bool = False,
     need_targets: bool = True,
+    atom_order: AtomOrder = "canonical",
 ) -> Table:
     """Read molecules and their targets.
 
@@ -83,6 +84,7 @@ def read_table(
         strict: Refuse the file if a row cannot be used.
         need_targets: Without, no column is read as a target: the dataset has a ``y`` of no
             columns, [G, 0].
+        atom_order: How atoms are numbered, as in ``read_molecules``.
     """
     path = Path(path)
     if not need_targets and (target_columns or task):
@@ -100,7 +102,7 @@ def read_table(
     labels = [read_label(path, row, names, kind) for row in rows]
     if rows and kind == "classes":  # mixed labels are an error before the molecules take their time
         _pack(path, rows, labels, names, kind)
-    molecules = read_molecules([row.smiles for row in rows])
+    molecules = read_molecules([row.smiles for row in rows], atom_order=atom_order)
     skipped = [Skipped(row.line, row.smiles, f"no class in {names[0]!r}") for row in unlabelled]
     for position, reason in molecules.failed:
         skipped.append(Skipped(rows[position].line, rows[position].smiles, reason))

@@ -106,7 +106,8 @@ def truth(rows: Sequence[Row], schema: Schema) -> Tensor:
 def _read_named(name: str, schema: Schema, data_dir: Path | None) -> Unseen:
     if DATASETS[name].family == "TU":
         return _of_raw(read_tu(find_raw(name, data_dir), name, need_targets=False), schema)
-    return _of_dataset(load(name, data_dir=data_dir), schema)
+    data = load(name, data_dir=data_dir, atom_order=schema.recipe.atom_order)
+    return _of_dataset(data, schema)
 
 
 def _of_dataset(data: GraphDataset, schema: Schema) -> Unseen:
@@ -160,7 +161,8 @@ def _read_table(
         1 if schema.task == "classes" else schema.num_outputs
     ):
         raise ValueError(f"{path}: {len(names)} target columns do not fit the model's targets")
-    molecules = read_molecules([row.smiles for row in found])
+    smiles, order = [row.smiles for row in found], schema.recipe.atom_order
+    molecules = read_molecules(smiles, atom_order=order)
     reasons = dict(molecules.failed)
     rows = [
         Row(

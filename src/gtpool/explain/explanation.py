@@ -86,6 +86,7 @@ def explain(
     seed: int = 0,
     target: int | None = None,
     task: Task | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> Explanation:
     """Explain what a model says of a graph; neither the model nor torch's random state changes.
 
@@ -99,6 +100,8 @@ def explain(
         target: The class or task to explain. By default the class that the model chooses, the task
             of the highest probability or, of regression, the first.
         task: What the outputs mean, where ``data`` has no labels that tell.
+        numbers: The number that the explanation gives to each node, such as an atom's place in its
+            SMILES; by default the node's own.
 
     Example:
         >>> from gtpool.data.sources import load
@@ -110,24 +113,26 @@ def explain(
     """
     kind = _task(data, model.shape.outputs, task)
     model, graph = at_rest(model), data.take([index])
+    numbers = range(graph.x.size(0)) if numbers is None else numbers
     logits, steps = watch(model, graph)
     said = _target(logits[0], kind, target)
     found = fidelity = None
     if importance:
-        found = node_importance(model, graph, said, kind, epochs=epochs, seed=seed)
-        order = sorted(range(len(found)), key=lambda node: -found[node])
-        half = len(found) // 2
+        weights = node_importance(model, graph, said, kind, epochs=epochs, seed=seed)
+        order = sorted(range(len(weights)), key=lambda node: -weights[node])
+        half = len(weights) // 2
         if half:
             parts = (order[half:], order[:half])
             without, alone = (probability_of_part(model, graph, part, said, kind) for part in parts)
             p = probability(logits, said, kind)
-            fidelity = Fidelity(tuple(order[:half]), without, alone, p)
+            fidelity = Fidelity(tuple(numbers[node] for node in order[:half]), without, alone, p)
+        found = tuple(weight for _, weight in sorted(zip(numbers, weights, strict=True)))
     return Explanation(
         target=said,
         logits=tuple(logits[0].tolist()),
         nodes=graph.x.size(0),
-        edges=_pairs(graph.edge_index, range(graph.x.size(0))),
-        levels=_views(steps, graph.x.size(0)),
+        edges=_pairs(graph.edge_index, numbers),
+        levels=_views(steps, numbers),
         importance=found,
         fidelity=fidelity,
     )
@@ -153,30 +158,32 @@ def _target(logits: Tensor, task: Task, target: int | None) -> int:
     return target
 
 
-def _views(steps: Sequence[Step], count: int) -> tuple[LevelView, ...]:
-    """Tell of each step in the numbers of the input graph."""
+def _views(steps: Sequence[Step], numbers: Sequence[int]) -> tuple[LevelView, ...]:
+    """Tell of each step in the numbers of the input graph, ascending."""
     views: list[LevelView] = []
-    nodes = tuple(range(count))
+    nodes = numbers
     for step in steps:
         scores = score_nodes(step)
         kept, topk = step.out.perm, keep_by(step, "topk", scores.score)
+        order = sorted(range(len(nodes)), key=nodes.__getitem__)
+        left = [nodes[place] for place in kept.tolist()]
         view = LevelView(
-            nodes=nodes,
-            score=tuple(scores.score.tolist()),
-            global_score=_values(scores.global_score),
-            local_score=_values(scores.local_score),
-            attention=_values(attention_mass(step)),
-            kept=tuple(nodes[place] for place in kept.tolist()),
-            topk=tuple(nodes[place] for place in topk.tolist()),
+            nodes=tuple(sorted(nodes)),
+            score=tuple(scores.score[order].tolist()),
+            global_score=_values(scores.global_score, order),
+            local_score=_values(scores.local_score, order),
+            attention=_values(attention_mass(step), order),
+            kept=tuple(sorted(left)),
+            topk=tuple(sorted(nodes[place] for place in topk.tolist())),
             edges=_pairs(step.edge_index, nodes),
         )
         views.append(view)
-        nodes = view.kept
+        nodes = left
     return tuple(views)
 
 
-def _values(part: Tensor | None) -> tuple[float, ...] | None:
-    return None if part is None else tuple(part.tolist())
+def _values(part: Tensor | None, order: list[int]) -> tuple[float, ...] | None:
+    return None if part is None else tuple(part[order].tolist())
 
 
 def _pairs(edge_index: Tensor, nodes: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,16 +1,21 @@
 """What to call the nodes of a graph when a person is to look at it."""
 
+from collections.abc import Sequence
+
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.molecule import ATOM_FIELDS
 from gtpool.data.tu import MUTAG_ATOMS
 
 
-def name_nodes(data: GraphDataset, index: int = 0) -> list[str]:
+def name_nodes(
+    data: GraphDataset, index: int = 0, numbers: Sequence[int] | None = None
+) -> list[str]:
     """Give the element of each atom, else the label of each node, else its number.
 
     Args:
         data: The graphs, whose schema tells how their features were made.
         index: Which graph, from 0.
+        numbers: The number of each node, by which the names are sorted; by default the node's own.
 
     Example:
         >>> from gtpool.data.gather import read_graphs
@@ -18,6 +23,8 @@ def name_nodes(data: GraphDataset, index: int = 0) -> list[str]:
         ['C', 'C', 'O']
     """
     x, recipe = data.take([index]).x, data.schema.recipe
+    if numbers is not None:
+        x = x[sorted(range(len(numbers)), key=numbers.__getitem__)]
     if recipe.kind == "molecule":
         return [_element(code) for code in x[:, 0].tolist()]
     if not recipe.labels:

@@ -11,7 +11,7 @@ import torch
 
 from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.locate import EMBEDDED, find_raw
-from gtpool.data.molecule import read_molecules
+from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.numbers import read_text
 from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema, Task
@@ -20,6 +20,7 @@ from gtpool.explain.diversity import Diversity, diversity
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.explain.names import name_nodes
 from gtpool.model.bundle import Bundle
+from gtpool.spec import AtomOrder
 from gtpool.study.unit import choose_device
 
 
@@ -96,13 +97,27 @@ def explain_source(
     chosen = _spread(len(rows), graphs) if graph is None else [_find(read, rows, graph, source)]
     molecules = schema.recipe.kind == "molecule"
     smiles = _smiles(source, rows, data_dir) if molecules else None
+    read_from_smiles = source == "B3DB" or Path(source).is_file()
+    order = schema.recipe.atom_order if read_from_smiles else "given"
     found: list[Explained] = []
     for index in chosen:
-        row, names = rows[index], name_nodes(data, index)
-        why = explain(model, data, index, epochs=epochs, seed=seed, target=asked, task=schema.task)
+        row, drawn, numbers = rows[index], None, None
+        if smiles and _atoms(smiles[index], order) == name_nodes(data, index):
+            drawn = smiles[index]
+            numbers = atom_numbers(drawn, order)
+        why = explain(
+            model,
+            data,
+            index,
+            epochs=epochs,
+            seed=seed,
+            target=asked,
+            task=schema.task,
+            numbers=numbers,
+        )
         known = row.label if schema.task == "classes" else None
-        drawn = smiles[index] if smiles and _atoms(smiles[index]) == names else None
         truth = None if known is None else str(known)
+        names = name_nodes(data, index, numbers)
         found.append(Explained(row.number, row.id, truth, names, drawn, why))
     sampler = getattr(model.pools[0], "sampler", "topk") if model.ratios else None
     seen = diversity(model, data, seed=seed) if graph is None and model.ratios else None
@@ -155,9 +170,9 @@ def _smiles(source: str | Path, rows: Sequence[Row], data_dir: Path | None) -> l
     return [row.id for row in rows] if folder.is_file() else None
 
 
-def _atoms(smiles: str) -> list[str]:
+def _atoms(smiles: str, order: AtomOrder) -> list[str]:
     """Give the elements of a molecule; none where it cannot be read."""
-    molecules = read_molecules([smiles])
+    molecules = read_molecules([smiles], atom_order=order)
     if molecules.failed:
         return []
     return name_nodes(molecules.labelled(torch.empty(1, 0), "molecule", "regression", ()))

@@ -89,6 +89,9 @@ def method_name(model: Mapping[str, Any]) -> str:
     plain = {bonded: conv for conv, bonded in WITH_BONDS.items()}
     if model.get("conv") in plain:
         model = {**model, "conv": plain[model["conv"]]}
+    options = model.get("pool_options", {})
+    if options.get("order") == "score":  # the order of a wheel makes no other method
+        model = {**model, "pool_options": {k: v for k, v in options.items() if k != "order"}}
     fits = [name for name, method in METHODS.items() if {**model, **method.model} == model]
     if fits:
         return max(fits, key=lambda name: len(METHODS[name].model))

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from gtpool.model import WITH_BONDS
 from gtpool.report.cells import Row, rule_of, summary, titled
 from gtpool.report.plot import INK
 from gtpool.report.table import methods_table, rules_table, runs_table
 from gtpool.report.template import template
+from gtpool.study.recipe import has_bonds
 from gtpool.study.store import write_whole
 
 
@@ -69,8 +71,8 @@ def _part(section: Section, number: int) -> dict[str, Any]:
 def _facts(rows: Sequence[Row], done: Sequence[Row]) -> dict[str, str]:
     """Say in words what was run, and on what."""
     spec = rows[0]["spec"]
-    data, model, train = spec["data"], spec["model"], spec["train"]
-    facts = {"data": data["source"], "network": _network(model)}
+    data, train = spec["data"], spec["train"]
+    facts = {"data": data["source"], "network": describe_network(spec)}
     patience = train["patience"]
     stop = "" if patience is None else f" (fewer once {patience} have not lowered the loss)"
     facts["training"] = (
@@ -91,8 +93,16 @@ def _facts(rows: Sequence[Row], done: Sequence[Row]) -> dict[str, str]:
     return facts
 
 
-def _network(model: Mapping[str, Any]) -> str:
-    layers = f"{model['levels'] * model['convs_per_level']} × {model['conv']}"
+def describe_network(spec: Mapping[str, Any]) -> str:
+    """Describe the network of a run in a line.
+
+    Args:
+        spec: A ``RunSpec`` as JSON.
+    """
+    model = spec["model"]
+    sees = "with" if model["conv"] in WITH_BONDS.values() else "without"
+    bonds = f" ({sees} bonds)" if has_bonds(spec["data"]["source"]) else ""
+    layers = f"{model['levels'] * model['convs_per_level']} × {model['conv']}{bonds}"
     options = ", ".join(f"{name} {value}" for name, value in model["pool_options"].items())
     pool = model["pool"] + (f" ({options})" if options else "")
     pooled = "no pooling" if pool == "none" else f"{pool} at ratio {model['ratio']:g}"

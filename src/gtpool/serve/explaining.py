@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any, cast
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.molecule import atom_numbers
 from gtpool.data.schema import Schema
 from gtpool.explain import explain, name_nodes
 from gtpool.model.classifier import Classifier
@@ -37,12 +38,17 @@ class Explaining:
             if monotonic() > deadline:
                 raise TimeoutError
 
+        order = self._schema.recipe.atom_order
+        numbers = None if smiles is None else atom_numbers(smiles, order)
         hook = self._model.head.register_forward_pre_hook(look_at_the_clock)
         try:
-            found = explain(self._model, data, epochs=self._epochs, task=self._schema.task)
+            found = explain(
+                self._model, data, epochs=self._epochs, task=self._schema.task, numbers=numbers
+            )
         finally:
             hook.remove()
-        pictures = draw_survivors(found, name_nodes(data), smiles=smiles)
+        names = name_nodes(data, numbers=numbers)
+        pictures = draw_survivors(found, names, smiles=smiles)
         return {"explanation": _finite(found.to_json()), "pictures": pictures}
 
 

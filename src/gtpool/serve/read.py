@@ -124,7 +124,8 @@ class Reader:
             if monotonic() > deadline:
                 raise TimeoutError
             numbers = left[at : at + _AT_ONCE]
-            found = read_molecules([smiles[number] for number in numbers])
+            batch = [smiles[number] for number in numbers]
+            found = read_molecules(batch, atom_order=self._recipe.atom_order)
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
                 empty = torch.empty(found.sizes.numel(), 0)

@@ -166,11 +166,12 @@ def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
             target_columns=spec.target_columns or None,
             split_column=spec.split_column,
             task=spec.task,
+            atom_order=spec.atom_order,
         )
         return Loaded(found.dataset, None, found.smiles, found.lines, found.split, found.skipped)
     if jsonl and path.is_file():
         return Loaded(read_jsonl(path, features=spec.features, task=spec.task), None)
-    data = load(spec.source, data_dir=data_dir, features=spec.features)
+    data = load(spec.source, data_dir=data_dir, features=spec.features, atom_order=spec.atom_order)
     return Loaded(data, spec.source if named else None)
 
 

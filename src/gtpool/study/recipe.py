@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gtpool.data.registry import DATASETS
@@ -56,13 +57,35 @@ def protocol(source: str) -> TrainSpec:
 
 
 def conv_for(source: str, conv: str) -> str:
-    """Name the convolution to use: on OGB's sets the one that sees bonds.
+    """Name the convolution to use: on OGB's sets and on SMILES the one that sees bonds.
 
     Example:
-        >>> conv_for("ogbg-molbbbp", "gcn"), conv_for("MUTAG", "gcn")
-        ('ogb-gcn', 'gcn')
+        >>> conv_for("ogbg-molbbbp", "gcn"), conv_for("mine.csv", "gin"), conv_for("MUTAG", "gcn")
+        ('ogb-gcn', 'gine', 'gcn')
     """
-    return WITH_BONDS.get(conv, conv) if _is_ogb(source) else conv
+    return WITH_BONDS.get(conv, conv) if has_bonds(source) else conv
+
+
+def has_bonds(source: str) -> bool:
+    """Say whether a source is of molecules with codes of bonds."""
+    return _is_ogb(source) or reads_smiles(source)
+
+
+def reads_smiles(source: str) -> bool:
+    """Say whether molecules are read from SMILES: a table of the user's, or B3DB.
+
+    Example:
+        >>> [reads_smiles(source) for source in ("mine.csv.gz", "B3DB", "ogbg-molhiv", "a.jsonl")]
+        [True, True, False, False]
+    """
+    return is_table(source) or source == "B3DB"
+
+
+def is_table(source: str) -> bool:
+    """Say whether a source is a table of the user's, by the ending of its name."""
+    path = Path(source.lower())
+    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    return source not in DATASETS and ending in {".csv", ".tsv", ".tab"}
 
 
 def _is_ogb(source: str) -> bool:
