@@ -89,8 +89,12 @@ class GTPool(nn.Module):
         - As written there, no gradient reaches :math:`\Theta`: S only selects. So without a gate
           :math:`\Theta` keeps its random start and asks for no gradient; ``gate="tanh"`` is ours.
         - The wheel in index order, as there, depends on the numbering of the nodes;
-          ``order="score"`` is ours and does not; ``temperature`` and random ``points`` are ours.
-        - Scores are rounded to half their binary digits before sampling, so that equal nodes tie.
+          ``order="score"`` is ours and depends on it only where scores tie; ``temperature`` and
+          random ``points`` are ours.
+        - Scores are rounded to half their binary digits before sampling, so that equal nodes tie;
+          the index breaks ties. In float32 unequal nodes tie as well, the more often the larger the
+          graph: renumbering random graphs of 20, 50 and 200 nodes changed the kept nodes of 0, 3
+          and 88 in 150 under ``order="score"``. In float64 it changed none.
         - The weights of ``query``, ``key`` and ``value`` are read, their modules not always called:
           hooks on them may not run, and they cannot be quantised one by one.
         - A listed self-loop does not count beside the I of (6); edge features do not enter the
