@@ -226,6 +226,15 @@ def test_predictions_of_tasks_leave_missing_labels_blank(tmp_path):
     assert path.read_text().startswith("seed,fold,graph,true_a,prediction_a,true_b,")
 
 
+def test_predictions_of_classes_are_no_formulas(tmp_path):
+    output, y = np.array([[0.25, 0.75], [1, 0]]), np.array([0, 1])
+    parts = [HeldOut(42, 0, np.array([0, 1]), output, y)]
+    path = tmp_path / "said.csv"
+    write_held_out(path, parts, "classes", ["=1+1", "-1"], {"smiles": ["@x", "C"]})
+    lines = path.read_text().splitlines()
+    assert lines[1] == "42,1,0,'@x,'=1+1,-1,0.250000,0.750000"
+
+
 @pytest.fixture
 def browse(tmp_path):
     """Open a file in a real browser without network: its DOM, and the addresses it asked for."""

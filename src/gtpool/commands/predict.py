@@ -1,5 +1,6 @@
 """`gtpool predict` and `gtpool evaluate`: a saved model on other graphs."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -13,29 +14,43 @@ Model = Annotated[
 ]
 Data = Annotated[str, typer.Argument(help="A name, a CSV, a folder or a .jsonl file.")]
 SmilesColumn = Annotated[
-    str | None, typer.Option(help="Of a CSV. (the one that the model was trained on)")
+    str | None,
+    typer.Option(help="Of a CSV. (the one that the model was trained on, or smiles)"),
 ]
 
 
 def predict(
     model: Model,
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV file to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The CSV or TSV file to write; - is stdout.")
+    ],
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Predict every row: class or value, probabilities, or the reason why there is none."""
-    from gtpool.model.bundle import load_bundle
-    from gtpool.predict import predict_source, write_predictions
+    """Predict every row: class or value, probabilities, or the reason why there is none.
 
-    check_output(output, data)
+    Of a table, all columns are kept and these are added.
+    """
+    from gtpool.model.bundle import load_bundle
+    from gtpool.predict import predict_source, predictions_text, write_predictions
+
+    to_stdout = str(output) in {"-", "/dev/stdout"}
+    if not to_stdout:
+        check_output(output, data)
     found = predict_source(
         load_bundle(model), data, data_dir=data_dir, smiles_column=smiles_column, device=device
     )
-    write_predictions(output, found)
+    if to_stdout:
+        sys.stdout.buffer.write(predictions_text(found).encode())
+        sys.stdout.flush()
+    else:
+        write_predictions(output, found)
     reasons = Counter(row.reason for row in found.rows if row.reason is not None)
-    typer.echo(f"{len(found.rows) - reasons.total()} of {len(found.rows)} predicted: {output}")
+    where = "" if to_stdout else f": {output}"
+    done = len(found.rows) - reasons.total()
+    typer.echo(f"{done} of {len(found.rows)} predicted{where}", err=to_stdout)
     for reason, count in reasons.most_common(5):
         typer.secho(f"gtpool: {count} not predicted: {reason}", err=True, fg="yellow")
 

@@ -1,8 +1,6 @@
 """What the runs said of graphs that they had not seen: read, written as CSV, counted."""
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from io import StringIO
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from gtpool.data.delimited import safe_cell, write_records
 from gtpool.study.store import write_whole
 
 Array = NDArray[Any]
@@ -59,7 +58,7 @@ def write_held_out(
     targets: Sequence[str],
     names: Mapping[str, Sequence[object]],
 ) -> None:
-    """Write one line a tested graph, whole or not at all.
+    """Write one line a tested graph, whole or not at all; text is made safe for spreadsheets.
 
     Args:
         path: The CSV file.
@@ -73,14 +72,13 @@ def write_held_out(
     else:
         said = "p" if task == "binary" else "prediction"
         heads = [f"{what}_{name}" for name in targets for what in ("true", said)]
-    file = StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["seed", "fold", "graph", *names, *heads])
+    records: list[list[object]] = [["seed", "fold", "graph", *names, *heads]]
     for part in parts:
         for graph, cells in zip(part.graph.tolist(), _cells(part, task, targets), strict=True):
-            known = [column[graph] for column in names.values()]
-            writer.writerow([part.seed, part.fold + 1, graph, *known, *cells])
-    write_whole(path, file.getvalue().encode())
+            known = [str(column[graph]) for column in names.values()]
+            safe = map(safe_cell, [*known, *cells])
+            records.append([part.seed, part.fold + 1, graph, *safe])
+    write_whole(path, write_records(records).encode())
 
 
 def confusion(parts: Iterable[HeldOut], classes: int) -> Array:
