@@ -309,6 +309,12 @@ def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
     said = table(tmp_path / "out/predictions.csv")
     assert Counter(line["seed"] for line in said) == {"42": 6, "43": 6}
     assert {line["true_b"] for line in said} <= {"", "0", "1"}
+    known = sum(line["true_b"] != "" for line in said if line["seed"] == "42")
+    page = (tmp_path / "out/report.html").read_text()
+    assert re.search(rf"<td>b</td><td>[^<]+</td><td>{known}</td>", page)
+    code, out, _ = gtpool("evaluate", tmp_path / "out/model", path)
+    labels = sum(row[2] != "" for row in rows)
+    assert re.search(rf"^b +[0-9.]+ +{labels}$", out, re.MULTILINE)
     code, _, err = gtpool("train", path, *words, "--folds", "3", "--output-dir", tmp_path / "out")
     assert (code, "say --split-type folds" in err) == (2, True)
 

@@ -231,10 +231,13 @@ def test_several_tasks(tmp_path, task):
     scored = evaluate_source(bundle, train)
     assert scored["metric"] == {"binary": "roc_auc", "regression": "rmse"}[task]
     assert scored["graphs"] == 3
+    assert [(each["task"], each["labels"]) for each in scored["tasks"]] == [("a", 3), ("b", 2)]
     if task == "regression":
         known = ~data.y.isnan()
         rmse = (outputs - data.y)[known].square().mean().sqrt().item()
         assert scored["value"] == pytest.approx(rmse, abs=1e-5)
+        alone = (outputs - data.y)[:, 0].square().mean().sqrt().item()
+        assert scored["tasks"][0]["value"] == pytest.approx(alone, abs=1e-5)
 
 
 def test_saved_dataset_raw_scaled_or_by_other_statistics(tmp_path):

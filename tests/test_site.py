@@ -18,6 +18,7 @@ from gtpool.report.plot import (
     standalone,
 )
 from gtpool.report.site import Section, write_report
+from gtpool.report.table import Table
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec
 from gtpool.train.metric import roc_auc
 
@@ -139,6 +140,13 @@ def test_page_says_the_numbers_and_what_is_missing(page):
     for fact in ("stratified folds, seed 0, 3 folds", "abc0", "abc1", "gtpool 0.1.0", "not known"):
         assert fact in said
     assert "abc2" not in said  # of the run that failed
+
+
+def test_page_of_several_tasks_has_a_table_by_task(page):
+    tasks = Table(("task", "ROC-AUC, %", "labels"), (("NR-AR", "71.00", "12"),))
+    said = Page(page(section()._replace(tasks=tasks)).read_text()).text
+    place = said.index("NR-AR")
+    assert said[place : place + 3] == ["NR-AR", "71.00", "12"]
 
 
 def test_methods_are_set_side_by_side_if_there_are_several(page):

@@ -112,7 +112,8 @@ def evaluate_source(
     Returns:
         ``metric``, its ``value``, ``higher_is_better``, the number of ``graphs`` that were
         compared, and what was ``left_out`` with a reason each; of classes also ``targets`` and the
-        ``confusion`` matrix, a row for each true class.
+        ``confusion`` matrix, a row for each true class; of several tasks also ``tasks``, each with
+        its ``task``, its ``value`` (None where no figure can be computed) and number of ``labels``.
     """
     schema = schema_of(bundle)
     trained = bundle.part("run", "data")
@@ -148,6 +149,11 @@ def evaluate_source(
         counts = cells.bincount(minlength=schema.num_outputs**2)
         found["targets"] = list(schema.targets)
         found["confusion"] = counts.view(schema.num_outputs, -1).tolist()
+    elif schema.num_outputs > 1:
+        each = zip(schema.targets, metric.by_task(logits, y), (~y.isnan()).sum(0), strict=True)
+        found["tasks"] = [
+            {"task": name, "value": value, "labels": int(labels)} for name, value, labels in each
+        ]
     return found
 
 

@@ -70,7 +70,7 @@ def evaluate(
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import evaluate_source
     from gtpool.report.cells import shown, titled
-    from gtpool.report.table import Table
+    from gtpool.report.table import Table, tasks_table
 
     bundle = load_bundle(model)
     found = evaluate_source(
@@ -87,6 +87,10 @@ def evaluate(
         lines = zip(found["targets"], found["confusion"], strict=True)
         cells = tuple((name, *map(str, counts)) for name, counts in lines)
         typer.echo(Table(("true \\ predicted", *found["targets"]), cells).terminal())
+    if tasks := found.get("tasks"):
+        columns = ([task[what] for task in tasks] for what in ("task", "labels", "value"))
+        targets, labels, values = columns
+        typer.echo(tasks_table(targets, labels, found["metric"], {(0, 0): values}).terminal())
     if bundle.about.get("run", {}).get("data", {}).get("source") == data:
         typer.secho(
             "gtpool: the model was trained on a part of these graphs", err=True, fg="yellow"

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gtpool.report.cells import RULES, Row, grid, shown, summary, titled
+from gtpool.report.cells import RULES, Grid, Row, grid, shown, sum_up, summary, titled
 
 
 class Table(NamedTuple):
@@ -67,6 +67,32 @@ def rules_table(rows: Sequence[Row]) -> Table:
         cell = summary([{**row, "test": row["other_rules"][rule]} for row in done])
         lines.append((words, cell.text))
     return Table(("epoch chosen", titled(done[0]["metric"])), tuple(lines))
+
+
+def tasks_table(
+    targets: Sequence[str],
+    labels: Sequence[int],
+    metric: str,
+    runs: Mapping[tuple[int, int], Sequence[float | None]],
+) -> Table:
+    """Return one line a task: its figure over all runs and the number of its labels.
+
+    Args:
+        targets: Names of the tasks.
+        labels: How many graphs have a label, a task.
+        metric: What was measured.
+        runs: The figure of each task by seed and fold of the run; None where there is none.
+    """
+    seeds, folds = (tuple(sorted(set(part))) for part in zip(*runs, strict=True))
+    lines: list[tuple[str, ...]] = []
+    for task, (name, count) in enumerate(zip(targets, labels, strict=True)):
+        by_run = {place: values[task] for place, values in runs.items()}
+        values = tuple(tuple(by_run.get((seed, fold)) for fold in folds) for seed in seeds)
+        cell = sum_up(Grid(metric, seeds, folds, values))
+        figure = cell.text if cell.n else shown(None, metric)
+        lines.append((name, figure, str(count), *([str(cell.n)] if len(runs) > 1 else [])))
+    heads = ("task", titled(metric), "labels", *(["runs"] if len(runs) > 1 else []))
+    return Table(heads, tuple(lines))
 
 
 def _escape(cell: str) -> str:
