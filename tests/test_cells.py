@@ -149,3 +149,14 @@ def test_a_table_by_task_sums_up_the_runs_of_each():
     assert found.lines == (("a", "75.00 ± 14.14", "20", "4"), ("b", "50.00", "7", "1"))
     one = tasks_table(["a", "b"], [20, 7], "rmse", {(0, 0): [1.5, None]})
     assert one == Table(("task", "RMSE", "labels"), (("a", "1.500", "20"), ("b", "–", "7")))
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    table = Table(("class\x9b", "n"), (("a\x1b[2J\n\tb", "1"), ("é →", "2")))
+    lines = table.terminal().splitlines()
+    assert [line.split() for line in lines] == [
+        ["class\\x9b", "n"],
+        ["a\\x1b[2J\\n\\tb", "1"],
+        ["é", "→", "2"],
+    ]
+    assert len({len(line) for line in lines}) == 1

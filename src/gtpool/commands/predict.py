@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gtpool.commands.options import DataDir, Device, check_output, names
+from gtpool.report.table import printable
 
 Model = Annotated[
     Path, typer.Argument(help="A folder that `gtpool train` wrote, such as DIR/model.")
@@ -48,11 +49,12 @@ def predict(
     else:
         write_predictions(output, found)
     reasons = Counter(row.reason for row in found.rows if row.reason is not None)
-    where = "" if to_stdout else f": {output}"
+    where = "" if to_stdout else printable(f": {output}")
     done = len(found.rows) - reasons.total()
     typer.echo(f"{done} of {len(found.rows)} predicted{where}", err=to_stdout)
     for reason, count in reasons.most_common(5):
-        typer.secho(f"gtpool: {count} not predicted: {reason}", err=True, fg="yellow")
+        note = printable(f"gtpool: {count} not predicted: {reason}")
+        typer.secho(note, err=True, fg="yellow")
 
 
 def evaluate(
@@ -99,4 +101,5 @@ def evaluate(
         (first, *_) = found["left_out"]
         more = f"{len(found['left_out'])} left out; "
         at = ", ".join(f"{what} {value}" for what, value in first.items() if what != "reason")
-        typer.secho(f"gtpool: {more}{at}: {first['reason']}", err=True, fg="yellow")
+        note = printable(f"gtpool: {more}{at}: {first['reason']}")
+        typer.secho(note, err=True, fg="yellow")

@@ -1,6 +1,7 @@
 """What the runs said of graphs that they had not seen: read, written as CSV, counted."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,7 +59,7 @@ def write_held_out(
     targets: Sequence[str],
     names: Mapping[str, Sequence[object]],
 ) -> None:
-    """Write one line a tested graph, whole or not at all; text is made safe for spreadsheets.
+    """Write one line a tested graph, whole or not at all.
 
     Args:
         path: The CSV file.
@@ -72,13 +73,18 @@ def write_held_out(
     else:
         said = "p" if task == "binary" else "prediction"
         heads = [f"{what}_{name}" for name in targets for what in ("true", said)]
-    records: list[list[object]] = [["seed", "fold", "graph", *names, *heads]]
-    for part in parts:
-        for graph, cells in zip(part.graph.tolist(), _cells(part, task, targets), strict=True):
-            known = [str(column[graph]) for column in names.values()]
-            safe = map(safe_cell, [*known, *cells])
-            records.append([part.seed, part.fold + 1, graph, *safe])
-    write_whole(path, write_records(records).encode())
+    rows = (
+        [part.seed, part.fold + 1, graph, *(column[graph] for column in names.values()), *cells]
+        for part in parts
+        for graph, cells in zip(part.graph.tolist(), _cells(part, task, targets), strict=True)
+    )
+    write_csv(path, ["seed", "fold", "graph", *names, *heads], rows)
+
+
+def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV, whole or not at all; text is made safe for spreadsheets."""
+    safe = ([safe_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    write_whole(path, write_records(chain([heads], safe)).encode())
 
 
 def confusion(parts: Iterable[HeldOut], classes: int) -> Array:

@@ -1,9 +1,13 @@
 """Tables as plain values, and how they are written for a terminal or in Markdown."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from gtpool.report.cells import RULES, Grid, Row, grid, shown, sum_up, summary, titled
+
+_LINE = re.compile(r"[\t\n]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Table(NamedTuple):
@@ -20,7 +24,10 @@ class Table(NamedTuple):
 
     def terminal(self, text: Collection[int] = (0,)) -> str:
         """Write columns of even width; those of ``text`` stand left, those of numbers right."""
-        lines = (self.heads, *self.lines)
+        lines = [
+            [_LINE.sub(_code, printable(cell)) for cell in line]
+            for line in (self.heads, *self.lines)
+        ]
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.heads))]
         return "\n".join(_aligned(line, widths, text) for line in lines)
 
@@ -93,6 +100,20 @@ def tasks_table(
         lines.append((name, figure, str(count), *([str(cell.n)] if len(runs) > 1 else [])))
     heads = ("task", titled(metric), "labels", *(["runs"] if len(runs) > 1 else []))
     return Table(heads, tuple(lines))
+
+
+def printable(text: str) -> str:
+    r"""Return text for a terminal: control characters, which could steer it, become their codes.
+
+    Example:
+        >>> printable("a\x1b[31mb")
+        'a\\x1b[31mb'
+    """
+    return _CONTROL.sub(_code, text)
+
+
+def _code(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _escape(cell: str) -> str:
