@@ -141,6 +141,15 @@ def test_saving_again_replaces_and_leaves_nothing_else(model, folder):
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+def test_saving_to_a_symlink_keeps_the_link(model, tmp_path):
+    link, target = tmp_path / "link", tmp_path / "target"
+    target.mkdir()
+    link.symlink_to(target)
+    save_bundle(link, model, {})
+    assert link.is_symlink()
+    assert (target / "model.safetensors").exists()
+
+
 def test_a_folder_of_the_users_is_not_deleted(model, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(FileExistsError, match=r"thesis.txt, which is no part of a model"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gtpool.report.cells import best, grid, shown, summary
-from gtpool.report.table import Table, methods_table, rules_table, runs_table
+from gtpool.report.table import Table, methods_table, rules_table, runs_table, tasks_table
 
 
 def row(test, *, seed=42, fold=0, status="done", rule="stratified", folds=3, **more):
@@ -140,3 +140,23 @@ def test_numbers_tables_pictures_and_page_need_no_torch():
         "gtpool.report.heldout, gtpool.report.plot, gtpool.report.site, gtpool.commands.plan"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_table_by_task_sums_up_the_runs_of_each():
+    runs = {(42, 0): [0.8, None], (42, 1): [0.9, None], (43, 0): [0.7, 0.5], (43, 1): [0.6, None]}
+    found = tasks_table(["a", "b"], [20, 7], "roc_auc", runs)
+    assert found.heads == ("task", "ROC-AUC, %", "labels", "runs")
+    assert found.lines == (("a", "75.00 ± 14.14", "20", "4"), ("b", "50.00", "7", "1"))
+    one = tasks_table(["a", "b"], [20, 7], "rmse", {(0, 0): [1.5, None]})
+    assert one == Table(("task", "RMSE", "labels"), (("a", "1.500", "20"), ("b", "–", "7")))
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    table = Table(("class\x9b", "n"), (("a\x1b[2J\n\tb", "1"), ("é →", "2")))
+    lines = table.terminal().splitlines()
+    assert [line.split() for line in lines] == [
+        ["class\\x9b", "n"],
+        ["a\\x1b[2J\\n\\tb", "1"],
+        ["é", "→", "2"],
+    ]
+    assert len({len(line) for line in lines}) == 1

@@ -95,6 +95,15 @@ def test_bad_ratio_is_one_line_and_exit_code_2(gtpool, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_control_characters_of_a_file_do_not_reach_the_terminal(gtpool, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("smiles,Smiles\x1b]0;x\x07,SMILES\nC,C,C\n")
+    path = path.rename(tmp_path / "mine\x1b[2J.csv")
+    code, _, err = gtpool("train", str(path), "--epochs", "1")
+    assert (code, "mine\\x1b[2J.csv" in err) == (2, True)
+    assert "\x1b" not in err
+
+
 def test_output_that_cannot_be_written_is_one_line(gtpool, tmp_path):
     (tmp_path / "file").touch()
     code, _, err = gtpool("compare", "--output-dir", str(tmp_path / "file/folder"))

@@ -131,6 +131,27 @@ def test_the_model_is_that_of_the_lowest_validation_loss(trained, gtpool, tmp_pa
             assert float(again["p_1"]) == pytest.approx(float(line["p_1"]), abs=1e-4)
 
 
+@pytest.mark.parametrize("output", ["-", "/dev/stdout"])
+def test_predictions_on_standard_output_are_all_that_is_there(trained, gtpool, output):
+    code, out, err = gtpool("predict", trained[0] / "model", "MUTAG", "-o", output)
+    assert (code, "188 of 188 predicted" in err) == (0, True)
+    lines = list(csv.DictReader(out.splitlines()))
+    assert [line["graph"] for line in lines] == [str(graph) for graph in range(188)]
+
+
+def test_predict_writes_into_a_fifo_and_refuses_a_directory(trained, gtpool, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    code, _, err = gtpool("predict", trained[0] / "model", "MUTAG", "-o", fifo)
+    assert code == 0, err
+    assert os.read(reader, 100).startswith(b"graph,id,prediction")
+    os.close(reader)
+    assert fifo.is_fifo()
+    code, _, err = gtpool("predict", trained[0] / "model", "MUTAG", "-o", tmp_path)
+    assert (code, "directory" in err) == (2, True)
+
+
 def test_evaluate_counts_right_and_wrong(trained, gtpool):
     folder, _ = trained
     code, out, err = gtpool("evaluate", folder / "model", "MUTAG")
@@ -288,6 +309,12 @@ def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
     said = table(tmp_path / "out/predictions.csv")
     assert Counter(line["seed"] for line in said) == {"42": 6, "43": 6}
     assert {line["true_b"] for line in said} <= {"", "0", "1"}
+    known = sum(line["true_b"] != "" for line in said if line["seed"] == "42")
+    page = (tmp_path / "out/report.html").read_text()
+    assert re.search(rf"<td>b</td><td>[^<]+</td><td>{known}</td>", page)
+    code, out, _ = gtpool("evaluate", tmp_path / "out/model", path)
+    labels = sum(row[2] != "" for row in rows)
+    assert re.search(rf"^b +[0-9.]+ +{labels}$", out, re.MULTILINE)
     code, _, err = gtpool("train", path, *words, "--folds", "3", "--output-dir", tmp_path / "out")
     assert (code, "say --split-type folds" in err) == (2, True)
 

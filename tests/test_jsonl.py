@@ -320,6 +320,14 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_writing_to_a_symlink_keeps_the_link(tmp_path):
+    link, target = tmp_path / "link.jsonl", tmp_path / "target.jsonl"
+    link.symlink_to(target)
+    write_jsonl(low_scores_matter(4), link)
+    assert link.is_symlink()
+    assert len(read_jsonl(target)) == 4
+
+
 def test_the_example_of_the_docs_is_read(tmp_path):
     page = (Path(__file__).parent.parent / "docs" / "data-format.md").read_text(encoding="utf-8")
     example = page.split("```jsonl\n")[1].split("```")[0]

@@ -125,3 +125,18 @@ def test_several_sets_are_measured_each_by_itself(task):
 def test_a_graph_without_a_class_might_as_well_not_be_there():
     logits, y = torch.tensor([[1.0, 0.0]] * 4), torch.tensor([0, 1, -1, 0])
     assert accuracy(logits, y) == accuracy(logits[y >= 0], y[y >= 0])
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_each_task_has_the_figure_that_it_has_alone(task):
+    random = np.random.default_rng(0)
+    logits = torch.tensor(random.normal(size=(40, 4)))
+    y = torch.tensor(random.integers(0, 2, (40, 4)).astype(float))
+    y[torch.tensor(random.random(y.shape) < 0.3)] = math.nan
+    y[:, 2] = math.nan
+    metric = METRICS[task]
+    found = metric.by_task(logits, y)
+    assert found[2] is None
+    for at in (0, 1, 3):
+        alone = metric.measure(logits[:, at : at + 1], y[:, at : at + 1])
+        assert found[at] == pytest.approx(alone)

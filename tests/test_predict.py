@@ -16,6 +16,7 @@ from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.sources import load
 from gtpool.data.table import read_table
+from gtpool.explain import explain_source
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.predict import evaluate_source, predict_source, write_predictions
@@ -160,7 +161,7 @@ def test_table_every_row_once_in_order_and_reasons(molecules, tmp_path):
     out = tmp_path / "deep" / "predictions.csv"
     write_predictions(out, found)
     rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert list(rows[0]) == ["line", "id", "prediction", "p_no", "p_yes", "reason"]
+    assert list(rows[0]) == ["smiles", "name", "line", "prediction", "p_no", "p_yes", "reason"]
     assert [row["line"] for row in rows] == ["2", "3", "5", "6"]
     assert rows[0]["prediction"] in {"no", "yes"}
     assert float(rows[0]["p_no"]) + float(rows[0]["p_yes"]) == pytest.approx(1, abs=2e-6)
@@ -230,10 +231,13 @@ def test_several_tasks(tmp_path, task):
     scored = evaluate_source(bundle, train)
     assert scored["metric"] == {"binary": "roc_auc", "regression": "rmse"}[task]
     assert scored["graphs"] == 3
+    assert [(each["task"], each["labels"]) for each in scored["tasks"]] == [("a", 3), ("b", 2)]
     if task == "regression":
         known = ~data.y.isnan()
         rmse = (outputs - data.y)[known].square().mean().sqrt().item()
         assert scored["value"] == pytest.approx(rmse, abs=1e-5)
+        alone = (outputs - data.y)[:, 0].square().mean().sqrt().item()
+        assert scored["tasks"][0]["value"] == pytest.approx(alone, abs=1e-5)
 
 
 def test_saved_dataset_raw_scaled_or_by_other_statistics(tmp_path):
@@ -330,7 +334,7 @@ def test_writing_is_whole_or_not_at_all(molecules, tmp_path):
     table.write_text("smiles\nCCO\n")
     found = predict_source(molecules, table)
     write_predictions(path, found)
-    assert path.read_text().startswith("line,id,prediction")
+    assert path.read_text().startswith("smiles,line,prediction")
     with pytest.raises(OSError, match="cannot be written"):
         write_predictions(table / "below a file.csv", found)
 
@@ -363,3 +367,82 @@ def test_a_bundle_of_before_reads_atoms_as_given(tmp_path):
     expected = _logits(bundle, data).softmax(1)
     found = [row.probabilities for row in predict_source(bundle, path).rows]
     torch.testing.assert_close(torch.tensor(found), expected)
+
+
+def _written(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+def test_a_table_keeps_its_columns_and_cells_as_they_are(molecules, tmp_path):
+    header = [" name", "smiles", "note"]
+    cells = [
+        [" a, b ", "CCO", '=1+1 "x"'],
+        ["-", "C1CC", "two\nlines"],
+        ["", " C#N ", "a\rb\x1b"],
+        ["'x", "", "\ttab"],
+    ]
+    path, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([header, *cells])
+    found = predict_source(molecules, path)
+    write_predictions(out, found)
+    heads, *rows = _written(out)
+    assert heads == [*header, "line", "prediction", "p_no", "p_yes", "reason"]
+    assert [row[:3] for row in rows] == cells
+    assert [row[3] for row in rows] == ["2", "3", "5", "6"]
+    assert [bool(row[4]) for row in rows] == [True, False, True, False]
+    assert [bool(row[7]) for row in rows] == [False, True, False, True]
+    again = predict_source(molecules, out)  # what was written is a table that can be read
+    assert [row.probabilities for row in again.rows] == [row.probabilities for row in found.rows]
+
+
+def test_names_that_the_table_has_already_get_a_prefix(molecules, tmp_path):
+    path, out = tmp_path / "new.tsv", tmp_path / "out.tsv"
+    path.write_text("smiles\treason \tline\tgtpool_line\nCCO\tasked\t7\t8\n")
+    write_predictions(out, predict_source(molecules, path))
+    heads, row = _written(out)
+    assert heads[:4] == ["smiles", "reason ", "line", "gtpool_line"]
+    assert heads[4:] == ["gtpool_gtpool_line", "prediction", "p_no", "p_yes", "gtpool_reason"]
+    assert row[:5] == ["CCO", "asked", "7", "8", "2"]
+
+
+@pytest.mark.parametrize("source", ["table", "jsonl"])
+def test_our_own_text_is_no_formula(tmp_path, source):
+    names = ("=cmd|' /C calc'!A0", "+x")
+    graph = {"edges": [[0, 1]], "node_labels": [0, 1], "undirected": True}
+    lines = [{**graph, "id": "@id", "label": name} for name in names]
+    path = tmp_path / "new.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if source == "table":
+        path = tmp_path / "new.csv"
+        path.write_text(f"smiles,y\nCCO,{names[0]}\nC,{names[1]}\n")
+    data = read_table(path).dataset if source == "table" else read_jsonl(path)
+    bundle = _bundle(data, tmp_path / "model")
+    found = predict_source(bundle, path)
+    rows = [row._replace(value=name) for row, name in zip(found.rows, names, strict=True)]
+    write_predictions(tmp_path / "out.csv", found._replace(rows=tuple(rows)))
+    first, second = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    assert (first["prediction"], second["prediction"]) == (f"'{names[0]}", "'+x")
+    if source == "table":
+        assert first["y"] == names[0]  # the user's own
+    else:
+        assert first["id"] == "'@id"
+
+
+def test_a_model_trained_on_another_column_also_takes_smiles(tmp_path):
+    train = tmp_path / "train.csv"
+    train.write_text("mol,y\nCCO,0\nCCC,1\nC,1\n")
+    run = {"smiles_column": "mol", "target_columns": ["y"]}
+    bundle = _bundle(read_table(train, smiles_column="mol").dataset, tmp_path / "model", run)
+    new = tmp_path / "new.csv"
+    new.write_text("Smiles,y\nCCO,0\nCCC,1\n")
+    assert [row.id for row in predict_source(bundle, new).rows] == ["CCO", "CCC"]
+    assert evaluate_source(bundle, new)["graphs"] == 2
+    assert len(explain_source(bundle, new, graph=2, epochs=1).graphs) == 1
+    new.write_text("smiles,mol,y\nC,CCO,0\n")  # the trained name goes first
+    assert [row.id for row in predict_source(bundle, new).rows] == ["CCO"]
+    new.write_text("molecule,y\nC,0\n")
+    for use in (predict_source, evaluate_source, explain_source):
+        with pytest.raises(ValueError, match="its columns are 'molecule', 'y'"):
+            use(bundle, new)

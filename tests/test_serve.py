@@ -67,7 +67,7 @@ def told_by_predict(model, source, tmp_path):
     """What `gtpool predict` writes of the same graphs."""
     write_predictions(tmp_path / "said.csv", predict_source(load_bundle(model), source))
     with (tmp_path / "said.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+        return [{"id": line.get("smiles"), **line} for line in csv.DictReader(file)]
 
 
 def check_same(answer, line, targets):

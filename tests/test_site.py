@@ -18,6 +18,7 @@ from gtpool.report.plot import (
     standalone,
 )
 from gtpool.report.site import Section, write_report
+from gtpool.report.table import Table
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec
 from gtpool.train.metric import roc_auc
 
@@ -141,6 +142,13 @@ def test_page_says_the_numbers_and_what_is_missing(page):
     assert "abc2" not in said  # of the run that failed
 
 
+def test_page_of_several_tasks_has_a_table_by_task(page):
+    tasks = Table(("task", "ROC-AUC, %", "labels"), (("NR-AR", "71.00", "12"),))
+    said = Page(page(section()._replace(tasks=tasks)).read_text()).text
+    place = said.index("NR-AR")
+    assert said[place : place + 3] == ["NR-AR", "71.00", "12"]
+
+
 def test_methods_are_set_side_by_side_if_there_are_several(page):
     one = Page(page(section()).read_text())
     two = Page(page(section(), section("other", pool="gtpool-v")).read_text())
@@ -224,6 +232,15 @@ def test_predictions_of_tasks_leave_missing_labels_blank(tmp_path):
     )  # fmt: skip
     write_held_out(path, parts, "regression", ["a", "b"], {})
     assert path.read_text().startswith("seed,fold,graph,true_a,prediction_a,true_b,")
+
+
+def test_predictions_of_classes_are_no_formulas(tmp_path):
+    output, y = np.array([[0.25, 0.75], [1, 0]]), np.array([0, 1])
+    parts = [HeldOut(42, 0, np.array([0, 1]), output, y)]
+    path = tmp_path / "said.csv"
+    write_held_out(path, parts, "classes", ["=1+1", "-1"], {"smiles": ["@x", "C"]})
+    lines = path.read_text().splitlines()
+    assert lines[1] == "42,1,0,'@x,'=1+1,-1,0.250000,0.750000"
 
 
 @pytest.fixture

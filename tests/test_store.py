@@ -2,6 +2,7 @@ import ctypes
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from multiprocessing import get_context
@@ -169,6 +170,50 @@ def test_ctrl_c_in_the_middle_of_a_write_leaves_what_was_there(tmp_path, monkeyp
         write_whole(path, b"two")
     assert path.read_bytes() == b"one"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_write_whole_follows_a_symlink_and_keeps_it(tmp_path):
+    target, link = tmp_path / "far" / "target.csv", tmp_path / "link.csv"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for content in (b"new", b"newer"):  # the link dangles at first
+        write_whole(link, content)
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_write_whole_writes_into_a_fifo(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(fifo, b"content")
+        assert os.read(reader, 100) == b"content"
+    finally:
+        os.close(reader)
+    assert fifo.is_fifo()
+    assert list(tmp_path.iterdir()) == [fifo]
+
+
+def test_write_whole_writes_into_a_device(tmp_path):
+    null = tmp_path / "null"
+    try:
+        os.mknod(null, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        null.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("needs root to make a device node")
+    link = tmp_path / "link"
+    link.symlink_to(null)
+    write_whole(null, b"content")
+    write_whole(link, b"content")
+    assert null.is_char_device()
+    assert link.is_symlink()
+
+
+def test_write_whole_refuses_a_directory(tmp_path):
+    with pytest.raises(IsADirectoryError, match="directory"):
+        write_whole(tmp_path, b"content")
 
 
 # collect

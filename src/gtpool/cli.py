@@ -17,6 +17,7 @@ from gtpool.commands.search import search
 from gtpool.commands.serve import serve
 from gtpool.commands.show import compare, list_names
 from gtpool.commands.train import train
+from gtpool.report.table import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (train, search, predict, evaluate, explain, serve, demo, compare, bench, report):
@@ -32,7 +33,7 @@ def main() -> None:
     said: set[str] = set()  # Python forgets what it has said where a library changes its filters
 
     def one_line(message: Warning | str, *_: object, **__: object) -> str:
-        line = f"gtpool: {message}\n"
+        line = f"gtpool: {printable(str(message))}\n"
         new = line not in said
         said.add(line)
         return line if new else ""
@@ -41,7 +42,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError) as error:
-        typer.secho(f"gtpool: {error}", err=True, fg="red")
+        typer.secho(f"gtpool: {printable(str(error))}", err=True, fg="red")
         raise SystemExit(2) from None
     except SystemExit as end:
         if end.code == 130:  # Ctrl-C

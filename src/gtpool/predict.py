@@ -1,7 +1,5 @@
 """A saved model and graphs of anyone's in, one answer a graph out."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.apply import check_fit, read_schema
+from gtpool.data.delimited import safe_cell, write_records
 from gtpool.data.schema import Schema, Task
 from gtpool.data.unseen import Unit, Unseen, read_unseen, truth
 from gtpool.model.bundle import Bundle
@@ -32,6 +31,8 @@ class Prediction(NamedTuple):
     """Of each class, or that each task is 1; none for regression."""
     reason: str | None = None
     """Why there is no answer, where there is none."""
+    record: tuple[str, ...] = ()
+    """All cells of the row of a table, as written."""
 
 
 class Predictions(NamedTuple):
@@ -43,6 +44,8 @@ class Predictions(NamedTuple):
     targets: tuple[str, ...]
     """Names of the classes or tasks."""
     rows: tuple[Prediction, ...]
+    columns: tuple[str, ...] = ()
+    """Names of all columns of a table, as written; empty for other sources."""
 
 
 def predict_source(
@@ -63,20 +66,26 @@ def predict_source(
         source: A name of ``DATASETS``, or a path: a table of SMILES, JSON lines, a folder in TU or
             OGB format, or a saved dataset. It needs no labels, and labels are not looked at.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes the one that the model was trained on.
+        smiles_column: Of a table; None takes the one that the model was trained on if it is there,
+            else the one called "smiles".
         device: "auto", "cpu" or "cuda".
     """
     schema = schema_of(bundle)
-    column = smiles_column or bundle.part("run", "data").get("smiles_column")
-    read = read_unseen(source, schema, data_dir=data_dir, smiles_column=column)
+    read = read_unseen(
+        source,
+        schema,
+        data_dir=data_dir,
+        smiles_column=smiles_column,
+        trained_column=bundle.part("run", "data").get("smiles_column"),
+    )
     told = answers(schema, _logits(bundle, read, device))
     rows = tuple(
-        Prediction(row.number, row.id, *next(told))
+        Prediction(row.number, row.id, *next(told), record=row.record)
         if row.reason is None
-        else Prediction(row.number, row.id, None, (), row.reason)
+        else Prediction(row.number, row.id, None, (), row.reason, row.record)
         for row in read.rows
     )
-    return Predictions(read.unit, schema.task, schema.targets, rows)
+    return Predictions(read.unit, schema.task, schema.targets, rows, read.columns)
 
 
 def evaluate_source(
@@ -94,7 +103,8 @@ def evaluate_source(
         bundle: What ``load_bundle`` gave.
         source: As for ``predict_source``, with labels.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes the one that the model was trained on.
+        smiles_column: Of a table; None takes the one that the model was trained on if it is there,
+            else the one called "smiles".
         target_columns: Of a table; by default those named at the training, or else
             the only other column.
         device: "auto", "cpu" or "cuda".
@@ -102,7 +112,8 @@ def evaluate_source(
     Returns:
         ``metric``, its ``value``, ``higher_is_better``, the number of ``graphs`` that were
         compared, and what was ``left_out`` with a reason each; of classes also ``targets`` and the
-        ``confusion`` matrix, a row for each true class.
+        ``confusion`` matrix, a row for each true class; of several tasks also ``tasks``, each with
+        its ``task``, its ``value`` (None where no figure can be computed) and number of ``labels``.
     """
     schema = schema_of(bundle)
     trained = bundle.part("run", "data")
@@ -113,7 +124,8 @@ def evaluate_source(
         source,
         schema,
         data_dir=data_dir,
-        smiles_column=smiles_column or trained.get("smiles_column"),
+        smiles_column=smiles_column,
+        trained_column=trained.get("smiles_column"),
         target_columns=columns,
     )
     told = [row for row in read.rows if row.reason is None]
@@ -137,28 +149,54 @@ def evaluate_source(
         counts = cells.bincount(minlength=schema.num_outputs**2)
         found["targets"] = list(schema.targets)
         found["confusion"] = counts.view(schema.num_outputs, -1).tolist()
+    elif schema.num_outputs > 1:
+        each = zip(schema.targets, metric.by_task(logits, y), (~y.isnan()).sum(0), strict=True)
+        found["tasks"] = [
+            {"task": name, "value": value, "labels": int(labels)} for name, value, labels in each
+        ]
     return found
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
-    """Write one line a row of the input as CSV, whole or not at all.
+    """Write ``predictions_text`` to a file, whole or not at all; tabs for .tsv and .tab."""
+    delimiter = "\t" if path.suffix.lower() in {".tsv", ".tab"} else ","
+    write_whole(path, predictions_text(predictions, delimiter).encode())
 
-    The columns are the row's line or graph, its id, the prediction (one column a task, where there
-    are several), ``p_NAME`` for the probability of each class or task, and the reason.
+
+def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
+    """Return one line for each row of the input as CSV.
+
+    Of a table all columns come first, as written, and then ours; of other sources the graph or line
+    and its id. Ours are the line, the prediction (one column for each task, where there are
+    several), ``p_NAME`` for the probability of each class or task, and the reason. Where the table
+    has a column of that name, ours is called ``gtpool_NAME``. Text in our columns that a
+    spreadsheet could run as a formula has a single quote before it.
     """
-    targets = predictions.targets
+    targets, unit = predictions.targets, predictions.unit
     single = predictions.task == "classes" or len(targets) == 1
     answers = ["prediction"] if single else [f"prediction_{name}" for name in targets]
     shares = [] if predictions.task == "regression" else [f"p_{name}" for name in targets]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([predictions.unit, "id", *answers, *shares, "reason"])
+    given = predictions.columns
+    ours = [unit, *([] if given else ["id"]), *answers, *shares, "reason"]
+    records: list[list[object]] = [[*given, *_free_names(ours, given)]]
     for row in predictions.rows:
-        value = (row.value,) if isinstance(row.value, str) else row.value
+        value = (safe_cell(row.value),) if isinstance(row.value, str) else row.value
         told = value or [""] * len(answers)
         chances = [f"{share:.6f}" for share in row.probabilities] or [""] * len(shares)
-        writer.writerow([row.number, row.id, *told, *chances, row.reason or ""])
-    write_whole(path, text.getvalue().encode())
+        known = [row.number] if given else [row.number, safe_cell(row.id)]
+        records.append([*row.record, *known, *told, *chances, safe_cell(row.reason or "")])
+    return write_records(records, delimiter)
+
+
+def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Put ``gtpool_`` before the names that the user's columns have, until they differ."""
+    taken, free = {name.strip() for name in given}, list[str]()
+    for name in names:
+        while name in taken:
+            name = f"gtpool_{name}"  # noqa: PLW2901
+        taken.add(name)
+        free.append(name)
+    return free
 
 
 def schema_of(bundle: Bundle) -> Schema:

@@ -33,6 +33,7 @@ def describe_dataset(name: str, data_dir: DataDir = None) -> None:
     from gtpool.data.registry import look_up
     from gtpool.data.sources import load
     from gtpool.data.summary import describe
+    from gtpool.report.table import printable
 
     source, origin = look_up(name), locate(name, data_dir).origin
     facts = describe(load(name, data_dir=data_dir), data_dir)
@@ -40,7 +41,7 @@ def describe_dataset(name: str, data_dir: DataDir = None) -> None:
     facts |= {"published at": source.url} if source.url else {}
     facts |= {"taken from": "nowhere: made on the spot" if origin == "made" else origin}
     for what, value in facts.items():
-        typer.echo(f"{what + ':':<15}{value}")
+        typer.echo(printable(f"{what + ':':<15}{value}"))
 
 
 @app.command("get")

@@ -7,6 +7,7 @@ import typer
 
 from gtpool.commands.options import DataDir, Device, check_output
 from gtpool.commands.predict import Data, Model, SmilesColumn
+from gtpool.report.table import printable
 
 
 def explain(
@@ -65,4 +66,4 @@ def explain(
     if found.diversity is not None:
         typer.echo(diversity_table(found.diversity).terminal())
         typer.echo("\n".join(judge_diversity(found.diversity)))
-    typer.echo(f"{len(found.graphs)} of {data} explained: {output}")
+    typer.echo(printable(f"{len(found.graphs)} of {data} explained: {output}"))

@@ -46,7 +46,10 @@ def names(text: str) -> list[str]:
 
 
 def check_output(output: Path, data: str) -> None:
-    """Refuse to write over the file that is read."""
+    """Refuse to write over the file that is read, or onto a directory."""
+    from gtpool.atomic import rename_target
+
+    rename_target(output)
     if output.exists() and Path(data).exists() and output.samefile(data):
         raise ValueError(f"--output {output} is the file to read; give another name")
 

@@ -1,5 +1,6 @@
 """`gtpool predict` and `gtpool evaluate`: a saved model on other graphs."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -7,37 +8,53 @@ from typing import Annotated
 import typer
 
 from gtpool.commands.options import DataDir, Device, check_output, names
+from gtpool.report.table import printable
 
 Model = Annotated[
     Path, typer.Argument(help="A folder that `gtpool train` wrote, such as DIR/model.")
 ]
 Data = Annotated[str, typer.Argument(help="A name, a CSV, a folder or a .jsonl file.")]
 SmilesColumn = Annotated[
-    str | None, typer.Option(help="Of a CSV. (the one that the model was trained on)")
+    str | None,
+    typer.Option(help="Of a CSV. (the one that the model was trained on, or smiles)"),
 ]
 
 
 def predict(
     model: Model,
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV file to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The CSV or TSV file to write; - is stdout.")
+    ],
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Predict every row: class or value, probabilities, or the reason why there is none."""
-    from gtpool.model.bundle import load_bundle
-    from gtpool.predict import predict_source, write_predictions
+    """Predict every row: class or value, probabilities, or the reason why there is none.
 
-    check_output(output, data)
+    Of a table, all columns are kept and these are added.
+    """
+    from gtpool.model.bundle import load_bundle
+    from gtpool.predict import predict_source, predictions_text, write_predictions
+
+    to_stdout = str(output) in {"-", "/dev/stdout"}
+    if not to_stdout:
+        check_output(output, data)
     found = predict_source(
         load_bundle(model), data, data_dir=data_dir, smiles_column=smiles_column, device=device
     )
-    write_predictions(output, found)
+    if to_stdout:
+        sys.stdout.buffer.write(predictions_text(found).encode())
+        sys.stdout.flush()
+    else:
+        write_predictions(output, found)
     reasons = Counter(row.reason for row in found.rows if row.reason is not None)
-    typer.echo(f"{len(found.rows) - reasons.total()} of {len(found.rows)} predicted: {output}")
+    where = "" if to_stdout else printable(f": {output}")
+    done = len(found.rows) - reasons.total()
+    typer.echo(f"{done} of {len(found.rows)} predicted{where}", err=to_stdout)
     for reason, count in reasons.most_common(5):
-        typer.secho(f"gtpool: {count} not predicted: {reason}", err=True, fg="yellow")
+        note = printable(f"gtpool: {count} not predicted: {reason}")
+        typer.secho(note, err=True, fg="yellow")
 
 
 def evaluate(
@@ -55,7 +72,7 @@ def evaluate(
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import evaluate_source
     from gtpool.report.cells import shown, titled
-    from gtpool.report.table import Table
+    from gtpool.report.table import Table, tasks_table
 
     bundle = load_bundle(model)
     found = evaluate_source(
@@ -72,6 +89,10 @@ def evaluate(
         lines = zip(found["targets"], found["confusion"], strict=True)
         cells = tuple((name, *map(str, counts)) for name, counts in lines)
         typer.echo(Table(("true \\ predicted", *found["targets"]), cells).terminal())
+    if tasks := found.get("tasks"):
+        columns = ([task[what] for task in tasks] for what in ("task", "labels", "value"))
+        targets, labels, values = columns
+        typer.echo(tasks_table(targets, labels, found["metric"], {(0, 0): values}).terminal())
     if bundle.about.get("run", {}).get("data", {}).get("source") == data:
         typer.secho(
             "gtpool: the model was trained on a part of these graphs", err=True, fg="yellow"
@@ -80,4 +101,5 @@ def evaluate(
         (first, *_) = found["left_out"]
         more = f"{len(found['left_out'])} left out; "
         at = ", ".join(f"{what} {value}" for what, value in first.items() if what != "reason")
-        typer.secho(f"gtpool: {more}{at}: {first['reason']}", err=True, fg="yellow")
+        note = printable(f"gtpool: {more}{at}: {first['reason']}")
+        typer.secho(note, err=True, fg="yellow")

@@ -35,6 +35,7 @@ def report(
     ] = None,
 ) -> None:
     """Set what was run beside the paper: tables, ranks, tests, curves, claims, what is missing."""
+    from gtpool.atomic import rename_target
     from gtpool.report import study_page, study_text
     from gtpool.report.study_content import make_report
     from gtpool.study.paper import find
@@ -62,7 +63,9 @@ def report(
         hint = rows_below(sources) or "; `gtpool study run` makes some"
         raise ValueError(f"there are no rows in {where}{hint}")
     for path in outputs:
-        check_writable(path.parent)
+        target = rename_target(path)
+        if target is not None:
+            check_writable(target.parent)
     made = make_report(known, studies, more=_timings(bench or _BENCH))
     for path in outputs:
         write_whole(path, writers[path.suffix](made).encode())

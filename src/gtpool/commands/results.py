@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file
+from torch import from_numpy
 
 from gtpool.commands.plan import Plan
 from gtpool.data.schema import Schema
@@ -17,9 +18,11 @@ from gtpool.report.cells import Row, best, rule_of, shown, titled
 from gtpool.report.heldout import HeldOut, confusion, read_held_out, roc_curves, write_held_out
 from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, standalone
 from gtpool.report.site import Section, write_report
+from gtpool.report.table import Table, tasks_table
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import Loaded, choose_split, load_data, shape_of
 from gtpool.study.store import Store, write_whole
+from gtpool.train.metric import METRICS
 
 
 def write_settings(folder: Path, plan: Plan) -> None:
@@ -86,7 +89,21 @@ def method_section(name: str, rows: Sequence[Row], store: Store, schema: Schema)
     """
     parts = read_held_out(rows, store.artifact, schema.task)
     pictures = _draw(rows, parts, schema) if parts else {}
-    return Section(name, rows, {_CAPTIONS[which]: svg for which, svg in pictures.items()})
+    captioned = {_CAPTIONS[which]: svg for which, svg in pictures.items()}
+    several = parts and schema.task != "classes" and schema.num_outputs > 1
+    return Section(name, rows, captioned, _by_task(parts, schema) if several else None)
+
+
+def _by_task(parts: Sequence[HeldOut], schema: Schema) -> Table:
+    """Return the table by task; a graph that several runs tested counts as one label."""
+    metric = METRICS[schema.task]
+    runs = {
+        (part.seed, part.fold): metric.by_task(from_numpy(part.output), from_numpy(part.y))
+        for part in parts
+    }
+    _, first = np.unique(np.concatenate([part.graph for part in parts]), return_index=True)
+    y = np.concatenate([part.y for part in parts])[first]
+    return tasks_table(schema.targets, (~np.isnan(y)).sum(0).tolist(), metric.name, runs)
 
 
 _CAPTIONS = {

@@ -19,6 +19,7 @@ from gtpool.commands.options import (
     names,
 )
 from gtpool.commands.plan import make_plan, read_settings
+from gtpool.report.table import printable
 from gtpool.spec import Conv, Readout, SplitRule
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _say_beside(done: "Finished") -> None:
     if len(splits) == 1:
         (split,) = splits.values()
         sizes = f"{split['train']} train, {split['valid']} validate, {split['test']} test"
-        typer.echo(f"{split['rule']}: {sizes}")
+        typer.echo(printable(f"{split['rule']}: {sizes}"))
 
 
 def _say_rows(done: "Finished") -> None:
@@ -180,13 +181,14 @@ def _say_rows(done: "Finished") -> None:
     if done.repeated:
         notes.append(f"rows that repeat a SMILES of the table: {done.repeated}; {_TWINS}")
     for note in notes:
-        typer.secho(f"gtpool: {note}", err=True, fg="yellow")
+        typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 
 def _say_failed(rows: list[dict[str, Any]]) -> None:
     failed = [row["error"] for row in rows if row["status"] == "failed"]
     if failed:
-        typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]}", err=True, fg="red")
+        note = printable(f"gtpool: {len(failed)} runs failed: {failed[0]}")
+        typer.secho(note, err=True, fg="red")
         raise typer.Exit(1)
 
 

@@ -1,23 +1,26 @@
-"""Rows of a CSV or TSV file, read line by line; errors say where a file is no table."""
+"""Rows of a CSV or TSV file, read line by line and written; errors say where a file is no table."""
 
 import csv
 import gzip
+import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from io import BufferedReader
+from collections.abc import Iterable, Iterator
+from io import BufferedReader, StringIO
 from itertools import chain
 from pathlib import Path
 
 MAX_LINE = 1_000_000
 """Longest line that is read, in bytes: what is longer is no table, and could fill the memory."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and then each row: the line where it begins and its cells.
 
-    Blank lines are no rows; spaces around a cell are taken off. A cell in quotes may hold line
-    breaks.
+    Blank lines are no rows. Cells are as written, with the spaces around them; a cell in quotes may
+    hold line breaks.
 
     Args:
         path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
@@ -33,7 +36,7 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     header = next(rows, None)
     if header is None:
         raise ValueError(f"{path} is empty; its first line should name the columns")
-    names = header[1]
+    names = [name.strip() for name in header[1]]
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise ValueError(
@@ -46,6 +49,37 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
                 f"{path}, line {line}: {len(cells)} cells, but the header has {len(names)} columns"
             )
         yield line, cells
+
+
+def write_records(records: Iterable[Iterable[object]], delimiter: str = ",") -> str:
+    """Return the text of a CSV file that ``read_records`` reads back, a line feed after each row.
+
+    Args:
+        records: The header and the rows. Pass cells of text that is not the user's own table
+            through ``safe_cell``.
+        delimiter: What stands between two cells.
+    """
+    text = StringIO()
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\r\n")  # so that \r is quoted
+    lines: list[str] = []
+    for cells in records:
+        writer.writerow(cells)
+        lines.append(text.getvalue().removesuffix("\r\n"))
+        text.seek(0)
+        text.truncate()
+    return "\n".join([*lines, ""])
+
+
+def safe_cell(cell: str) -> str:
+    """Return text that a spreadsheet does not run as a formula: OWASP's rule, a quote before it.
+
+    Numbers stay as they are.
+
+    Example:
+        >>> [safe_cell(cell) for cell in ("=1+1", "-1", "[Na+]")]
+        ["'=1+1", '-1', '[Na+]']
+    """
+    return f"'{cell}" if cell.startswith(_FORMULA) and not NUMBER.fullmatch(cell) else cell
 
 
 def unzipped_name(path: Path) -> str:
@@ -64,7 +98,7 @@ def _rows(path: Path, lines: Iterator[str], delimiter: str) -> Iterator[tuple[in
         except csv.Error as error:
             raise ValueError(f"{path}: the row at line {begin} cannot be read: {error}") from error
         if cells:
-            yield begin, [cell.strip() for cell in cells]
+            yield begin, cells
 
 
 def _lines(path: Path) -> Iterator[str]:

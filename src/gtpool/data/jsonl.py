@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from gtpool.atomic import rename_target
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import Raw, featurize, learn_recipe
 from gtpool.data.records import pack
@@ -83,13 +84,21 @@ def write_jsonl(data: GraphDataset, path: Path) -> None:
         data: The graphs.
         path: The file, packed by gzip if its name ends in ``.gz``.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
+    target = rename_target(path)
+    if target is None:
+        _write(data, path)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         made = Path(scratch, path.name)
-        with _open(made, "wb") as file:
-            for record in _written(data):
-                file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
-        made.replace(path)
+        _write(data, made)
+        made.replace(target)
+
+
+def _write(data: GraphDataset, path: Path) -> None:
+    with _open(path, "wb") as file:
+        for record in _written(data):
+            file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
 
 
 def _lines(path: Path, longest_line: int) -> Iterator[Line]:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import read_records, unzipped_name
+from gtpool.data.delimited import NUMBER, read_records, unzipped_name
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import TASKS, Task
 from gtpool.data.targets import pack_targets
 from gtpool.spec import AtomOrder, nearest
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
 _BLANK = ("na", "nan", "n/a", "#n/a")  # as R, numpy and spreadsheets write what is missing
@@ -40,6 +39,8 @@ class Row(NamedTuple):
     cells: list[str]
     """The targets."""
     split: str
+    record: tuple[str, ...] = ()
+    """All cells with the spaces around them, where they were asked for."""
 
 
 class Table(NamedTuple):
@@ -89,7 +90,7 @@ def read_table(
     path = Path(path)
     if not need_targets and (target_columns or task):
         raise ValueError("without targets (need_targets=False) there is no target column or task")
-    names, found = read_rows(
+    _, names, found = read_rows(
         path,
         smiles_column=smiles_column,
         target_columns=target_columns,
@@ -127,15 +128,23 @@ def read_rows(
     target_columns: Sequence[str] | None = None,
     split_column: str | None = None,
     need_targets: bool = True,
-) -> tuple[list[str], list[Row]]:
-    """Give the names of the target columns and the rows; the arguments are ``read_table``'s."""
+    trained_column: str | None = None,
+    keep_records: bool = False,
+) -> tuple[list[str], list[str], list[Row]]:
+    """Return the names of all columns as written, of the target columns, and the rows.
+
+    The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
+    ``smiles_column``; with ``keep_records`` rows hold all their cells.
+    """
     records = read_records(path)
-    _, header = next(records)
+    _, written = next(records)
+    header = [name.strip() for name in written]
+    smiles_column = smiles_column or _smiles_column(path, header, trained_column)
     columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
-    rows = [columns.row(line, cells) for line, cells in records]
+    rows = [columns.row(line, cells, keep_records) for line, cells in records]
     if not rows:
         raise ValueError(f"{path} has a header, but no row below it")
-    return [header[column] for column in columns.targets], rows
+    return written, [header[column] for column in columns.targets], rows
 
 
 def read_label(path: Path, row: Row, names: list[str], kind: Task) -> Label:
@@ -158,27 +167,33 @@ class _Columns(NamedTuple):
     targets: list[int]
     split: int | None
 
-    def row(self, line: int, cells: list[str]) -> Row:
-        split = "" if self.split is None else cells[self.split]
-        return Row(line, cells[self.smiles], [cells[column] for column in self.targets], split)
+    def row(self, line: int, cells: list[str], keep: bool) -> Row:
+        split = "" if self.split is None else cells[self.split].strip()
+        targets = [cells[column].strip() for column in self.targets]
+        return Row(line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ())
+
+
+def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
+    """Return the default SMILES column: the model's own if there, else the one called "smiles"."""
+    if trained in header:
+        return trained
+    named = [name for name in header if name.lower() == "smiles"]
+    if len(named) > 1:
+        raise ValueError(
+            f"{path}: say which is the {_option('smiles_column')}, {' or '.join(named)}"
+        )
+    return named[0] if named else trained or "smiles"
 
 
 def _choose(
     path: Path,
     header: list[str],
-    smiles_column: str | None,
+    smiles_column: str,
     target_columns: Sequence[str] | None,
     split_column: str | None,
     need_targets: bool,
 ) -> _Columns:
     """Find the columns that were asked for, or the ones that go without saying."""
-    if smiles_column is None:
-        named = [name for name in header if name.lower() == "smiles"] or ["smiles"]
-        if len(named) > 1:
-            raise ValueError(
-                f"{path}: say which is the {_option('smiles_column')}, {' or '.join(named)}"
-            )
-        smiles_column = named[0]
     smiles = _find(path, header, smiles_column, "smiles_column")
     split = None if split_column is None else _find(path, header, split_column, "split_column")
     others = [name for name in header if name not in (smiles_column, split_column)]
@@ -239,7 +254,7 @@ def _read_class(cell: str) -> int | str:
     whole = _WHOLE.fullmatch(cell)
     if whole:
         return int(whole[1])
-    if _NUMBER.fullmatch(cell) or _COMMA.fullmatch(cell):
+    if NUMBER.fullmatch(cell) or _COMMA.fullmatch(cell):
         point = " and write decimal points" if "," in cell else ""
         raise ValueError(
             "is no class, neither a word nor a whole number; "
@@ -257,7 +272,7 @@ def _read_bit(cell: str) -> float:
 def _read_number(cell: str) -> float:
     if _COMMA.fullmatch(cell):
         raise ValueError("is not a number; write a decimal point")
-    if not _NUMBER.fullmatch(cell) or abs(float(cell)) > _LARGEST:
+    if not NUMBER.fullmatch(cell) or abs(float(cell)) > _LARGEST:
         raise ValueError("is not a number; leave the cell blank if it is missing")
     return float(cell)
 

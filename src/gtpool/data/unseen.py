@@ -37,6 +37,8 @@ class Row(NamedTuple):
     label: Any
     """The class by its name, or a number or None a task; None where there is no label."""
     reason: str | None
+    record: tuple[str, ...] = ()
+    """All cells of the row of a table, as written."""
 
 
 class Unseen(NamedTuple):
@@ -47,6 +49,8 @@ class Unseen(NamedTuple):
     rows: list[Row]
     data: GraphDataset | None
     """The graphs of the rows that have no reason, in order; None where there are none."""
+    columns: tuple[str, ...] = ()
+    """Names of all columns of a table, as written."""
 
 
 def read_unseen(
@@ -55,6 +59,7 @@ def read_unseen(
     *,
     data_dir: Path | None = None,
     smiles_column: str | None = None,
+    trained_column: str | None = None,
     target_columns: Sequence[str] | None = None,
 ) -> Unseen:
     """Read a source and make features by the recipe of a schema.
@@ -63,7 +68,9 @@ def read_unseen(
         source: A name of ``DATASETS`` or a path, as for ``load``.
         schema: What the model was trained on.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes the one named so.
+        smiles_column: Of a table; None takes ``trained_column`` if it is there, else the one
+            called "smiles".
+        trained_column: The SMILES column of the table that the model was trained on.
         target_columns: Of a table, where labels are wanted: their columns, or none for the only
             other column; without (None) no labels are read.
     """
@@ -76,7 +83,7 @@ def read_unseen(
     if path.is_file() and ending == ".jsonl":
         return _read_jsonl(path, schema)
     if path.is_file() and ending in _TABLES:
-        return _read_table(path, schema, smiles_column, target_columns)
+        return _read_table(path, schema, smiles_column, trained_column, target_columns)
     return _of_dataset(load(source, data_dir=data_dir), schema)
 
 
@@ -147,15 +154,21 @@ def _read_jsonl(path: Path, schema: Schema) -> Unseen:
 
 
 def _read_table(
-    path: Path, schema: Schema, smiles_column: str | None, columns: Sequence[str] | None
+    path: Path,
+    schema: Schema,
+    smiles_column: str | None,
+    trained_column: str | None,
+    columns: Sequence[str] | None,
 ) -> Unseen:
     if schema.recipe.kind != "molecule":
         raise ValueError(f"{path} is a table of SMILES, and the model was not trained on molecules")
-    names, found = read_rows(
+    header, names, found = read_rows(
         path,
         smiles_column=smiles_column,
+        trained_column=trained_column,
         target_columns=columns or None,
         need_targets=columns is not None,
+        keep_records=True,
     )
     if columns is not None and len(names) != (
         1 if schema.task == "classes" else schema.num_outputs
@@ -171,13 +184,14 @@ def _read_table(
             f"{path}, line {row.line}",
             read_label(path, row, names, schema.task) if names else None,
             reasons.get(position),
+            row.record,
         )
         for position, row in enumerate(found)
     ]
     if not molecules.sizes.numel():
-        return Unseen("line", rows, None)
+        return Unseen("line", rows, None, tuple(header))
     data = molecules.labelled(torch.empty(molecules.sizes.numel(), 0), path.stem, "regression", ())
-    return Unseen("line", rows, data)
+    return Unseen("line", rows, data, tuple(header))
 
 
 def _labels(y: Tensor, task: Task, targets: Sequence[str]) -> list[Any]:

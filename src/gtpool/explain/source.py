@@ -79,15 +79,21 @@ def explain_source(
         epochs: Steps of the search for important nodes.
         seed: Of that search, and of the nodes by lot.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes the one that the model was trained on.
+        smiles_column: Of a table; None takes the one that the model was trained on if it is there,
+            else the one called "smiles".
         device: "auto", "cpu" or "cuda".
     """
     model, schema = bundle.model, read_schema(bundle.about.get("schema"), str(bundle.folder))
     if schema.num_outputs != model.shape.outputs:
         raise ValueError(f"{bundle.folder} does not name a target for each output of its network")
     asked = None if target is None else _place(schema, target)
-    column = smiles_column or bundle.part("run", "data").get("smiles_column")
-    read = read_unseen(source, schema, data_dir=data_dir, smiles_column=column)
+    read = read_unseen(
+        source,
+        schema,
+        data_dir=data_dir,
+        smiles_column=smiles_column,
+        trained_column=bundle.part("run", "data").get("smiles_column"),
+    )
     if read.data is None:
         raise ValueError(f"{source} has no graph that the model can be asked about")
     check_fit(read.data, model.shape, edges=model.uses_edge_features)

@@ -1,8 +1,7 @@
 """What the runs said of graphs that they had not seen: read, written as CSV, counted."""
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from io import StringIO
+from itertools import chain
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from gtpool.data.delimited import safe_cell, write_records
 from gtpool.study.store import write_whole
 
 Array = NDArray[Any]
@@ -73,14 +73,18 @@ def write_held_out(
     else:
         said = "p" if task == "binary" else "prediction"
         heads = [f"{what}_{name}" for name in targets for what in ("true", said)]
-    file = StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["seed", "fold", "graph", *names, *heads])
-    for part in parts:
-        for graph, cells in zip(part.graph.tolist(), _cells(part, task, targets), strict=True):
-            known = [column[graph] for column in names.values()]
-            writer.writerow([part.seed, part.fold + 1, graph, *known, *cells])
-    write_whole(path, file.getvalue().encode())
+    rows = (
+        [part.seed, part.fold + 1, graph, *(column[graph] for column in names.values()), *cells]
+        for part in parts
+        for graph, cells in zip(part.graph.tolist(), _cells(part, task, targets), strict=True)
+    )
+    write_csv(path, ["seed", "fold", "graph", *names, *heads], rows)
+
+
+def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV, whole or not at all; text is made safe for spreadsheets."""
+    safe = ([safe_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    write_whole(path, write_records(chain([heads], safe)).encode())
 
 
 def confusion(parts: Iterable[HeldOut], classes: int) -> Array:

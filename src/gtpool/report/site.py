@@ -11,7 +11,7 @@ from markupsafe import Markup
 from gtpool.model import WITH_BONDS
 from gtpool.report.cells import Row, rule_of, summary, titled
 from gtpool.report.plot import INK
-from gtpool.report.table import methods_table, rules_table, runs_table
+from gtpool.report.table import Table, methods_table, rules_table, runs_table
 from gtpool.report.template import template
 from gtpool.study.recipe import has_bonds
 from gtpool.study.store import write_whole
@@ -24,6 +24,8 @@ class Section(NamedTuple):
     rows: Sequence[Row]
     pictures: Mapping[str, str]
     """SVG elements, by their captions."""
+    tasks: Table | None = None
+    """The figure of each task, where there are several."""
 
 
 def write_report(
@@ -57,6 +59,7 @@ def _part(section: Section, number: int) -> dict[str, Any]:
         "metric": titled(cell.metric),
         "facts": _facts(section.rows, done),
         "runs": runs_table(section.rows),
+        "tasks": section.tasks,
         "rules": rules_table(section.rows) if done else None,
         "failed": [_failure(row) for row in section.rows if row["status"] == "failed"],
         "pictures": [

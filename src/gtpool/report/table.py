@@ -1,9 +1,13 @@
 """Tables as plain values, and how they are written for a terminal or in Markdown."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gtpool.report.cells import RULES, Row, grid, shown, summary, titled
+from gtpool.report.cells import RULES, Grid, Row, grid, shown, sum_up, summary, titled
+
+_LINE = re.compile(r"[\t\n]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Table(NamedTuple):
@@ -20,7 +24,10 @@ class Table(NamedTuple):
 
     def terminal(self, text: Collection[int] = (0,)) -> str:
         """Write columns of even width; those of ``text`` stand left, those of numbers right."""
-        lines = (self.heads, *self.lines)
+        lines = [
+            [_LINE.sub(_code, printable(cell)) for cell in line]
+            for line in (self.heads, *self.lines)
+        ]
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.heads))]
         return "\n".join(_aligned(line, widths, text) for line in lines)
 
@@ -67,6 +74,46 @@ def rules_table(rows: Sequence[Row]) -> Table:
         cell = summary([{**row, "test": row["other_rules"][rule]} for row in done])
         lines.append((words, cell.text))
     return Table(("epoch chosen", titled(done[0]["metric"])), tuple(lines))
+
+
+def tasks_table(
+    targets: Sequence[str],
+    labels: Sequence[int],
+    metric: str,
+    runs: Mapping[tuple[int, int], Sequence[float | None]],
+) -> Table:
+    """Return one line a task: its figure over all runs and the number of its labels.
+
+    Args:
+        targets: Names of the tasks.
+        labels: How many graphs have a label, a task.
+        metric: What was measured.
+        runs: The figure of each task by seed and fold of the run; None where there is none.
+    """
+    seeds, folds = (tuple(sorted(set(part))) for part in zip(*runs, strict=True))
+    lines: list[tuple[str, ...]] = []
+    for task, (name, count) in enumerate(zip(targets, labels, strict=True)):
+        by_run = {place: values[task] for place, values in runs.items()}
+        values = tuple(tuple(by_run.get((seed, fold)) for fold in folds) for seed in seeds)
+        cell = sum_up(Grid(metric, seeds, folds, values))
+        figure = cell.text if cell.n else shown(None, metric)
+        lines.append((name, figure, str(count), *([str(cell.n)] if len(runs) > 1 else [])))
+    heads = ("task", titled(metric), "labels", *(["runs"] if len(runs) > 1 else []))
+    return Table(heads, tuple(lines))
+
+
+def printable(text: str) -> str:
+    r"""Return text for a terminal: control characters, which could steer it, become their codes.
+
+    Example:
+        >>> printable("a\x1b[31mb")
+        'a\\x1b[31mb'
+    """
+    return _CONTROL.sub(_code, text)
+
+
+def _code(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _escape(cell: str) -> str:

@@ -11,6 +11,8 @@ from tempfile import TemporaryFile
 from typing import Any, cast
 from uuid import uuid4
 
+from gtpool.atomic import rename_target
+
 Row = dict[str, Any]
 """What is known of a finished run, as plain JSON: its spec, its numbers and their circumstances."""
 
@@ -84,20 +86,27 @@ def check_writable(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, now or after a crash, sees all of it or what was there."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    """Write a file so that a reader, now or after a crash, sees all of it or what was there.
+
+    A symbolic link is followed. A device or FIFO is written into; a directory is an error.
+    """
+    target = rename_target(path)
+    if target is None:
+        path.write_bytes(content)
+        return
+    temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
     _IN_HAND.add(temporary)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        temporary.replace(target)
+        _sync_folder(target.parent)
     except OSError as error:
         raise OSError(
-            f"{path.parent} cannot be written: {error.strerror or error}; free some space or "
+            f"{target.parent} cannot be written: {error.strerror or error}; free some space or "
             "choose another folder, and start again: what is finished is kept"
         ) from error
     finally:  # after Ctrl-C as well

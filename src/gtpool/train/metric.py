@@ -5,6 +5,7 @@ and gives a figure for each of them.
 """
 
 from collections.abc import Callable
+from math import isnan
 from typing import NamedTuple
 
 import torch
@@ -70,6 +71,16 @@ class Metric(NamedTuple):
     def measure(self, logits: Tensor, y: Tensor) -> float:
         """Give the figure of one set of graphs."""
         return self.of_each(logits, y).item()
+
+    def by_task(self, logits: Tensor, y: Tensor) -> list[float | None]:
+        """Return the figure of each task; None where it has no label, or one class only.
+
+        Args:
+            logits: One column a task, [graphs, tasks].
+            y: Likewise, NaN where missing.
+        """
+        values = self.of_each(logits.T.unsqueeze(-1), y.T.unsqueeze(-1))
+        return [None if isnan(value) else value for value in values.tolist()]
 
 
 METRICS: dict[str, Metric] = {
