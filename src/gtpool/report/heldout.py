@@ -73,13 +73,20 @@ def write_held_out(
     else:
         said = "p" if task == "binary" else "prediction"
         heads = [f"{what}_{name}" for name in targets for what in ("true", said)]
+    rows = (
+        [part.seed, part.fold + 1, graph, *(column[graph] for column in names.values()), *cells]
+        for part in parts
+        for graph, cells in zip(part.graph.tolist(), _cells(part, task, targets), strict=True)
+    )
+    write_csv(path, ["seed", "fold", "graph", *names, *heads], rows)
+
+
+def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV, whole or not at all."""
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["seed", "fold", "graph", *names, *heads])
-    for part in parts:
-        for graph, cells in zip(part.graph.tolist(), _cells(part, task, targets), strict=True):
-            known = [column[graph] for column in names.values()]
-            writer.writerow([part.seed, part.fold + 1, graph, *known, *cells])
+    writer.writerow(heads)
+    writer.writerows(rows)
     write_whole(path, file.getvalue().encode())
 
 
