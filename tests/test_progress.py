@@ -145,6 +145,18 @@ def test_the_time_left_of_runs_side_by_side_is_shared(clock):
     assert progress.seconds_left() == pytest.approx(2 * 89)
 
 
+def test_the_first_of_runs_side_by_side_to_end_is_not_the_length_of_all(clock):
+    progress, _ = watcher(clock)
+    runs = [spec(fold) for fold in range(4)]
+    progress.begin(runs, [])
+    for number in range(1, 61):
+        clock.now += 2.0
+        for run in runs:
+            progress.epoch(run, epoch(number))
+    progress.finished(row(runs[0], epochs=60))
+    assert 30 < progress.seconds_left() < 60  # half the patience, 25 epochs of 2 s, or so
+
+
 def test_runs_from_before_say_how_long_a_run_is(clock):
     progress, _ = watcher(clock)
     runs = [spec(fold) for fold in range(4)]

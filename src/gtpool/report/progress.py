@@ -129,7 +129,9 @@ class Progress:
         all its epochs, which is an upper bound where runs may stop early.
         """
         usual = self._epochs.value if self._epochs.count else self._most_epochs
-        on_the_way = sum(min(0.95, number / usual) for number in self.at.values())
+        late = self._patience / 2  # epochs that a run longer than usual may still take
+        lengths = ((n, usual if n < usual else n + late) for n in self.at.values())
+        on_the_way = sum(min(0.95, n / length) for n, length in lengths)
         ended = len(self.rows) - self._before
         left = len(self.specs) - len(self.rows) - on_the_way
         if ended:
@@ -148,7 +150,7 @@ class Progress:
             parts.append(f"mean {named(self._metric)} {shown(self._tests.value, self._metric)}")
         left = self.seconds_left() if self.specs else None
         if left is not None and len(self.rows) < len(self.specs):
-            bound = self._stops_early and not self._epochs.count
+            bound = self._patience and not self._epochs.count
             parts.append(f"{'at most' if bound else 'about'} {spell_time(left)} left")
         return ", ".join(parts)
 
@@ -177,7 +179,7 @@ class Progress:
         self._one_kind = len({_kind(_first(line)) for line in self._lines.values()}) == 1
         self._most_epochs = max((spec.train.epochs for spec in specs), default=0)
         limits = {(spec.train.patience, spec.train.epochs) for spec in specs}
-        self._stops_early = any(wait is not None and wait < most for wait, most in limits)
+        self._patience = max((wait for wait, most in limits if wait and wait < most), default=0)
         self._epochs, self._tests, self._metric = _Mean(), _Mean(), ""
 
     def _take(self, row: _Row) -> None:
