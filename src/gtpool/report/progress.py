@@ -151,7 +151,8 @@ class Progress:
         left = self.seconds_left() if self.specs else None
         if left is not None and len(self.rows) < len(self.specs):
             bound = self._patience and not self._epochs.count
-            parts.append(f"{'at most' if bound else 'about'} {spell_time(left)} left")
+            time = f"at most {spell_time(left)} left, less if runs stop early"
+            parts.append(time if bound else f"about {spell_time(left)} left")
         return ", ".join(parts)
 
     def table(self) -> Table:
