@@ -87,6 +87,20 @@ def test_the_card_gives_the_figures_in_words_and_to_the_hub(model):
     assert result["metrics"][0]["value"] == 0.8947368
 
 
+def test_the_card_names_a_split_without_folds_and_what_the_model_rests_on(model):
+    run = {"seed": 42, "split": {"rule": "random", "fold": 0, "folds": 10}}
+    data = {"target_columns": ["a <b>"], "graphs": 1500, "train": 1200, "valid": 150, "test": 150}
+    runs = {"metric": "rmse", "mean": 0.5, "std": 0.125, "spread": "seeds", "n": 2, "missing": 0}
+    about = {"metrics": {"metric": "rmse", "test": 0.25}, "run": run, "data": data}
+    card = model_card(model, {**ABOUT, **about, "all_runs": runs})
+    assert "fold 1 of 10" not in card
+    assert "- rmse on the test part (seed 42, one random split): 0.25\n" in card
+    assert "- rmse, mean: 0.5 ± 0.125 (2 runs, ± standard deviation over seeds)\n" in card
+    assert "- target: a &lt;b&gt;\n" in card
+    assert "1,500 graphs; 1,200 train, 150 validate, 150 test" in card
+    assert ", mean:" not in model_card(model, {**ABOUT, **about, "all_runs": {**runs, "n": 1}})
+
+
 @pytest.mark.parametrize("about", [{}, {"metrics": {"metric": "rmse", "test": float("nan")}}])
 def test_the_card_claims_no_figure_that_there_is_not(model, about):
     told = _front(model_card(model, about))
@@ -112,6 +126,13 @@ HOSTILE = 'a"b: [\n---\n<script>\u2028\x00\x85'
         },
         {"schema": [1], "metrics": "good", "versions": 3, "run": {"split": 1}, "license": {}},
         {"schema": {"targets": 3, "recipe": "x"}, "run": {"split": {"fold": "1"}}},
+        {
+            "run": {"seed": HOSTILE, "split": {"rule": HOSTILE, "fold": 0, "folds": 3}},
+            "data": {"target_columns": [HOSTILE], "graphs": HOSTILE},
+            "metrics": {"metric": "rmse", "test": 1.0},
+            "all_runs": {"n": 3, "mean": 1.0, "std": 1.0, "spread": HOSTILE, "metric": HOSTILE},
+        },
+        {"data": {"target_columns": 3}, "all_runs": {"n": "3", "mean": []}},
     ],
 )
 def test_what_strangers_wrote_into_a_bundle_stays_in_its_place(model, about):

@@ -230,7 +230,7 @@ def test_stopped_by_ctrl_c_and_started_again(tmp_path, jobs):
     assert last.startswith("gtpool: interrupted; ")
     assert "the same command goes on" in last
     assert "Traceback" not in err
-    assert out == ""
+    assert out.splitlines() == ["MUTAG: 188 graphs; classification, 2 classes: -1 (63), 1 (125)"]
     assert {path.name for path in folder.iterdir()} == {"config.json", "runs"}
     assert [path for path in folder.rglob("*") if path.suffix == ".tmp"] == []
     done = {path: path.read_bytes() for path in folder.glob("runs/*.json")}
@@ -272,6 +272,136 @@ def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):
     code, out, err = gtpool("evaluate", folder / "model", path)
     assert (code, "60 graphs" in out) == (0, True)
     assert "1 left out; line 12: " in err
+
+
+def test_rows_left_out_are_listed_in_a_file_and_on_the_page(gtpool, tmp_path):
+    bad = [(f"<b>no{number}", "BBB+") for number in range(7)]
+    path = write_csv(tmp_path / "mine.csv", [*MOLECULES, *bad])
+    words = ("train", path, *TINY, "--pool", "gin", "--output-dir", tmp_path / "out")
+    code, out, err = gtpool(*words)
+    assert (code, "rows left out: 7" in out.splitlines()[0]) == (0, True)
+    assert "and 2 more lines, all in " in err
+    listed = table(tmp_path / "out/left_out.csv")
+    assert [line["line"] for line in listed] == [str(number) for number in range(62, 69)]
+    assert [line["smiles"] for line in listed] == [smiles for smiles, _ in bad]
+    assert all(line["reason"] for line in listed)
+    page = (tmp_path / "out/report.html").read_text()
+    assert "&lt;b&gt;no6" in page
+    assert "<b>no" not in page
+    write_csv(path, MOLECULES)
+    assert gtpool(*words)[0] == 0
+    assert not (tmp_path / "out/left_out.csv").exists()
+
+
+def test_decimals_are_regressed_and_the_command_says_what_it_took(gtpool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine.csv", [(s, len(s) / 8) for s, _ in MOLECULES], "smiles,size")
+    words = ("--width", "8", "--epochs", "1", "--pool", "gin")
+    code, out, _ = gtpool("train", "mine.csv", *words)
+    assert code == 0
+    sizes = [len(smiles) / 8 for smiles, _ in MOLECULES]
+    said = f"size ({min(sizes):.4g} to {max(sizes):.4g}, mean {fmean(sizes):.4g})"
+    assert out.splitlines()[0] == f"mine.csv: 60 molecules; regression, 1 target: {said}"
+    assert "--split-type folds" in out
+    folder = tmp_path / "gtpool-runs/mine-gin"
+    page = (folder / "report.html").read_text()
+    assert said in page
+    assert "--split-type folds" in page
+    card = (folder / "model/README.md").read_text()
+    assert "fold 1 of 10" not in card
+    assert "one random split" in card
+    assert "- target: size\n" in card
+    assert "- data: 60 molecules; 48 train, 6 validate, 6 test" in card
+
+
+def test_the_card_has_the_target_and_the_cross_validated_figure(gtpool, tmp_path):
+    path = write_csv(tmp_path / "mine.csv", MOLECULES)
+    code, out, _ = gtpool("train", path, *TINY, "--pool", "gin", "--output-dir", tmp_path / "out")
+    assert code == 0
+    assert out.splitlines()[0].endswith(
+        "60 molecules; classification, target 'bbb', 2 classes: BBB+ (3), BBB- (57)"
+    )
+    assert "--split-type folds" not in out
+    card = (tmp_path / "out/model/README.md").read_text()
+    mean = fmean(row["test"] for row in rows_of(tmp_path / "out"))
+    (line,) = re.findall(r"- accuracy, cross-validated: (.*)", card)
+    assert float(line.split()[0]) == pytest.approx(mean, abs=1e-4)
+    assert line.endswith("(3 runs, ± standard deviation over folds)")
+    assert "- target: bbb\n" in card
+    assert re.search(r"\(seed 42, fold \d of 3\)", card)
+
+
+def test_targets_of_one_file_have_folders_of_their_own(gtpool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [(s, b, len(s), n % 2) for n, (s, b) in enumerate(MOLECULES)]
+    write_csv(tmp_path / "mine.csv", rows, "smiles,bbb,size/nm,odd")
+    words = ("train", "mine.csv", "--folds", "3", "--width", "8", "--epochs", "1", "--pool", "gin")
+    assert gtpool(*words, "--target-columns", "bbb")[0] == 0
+    assert gtpool(*words, "--target-columns", "odd")[0] == 0
+    number = ("--target-columns", "size/nm", "--task", "regression", "--split-type", "folds")
+    assert gtpool(*words, *number)[0] == 0
+    names = ["mine-bbb-gin", "mine-odd-gin", "mine-size_nm-regression-gin"]
+    assert sorted(path.name for path in (tmp_path / "gtpool-runs").iterdir()) == names
+
+    folder = tmp_path / "gtpool-runs/mine-bbb-gin"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    code, out, err = gtpool(*words, "--target-columns", "odd", "--output-dir", folder)
+    assert (code, out) == (2, "")
+    assert "target_columns is bbb there and odd here" in err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_the_same_file_by_another_path_is_the_same_data(gtpool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "mine.csv", MOLECULES)
+    words = (*TINY, "--pool", "gin", "--output-dir", "out")
+    assert gtpool("train", "mine.csv", *words)[0] == 0
+    with pytest.warns(UserWarning, match="other settings"):
+        assert gtpool("train", tmp_path / "mine.csv", *words)[0] == 0
+
+
+def test_results_of_earlier_settings_do_not_stay(gtpool, tmp_path):
+    path = write_csv(tmp_path / "mine.csv", [(s, len(s) / 8) for s, _ in MOLECULES])
+    folder, words = tmp_path / "out", ("--pool", "gin", "--width", "8", "--epochs", "1")
+    assert gtpool("train", path, *words, "--output-dir", folder)[0] == 0
+    assert {"scatter.svg", "model", "predictions.csv"} <= {at.name for at in folder.iterdir()}
+    (folder / "notes.txt").write_text("mine")
+    write_csv(path, MOLECULES)  # the values of the file are classes now
+    words = (*words[:-1], "60", "--folds", "3")
+    with pytest.warns(UserWarning, match="other settings"):
+        assert gtpool("train", path, *words, "--output-dir", folder)[0] == 0
+    assert {at.name for at in folder.iterdir()} == {
+        *("runs", "config.json", "report.html", "model", "predictions.csv"),
+        *("curves.svg", "confusion.svg", "notes.txt"),
+    }
+    with pytest.warns(UserWarning, match="other settings"):
+        code, _, _ = gtpool("train", path, *words, "--lr", "1e30", "--output-dir", folder)
+    assert code == 1
+    assert {at.name for at in folder.iterdir()} == {
+        "runs",
+        "config.json",
+        "report.html",
+        "notes.txt",
+    }
+
+
+@pytest.mark.parametrize(("value", "hint"), [("id{}", False), ("{}", True)])
+def test_a_column_of_distinct_values_looks_like_an_identifier(gtpool, tmp_path, value, hint):
+    rows = [(smiles, value.format(n)) for n, (smiles, _) in enumerate(MOLECULES[:20])]
+    path = write_csv(tmp_path / "mine.csv", rows, "smiles,key")
+    code, out, err = gtpool("train", path, *TINY, "--output-dir", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "column 'key' looks like an identifier" in err
+    assert ("--task regression" in err) == hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_of_mostly_distinct_values_is_told(gtpool, tmp_path):
+    rows = [(smiles, n // 2 * 2 if n < 6 else n) for n, (smiles, _) in enumerate(MOLECULES[:20])]
+    path = write_csv(tmp_path / "mine.csv", rows)
+    words = ("train", path, "--folds", "3", "--width", "8", "--epochs", "1", "--pool", "gin")
+    with pytest.warns(UserWarning, match="identifier: 17 different values in 20 rows"):
+        gtpool(*words, "--output-dir", tmp_path / "out")
 
 
 def test_a_warning_is_said_once_and_rows_that_repeat_are_counted(tmp_path):

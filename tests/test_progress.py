@@ -1,6 +1,7 @@
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -118,13 +119,63 @@ def test_the_time_left_counts_epochs_and_the_usual_length_of_a_run(clock):
     progress, _ = watcher(clock)
     runs = [spec(fold) for fold in range(4)]
     progress.begin(runs, [])
-    assert progress.seconds_left() is None
     progress.started(runs[0])
-    clock.now = 10.0
-    progress.epoch(runs[0], epoch(50))  # half a run in 10 s, three and a half to come
-    assert progress.seconds_left() == pytest.approx(70)
-    progress.finished(row(runs[0], epochs=50))  # it stopped early: a run is 10 s
-    assert progress.seconds_left() == pytest.approx(30)
+    clock.now = 30.0
+    progress.epoch(runs[0], epoch(1))  # the first epoch is slow, and says little
+    assert progress.seconds_left() is None
+    assert "left" not in progress.summary()
+    clock.now = 34.0
+    progress.epoch(runs[0], epoch(5))  # 1 s an epoch, 395 to come if none stops early
+    assert progress.seconds_left() == pytest.approx(395)
+    assert "at most 7 min left, less if runs stop early" in progress.summary()
+    clock.now = 40.0
+    progress.finished(row(runs[0], epochs=11))  # it stopped early: a run is 40 s
+    assert progress.seconds_left() == pytest.approx(120)
+    assert "about 2 min left" in progress.summary()
+
+
+def test_the_time_left_of_runs_side_by_side_is_shared(clock):
+    progress, _ = watcher(clock)
+    runs = [spec(fold) for fold in range(4)]
+    progress.begin(runs, [])
+    for number in range(1, 12):
+        clock.now += 2.0
+        for run in runs:
+            progress.epoch(run, epoch(number))
+    assert progress.seconds_left() == pytest.approx(2 * 89)
+
+
+def test_the_first_of_runs_side_by_side_to_end_is_not_the_length_of_all(clock):
+    progress, _ = watcher(clock)
+    runs = [spec(fold) for fold in range(4)]
+    progress.begin(runs, [])
+    for number in range(1, 61):
+        clock.now += 2.0
+        for run in runs:
+            progress.epoch(run, epoch(number))
+    progress.finished(row(runs[0], epochs=60))
+    assert 30 < progress.seconds_left() < 60  # half the patience, 25 epochs of 2 s, or so
+
+
+def test_runs_from_before_say_how_long_a_run_is(clock):
+    progress, _ = watcher(clock)
+    runs = [spec(fold) for fold in range(4)]
+    progress.begin(runs, [row(run, epochs=20) for run in runs[:2]])
+    for number in range(1, 6):
+        clock.now += 1.0
+        progress.epoch(runs[2], epoch(number))
+    assert progress.seconds_left() == pytest.approx(35)
+    assert "about 35 s left" in progress.summary()
+
+
+def test_runs_that_cannot_stop_early_are_estimated_by_all_their_epochs(clock):
+    run = replace(spec(0), train=TrainSpec(epochs=100, patience=None))
+    progress, _ = watcher(clock)
+    progress.begin([run], [])
+    for number in range(1, 11):
+        clock.now += 1.0
+        progress.epoch(run, epoch(number))
+    assert "about 90 s left" in progress.summary()
 
 
 def test_runs_from_before_took_no_time(clock):

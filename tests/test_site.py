@@ -164,6 +164,17 @@ def test_names_of_strangers_are_text_and_no_code(page):
     assert sum(HOSTILE in part for part in read.text) >= 5
 
 
+def test_rows_left_out_are_text_and_the_first_thousand_are_listed(tmp_path):
+    rows = [(line, f"{HOSTILE}{line}" + "C" * 500, "not valid") for line in range(1500)]
+    write_report(tmp_path / "page.html", "A title", [section()], left_out=rows)
+    text = (tmp_path / "page.html").read_text()
+    read = Page(text)
+    assert "script" not in read.tags
+    assert sum(HOSTILE in part for part in read.text) - 1 == 1000  # one is in a picture
+    assert "left_out.csv" in text
+    assert "C" * 201 not in text
+
+
 def test_the_same_runs_give_the_same_bytes(page):
     assert page(section()).read_bytes() == page(section()).read_bytes()
 

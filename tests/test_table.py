@@ -77,6 +77,15 @@ def test_numbers_are_predicted_when_asked_for(write):
     assert two.y.nan_to_num(-1).tolist() == [[-15.0, -1.0], [0.5, 7.0]]
 
 
+def test_decimals_are_regressed_without_being_asked(write):
+    one = read_table(write("smiles,y\nC,1\nCC,NA\nCCC,2.5\n"))
+    assert (one.dataset.schema.task, one.targets) == ("regression", ("y",))
+    assert one.dataset.y.nan_to_num(-1).tolist() == [[1.0], [-1.0], [2.5]]
+    path = write("smiles,a,b\nC,0,1\nCC,1,1e-3\n")
+    two = read_table(path, target_columns=["a", "b"]).dataset
+    assert two.schema.task == "regression"
+
+
 def test_without_targets_no_column_is_read_as_one(write):
     table = read_table(write("smiles,a,b\nC,x,\nC1CC,,\n"), need_targets=False)
     assert table.smiles == ("C",)
@@ -182,7 +191,13 @@ def test_forms_of_the_same_table(write, name, content):
         ('smiles,y\nC,"0\nCC,1\n', {}, r"the row at line 2 cannot be read: unexpected end"),
         ("smiles,y\nC,1\nCC,1\n", {}, r"mols\.csv, column 'y': .* of class '1'"),
         ("smiles,y\nC,0\nCC,1\nC1CC,2\nCCC,yes\n", {}, r"line 5: the label is a text.* line 2 is"),
-        ("smiles,y\nC,0\nCC,0.5\n", {}, r"line 3, column 'y': '0\.5' is no class.*regression"),
+        (
+            "smiles,y\nC,0\nCC,0.5\n",
+            {"task": "classes"},
+            r"line 3, column 'y': '0\.5' is no class.*regression",
+        ),
+        ("smiles,y\nC,0.5\nCC,>10\n", {}, r"line 3, column 'y': '>10' is not a number"),
+        ("smiles,y\nC,12345678901234567890\n", {}, r"line 2, .* is no class"),
         (
             "smiles,y\nC,1.5\nCC,high\n",
             {"task": "regression"},

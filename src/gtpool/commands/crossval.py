@@ -1,6 +1,7 @@
 """The main job: do the runs of a plan, and write what they gave."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from statistics import fmean
@@ -13,16 +14,17 @@ from gtpool.commands.results import (
     write_settings,
 )
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.summary import describe_targets
 from gtpool.data.table import Skipped
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.pool import POOLS
 from gtpool.report.heldout import read_held_out
 from gtpool.report.progress import Progress
-from gtpool.report.site import write_report
+from gtpool.report.site import describe_network, write_report
 from gtpool.spec import FOLDED, RunSpec
 from gtpool.study.executor import Executor
-from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of
+from gtpool.study.inputs import Loaded, choose_split, lay_out, load_data, shape_of
 from gtpool.study.run import run_many
 from gtpool.study.shard import shard
 from gtpool.study.store import Row, Store
@@ -54,13 +56,21 @@ class Finished(NamedTuple):
     """Accuracy on the test parts of saying the largest class to all; None without classes."""
 
 
-def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Finished:
+def cross_validate(
+    plan: Plan,
+    how: Running,
+    *,
+    folds_given: bool = False,
+    tell: Callable[[str], object] | None = None,
+) -> Finished:
     """Do the runs of a plan that are not done yet, and write all that they gave.
 
     Args:
         plan: Which runs.
         how: Where and how.
         folds_given: Whether the user asked for a number of folds, which not all splits have.
+        tell: Called before the first run with lines on what the data was taken for and on the
+            network.
     """
     specs = plan_runs(plan, how)
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
@@ -70,6 +80,10 @@ def cross_validate(plan: Plan, how: Running, *, folds_given: bool = False) -> Fi
         )
     loaded = load_data(plan.run.data, how.data_dir)
     write_settings(how.folder, plan)
+    if tell is not None:
+        gone = f"; rows left out: {len(loaded.skipped)}" if loaded.skipped else ""
+        tell(f"{plan.run.data.source}: {describe_targets(loaded.dataset, loaded.targets)}{gone}")
+        tell(f"network: {describe_network(plan.run.to_json())}")
     rows = run_all(specs, how)
     title = f"{plan.method} on {plan.data}"
     guess = _guess(rows, how.folder, loaded.dataset)
@@ -100,10 +114,29 @@ def plan_runs(plan: Plan, how: Running) -> list[RunSpec]:
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"no pooler or method {model.pool!r}; {hint}known are {', '.join(known)}")
     loaded = load_data(plan.run.data, how.data_dir)
+    _check_classes(loaded)
     Classifier(model, shape_of(loaded.dataset))
     specs = lay_out(plan.run, seeds=plan.seeds, data_dir=how.data_dir)
     choose_split(specs[0].split, loaded, how.data_dir)
     return specs
+
+
+def _check_classes(loaded: Loaded) -> None:
+    """Refuse classes that are all different; warn where most graphs have one to themselves."""
+    schema, graphs = loaded.dataset.schema, len(loaded.dataset)
+    kinds = schema.num_outputs
+    if loaded.name is not None or schema.task != "classes" or kinds < 3 or 2 * kinds <= graphs:
+        return
+    what = f"column {loaded.targets[0]!r}" if loaded.targets else "the label"
+    numbers = all(name.removeprefix("-").isdecimal() for name in schema.targets)
+    other = " or predict numbers by --task regression" if numbers else ""
+    message = (
+        f"{what} looks like an identifier: {kinds} different values in {graphs} rows; choose "
+        f"another by --target-columns{other}"
+    )
+    if kinds == graphs:
+        raise ValueError(message)
+    warnings.warn(message, stacklevel=2)
 
 
 def run_all(specs: Sequence[RunSpec], how: Running) -> list[Row]:

@@ -1,6 +1,7 @@
 """From options and a file of settings to the runs that are asked for; needs no torch."""
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from gtpool.study.recipe import conv_for, is_table, protocol, reads_smiles
 
 _Options = dict[str, Any]
 _WHEELS = ("gtpool", "gtpool-v", "sagpool", "topkpool", "asap")  # poolers that take an order
+_LONGEST = 60  # characters of the targets in the name of a folder
 
 
 class Plan(NamedTuple):
@@ -28,6 +30,13 @@ class Plan(NamedTuple):
         """The dataset's name, or that of its file without endings."""
         source = self.run.data.source
         return source if source in DATASETS else Path(source).resolve().name.partition(".")[0]
+
+    @property
+    def folder(self) -> str:
+        """Name of the default output folder: the data, the chosen target and task, the method."""
+        target = re.sub(r"[^\w.+-]", "_", "+".join(self.run.data.target_columns))[:_LONGEST]
+        parts = (self.data, target, self.run.data.task, self.method)
+        return "-".join(part for part in parts if part)
 
     @property
     def method(self) -> str:

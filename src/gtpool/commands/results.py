@@ -2,7 +2,9 @@
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +13,67 @@ from safetensors.torch import load_file
 from torch import from_numpy
 
 from gtpool.commands.plan import Plan
+from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema
-from gtpool.model.bundle import save_bundle
+from gtpool.data.summary import describe_targets
+from gtpool.model.bundle import FILES, save_bundle
 from gtpool.model.classifier import Classifier
-from gtpool.report.cells import Row, best, rule_of, shown, titled
-from gtpool.report.heldout import HeldOut, confusion, read_held_out, roc_curves, write_held_out
+from gtpool.report.cells import Row, best, rule_of, shown, summary, titled
+from gtpool.report.heldout import (
+    HeldOut,
+    confusion,
+    read_held_out,
+    roc_curves,
+    write_csv,
+    write_held_out,
+)
 from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, standalone
 from gtpool.report.site import Section, write_report
 from gtpool.report.table import Table, tasks_table
-from gtpool.spec import RunSpec
+from gtpool.spec import FOLDED, DataSpec, RunSpec
 from gtpool.study.inputs import Loaded, choose_split, load_data, shape_of
 from gtpool.study.store import Store, write_whole
 from gtpool.train.metric import METRICS
 
 
 def write_settings(folder: Path, plan: Plan) -> None:
-    """Write ``config.json``, with which the same runs can be asked for again."""
+    """Write ``config.json``, with which the same runs can be asked for again.
+
+    A folder with results of other data or another target is refused; one of another network or
+    training is taken, with a warning.
+    """
     path, text = folder / "config.json", json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
     content = f"{text}\n".encode()
     if path.exists() and path.read_bytes() != content:
+        _refuse_other_data(folder, path, plan.run.data)
         warnings.warn(
             f"{folder} holds results of other settings, which these replace (its runs stay); "
             "to keep both, name another --output-dir",
             stacklevel=2,
         )
     write_whole(path, content)
+
+
+def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
+    """Raise a ValueError where settings that were written before name other data than these."""
+    try:
+        before = DataSpec.from_json(json.loads(path.read_bytes())["data"])
+    except (ValueError, KeyError, TypeError, AttributeError):  # not settings of ours, or damaged
+        return
+    for name in (field.name for field in fields(data)):
+        old, new = getattr(before, name), getattr(data, name)
+        if name == "source" and not {old, new} & DATASETS.keys():
+            old, new = Path(old).resolve(), Path(new).resolve()
+        if old != new:
+            raise ValueError(
+                f"{folder} holds results of other data: {name} is {_told(old)} there and "
+                f"{_told(new)} here; name another --output-dir"
+            )
+
+
+def _told(value: object) -> str:
+    listed = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return "not given" if value is None else listed or "not given"
 
 
 def write_results(
@@ -57,13 +95,16 @@ def write_results(
         guess: Accuracy of saying the largest class to all, if there are classes.
     """
     store, schema = Store(folder), loaded.dataset.schema
-    files, notes = {"page": folder / "report.html"}, []
+    files = {"page": folder / "report.html"}
+    notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
     section = method_section(title, rows, store, schema)
     chosen = best(rows)
     if chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
-        _save_model(files["model"], chosen, store, data_dir)
-        notes = [_choice(chosen)]
+        _save_model(files["model"], chosen, rows, store, data_dir)
+        notes.append(_choice(chosen))
+        if one := one_split(rows):
+            notes.append(f"{one.capitalize()}.")
         if guess is not None:
             notes.append(f"The largest class said to all graphs would have {100 * guess:.2f}.")
         parts = read_held_out(rows, store.artifact, schema.task)
@@ -74,8 +115,35 @@ def write_results(
             if caption in section.pictures:
                 files[name] = folder / f"{name}.svg"
                 write_whole(files[name], standalone(section.pictures[caption]).encode())
-    write_report(files["page"], title, [section], notes)
+    if loaded.skipped:
+        files["left out"] = folder / "left_out.csv"
+        write_csv(files["left out"], ("line", "smiles", "reason"), loaded.skipped)
+    write_report(files["page"], title, [section], notes, loaded.skipped)
+    _remove_stale(folder, files.values())
     return files
+
+
+def one_split(rows: Sequence[Row]) -> str | None:
+    """Say that all figures rest on one split, and what to do; None where they rest on several."""
+    splits = {row["split"]["digest"] for row in rows if row["split"]}
+    if len(splits) != 1:
+        return None
+    spec = rows[0]["spec"]
+    if spec["data"]["source"] in DATASETS and spec["split"]["rule"] == "scaffold":
+        return "the figure rests on one split, the benchmark's own"
+    return "the figure rests on one split; --split-type folds cross-validates"
+
+
+def _remove_stale(folder: Path, written: Collection[Path]) -> None:
+    """Remove results of earlier settings that the present ones do not have."""
+    names = ("predictions.csv", "left_out.csv", *(f"{name}.svg" for name in _CAPTIONS))
+    stale = {folder / name for name in names} - set(written)
+    if folder / "model" not in written:
+        stale |= {folder / "model" / name for name in FILES}
+    for path in stale:
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # not there, or not empty
+        (folder / "model").rmdir()
 
 
 def method_section(name: str, rows: Sequence[Row], store: Store, schema: Schema) -> Section:
@@ -131,15 +199,19 @@ def _draw(rows: Sequence[Row], parts: Sequence[HeldOut], schema: Schema) -> dict
 
 def _choice(row: Row) -> str:
     spec, metric = row["spec"], row["metric"]
+    folded = spec["split"]["rule"] in FOLDED
+    place = f"seed {spec['seed']}" + (f", fold {spec['split']['fold'] + 1}" if folded else "")
     return (
-        f"The saved model is that of seed {spec['seed']}, fold {spec['split']['fold'] + 1}, the "
-        f"run of the lowest validation loss ({row['valid_loss']:.4f}); on its own test part it has "
-        f"{shown(row['test'], metric)} ({titled(metric)})."
+        f"The saved model is that of {place}, the run of the lowest validation loss "
+        f"({row['valid_loss']:.4f}); on its own test part it has {shown(row['test'], metric)} "
+        f"({titled(metric)})."
     )
 
 
-def _save_model(folder: Path, row: Row, store: Store, data_dir: Path | None) -> None:
-    """Save the network of a run with all that it takes to use it on other graphs."""
+def _save_model(
+    folder: Path, row: Row, rows: Sequence[Row], store: Store, data_dir: Path | None
+) -> None:
+    """Save the network of a run, one of some, with all that it takes to use it on other graphs."""
     spec = RunSpec.from_json(row["spec"])
     loaded = load_data(spec.data, data_dir)
     split = choose_split(spec.split, loaded, data_dir)
@@ -164,6 +236,12 @@ def _save_model(folder: Path, row: Row, store: Store, data_dir: Path | None) -> 
             "valid_metric": row["valid_metric"],
             "valid_loss": row["valid_loss"],
         },
+        "data": {
+            "target_columns": loaded.targets,
+            "graphs": len(data),
+            **{part: row["split"][part] for part in ("train", "valid", "test")},
+        },
+        "all_runs": summary(rows)._asdict(),
         "versions": row["versions"],
         "run": row["spec"],
     }

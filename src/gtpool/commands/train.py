@@ -71,7 +71,7 @@ def train(  # noqa: PLR0917 - an option each
     ] = None,
     data_dir: Annotated[Path | None, _data("Where to look first; laid out as GTPOOL_DATA.")] = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-POOL)")
+        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-TARGET-TASK-POOL)")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings, TOML or JSON; options here go before them.")
@@ -134,7 +134,7 @@ def train(  # noqa: PLR0917 - an option each
     from gtpool.report.cells import summary, titled
     from gtpool.report.table import runs_table
 
-    folder = output_dir or Path("gtpool-runs", f"{plan.data}-{plan.method}")
+    folder = output_dir or Path("gtpool-runs", plan.folder)
     engine = choose_executor(executor, address, gpus_per_unit, unit_limit)
     how = Running(folder, data_dir, jobs, device, deterministic, together, engine)
     if shard is not None:
@@ -142,7 +142,7 @@ def train(  # noqa: PLR0917 - an option each
         typer.echo(f"part {shard} is done, runs: {len(rows)}; when all parts are, {_WHOLE}")
         _say_failed(rows)
         return
-    done = cross_validate(plan, how, folds_given=folds is not None)
+    done = cross_validate(plan, how, folds_given=folds is not None, tell=_say)
     if several:
         from gtpool.train.parallel import joined
 
@@ -162,8 +162,14 @@ _NOTES = {"model": " (the run of the lowest validation loss)"}
 _WHOLE = "the same command without --shard writes the results"
 
 
+def _say(line: str) -> None:
+    typer.echo(printable(line))
+
+
 def _say_beside(done: "Finished") -> None:
     """Tell what the figure is to be seen beside: a guess, and the sizes of a single split."""
+    from gtpool.commands.results import one_split
+
     if done.guess is not None:
         typer.echo(f"the largest class said to all: {100 * done.guess:.2f}")
     splits = {row["split"]["digest"]: row["split"] for row in done.rows if row["split"]}
@@ -171,13 +177,14 @@ def _say_beside(done: "Finished") -> None:
         (split,) = splits.values()
         sizes = f"{split['train']} train, {split['valid']} validate, {split['test']} test"
         typer.echo(printable(f"{split['rule']}: {sizes}"))
+        typer.echo(one_split(done.rows))
 
 
 def _say_rows(done: "Finished") -> None:
     """Tell of rows of a table that were left out or stand in it twice."""
     notes = [f"line {row.line} is left out: {row.reason}" for row in done.skipped[:5]]
     if len(done.skipped) > 5:
-        notes.append(f"and {len(done.skipped) - 5} more lines")
+        notes.append(f"and {len(done.skipped) - 5} more lines, all in {done.files['left out']}")
     if done.repeated:
         notes.append(f"rows that repeat a SMILES of the table: {done.repeated}; {_TWINS}")
     for note in notes:

@@ -42,9 +42,9 @@ def load(
 
     Args:
         source: A name of ``DATASETS``, or a path: a table of SMILES (``.csv``, ``.tsv``) with
-            one column of classes, JSON lines (``.jsonl``), either packed by gzip or not, a folder
-            in TU or OGB format, or a folder that ``GraphDataset.save`` wrote. ``read_table`` takes
-            tables of other kinds.
+            one column of classes or numbers, JSON lines (``.jsonl``), either packed by gzip or
+            not, a folder in TU or OGB format, or a folder that ``GraphDataset.save`` wrote.
+            ``read_table`` takes tables of other kinds.
         data_dir: A folder laid out as ``GTPOOL_DATA`` is.
         features: How nodes become features, a key of ``FEATURES``; molecules, synthetic and saved
             datasets have features of their own, and take the default alone.

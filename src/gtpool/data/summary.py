@@ -1,11 +1,14 @@
 """What is in a dataset, in words."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import find_raw, splits_folder
 from gtpool.data.registry import look_up
 from gtpool.data.split import Split, fixed_folds, ogb_split, stratified_folds
+
+_LISTED = 12
 
 
 def describe(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]:
@@ -26,6 +29,43 @@ def describe(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]
         "split": rule,
         "split digests": " ".join(split.digest for split in splits),
     }
+
+
+def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
+    """Say in one line how many graphs there are, the task, the target and its classes or range.
+
+    Args:
+        data: The graphs.
+        columns: The target columns of a table, if it is one.
+    """
+    task, names = data.schema.task, data.schema.targets
+    what = "molecules" if data.schema.recipe.kind == "molecule" else "graphs"
+    values = [_counts(data, column) for column in range(min(len(names), _LISTED))]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    listed = ", ".join(f"{name} ({value})" for name, value in zip(names, values, strict=False))
+    if task == "classes":
+        target = f"target {columns[0]!r}, " if columns else ""
+        said = f"classification, {target}{len(names)} classes"
+    else:
+        kind = "regression" if task == "regression" else "binary classification"
+        said = f"{kind}, {len(names)} target{'s' if len(names) > 1 else ''}"
+    line = f"{len(data):,} {what}; {said}: {listed}{more}"
+    return "".join(c if c.isprintable() else " " for c in line)
+
+
+def _counts(data: GraphDataset, column: int) -> str:
+    """Count the graphs of a class or the answers of a binary task, or give the range of values."""
+    if data.schema.task == "classes":
+        return str(int((data.y == column).sum()))
+    known = data.y[:, column][~data.y[:, column].isnan()].double()
+    if data.schema.task == "binary":
+        said = f"{int((known == 1).sum())} yes, {int((known == 0).sum())} no"
+    elif len(known):
+        said = f"{known.min():.4g} to {known.max():.4g}, mean {known.mean():.4g}"
+    else:
+        said = "no value"
+    missing = len(data) - len(known)
+    return f"{said}, {missing} missing" if missing else said
 
 
 def _labels(data: GraphDataset) -> dict[str, str]:

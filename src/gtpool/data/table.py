@@ -55,6 +55,8 @@ class Table(NamedTuple):
     """What the split column says of each graph."""
     skipped: tuple[Skipped, ...]
     """Rows that could not be used, by line."""
+    targets: tuple[str, ...] = ()
+    """Names of the target columns."""
 
 
 def read_table(
@@ -81,7 +83,8 @@ def read_table(
         split_column: The one that names the part each row belongs to.
         task: "classes": one column of words or of whole numbers. "binary": columns of 0, 1 or
             nothing. "regression": columns of numbers or nothing. Nothing is a blank, NA, NaN or
-            #N/A. By default classes for one column, binary for several.
+            #N/A. By default regression where a target has decimals, else classes for one column
+            and binary for several.
         strict: Refuse the file if a row cannot be used.
         need_targets: Without, no column is read as a target: the dataset has a ``y`` of no
             columns, [G, 0].
@@ -97,7 +100,7 @@ def read_table(
         split_column=split_column,
         need_targets=need_targets,
     )
-    kind = _task(task, names)
+    kind = _task(task, names, found)
     unlabelled = [row for row in found if kind == "classes" and not row.cells[0]]
     rows = [row for row in found if kind != "classes" or row.cells[0]]
     labels = [read_label(path, row, names, kind) for row in rows]
@@ -118,6 +121,7 @@ def read_table(
         tuple(row.line for row in rows),
         None if split_column is None else tuple(row.split for row in rows),
         tuple(skipped),
+        tuple(names),
     )
 
 
@@ -240,14 +244,22 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _task(task: Task | None, names: list[str]) -> Task:
+def _task(task: Task | None, names: list[str], rows: list[Row]) -> Task:
     if task is None:
+        if any(_is_decimal(cell) for row in rows for cell in row.cells):
+            return "regression"
         return "classes" if len(names) == 1 else "binary" if names else "regression"
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; choose one of {', '.join(TASKS)}")
     if task == "classes" and len(names) > 1:
         raise ValueError(f"classes come from one column, and these are several: {_listed(names)}")
     return task
+
+
+def _is_decimal(cell: str) -> bool:
+    """Say whether a cell is a number with a fraction or an exponent; 1.0 is a whole number."""
+    marked = any(mark in cell for mark in ".eE")  # a long row of digits is no measurement
+    return marked and bool(NUMBER.fullmatch(cell)) and not _WHOLE.fullmatch(cell)
 
 
 def _read_class(cell: str) -> int | str:
@@ -265,7 +277,7 @@ def _read_class(cell: str) -> int | str:
 
 def _read_bit(cell: str) -> float:
     if not _WHOLE.fullmatch(cell) or float(cell) not in (0, 1):
-        raise ValueError("is neither 0 nor 1 nor blank")
+        raise ValueError("is neither 0 nor 1 nor blank; to predict numbers, say --task regression")
     return float(cell)
 
 

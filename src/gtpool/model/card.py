@@ -7,6 +7,7 @@ import re
 from typing import Any, cast
 
 from gtpool.model.classifier import Classifier
+from gtpool.spec import FOLDED
 
 _Json = dict[str, Any]
 _LISTED = 20
@@ -63,16 +64,16 @@ def _metadata(about: _Json) -> list[str]:
 
 def _facts(model: Classifier, about: _Json) -> list[str]:
     schema = _part(about, "schema")
-    listed: Any = schema.get("targets")
-    targets = [_clean(str(name)) for name in listed] if isinstance(listed, list | tuple) else []
-    more = f" and {len(targets) - _LISTED} more" if targets[_LISTED:] else ""
-    shown = ", ".join(targets[:_LISTED]) + more
+    shown = _listed(schema.get("targets"))
+    target = _listed(_part(about, "data").get("target_columns"))
     count = sum(part.numel() for part in model.parameters())
     options = ", ".join(f"{name} {value}" for name, value in model.spec.to_json().items())
     columns = model.shape.node_width or len(model.shape.node_categories)
     recipe = _part(schema, "recipe").get("kind", "given")
     return [
+        *([f"- target: {target}"] if target else []),
         f"- predicts: {_clean(str(schema.get('task', 'outputs')))}, {shown or model.shape.outputs}",
+        *_sizes(about),
         f"- features: {_clean(str(recipe))}, {columns} a node",
         f"- network: {count:,} parameters; {_clean(options)}",
         *(
@@ -80,6 +81,27 @@ def _facts(model: Classifier, about: _Json) -> list[str]:
             for name, number in _part(about, "versions").items()
         ),
     ]
+
+
+def _listed(names: object) -> str:
+    """Join names, the first of many; what is no list gives nothing."""
+    if not isinstance(names, list | tuple):
+        return ""
+    cleaned = [_clean(str(name)) for name in cast("list[object]", names)]
+    more = f" and {len(cleaned) - _LISTED} more" if cleaned[_LISTED:] else ""
+    return ", ".join(cleaned[:_LISTED]) + more
+
+
+def _sizes(about: _Json) -> list[str]:
+    """Say how many graphs there were, and how many trained this model."""
+    data = _part(about, "data")
+    counts = [data.get(name) for name in ("graphs", "train", "valid", "test")]
+    if not all(isinstance(count, int) for count in counts):
+        return []
+    graphs, train, valid, test = (f"{count:,}" for count in counts)
+    kind = _part(_part(about, "schema"), "recipe").get("kind")
+    what = "molecules" if kind == "molecule" else "graphs"
+    return [f"- data: {graphs} {what}; {train} train, {valid} validate, {test} test this model"]
 
 
 def _figures(about: _Json) -> list[tuple[str, str]]:
@@ -91,21 +113,41 @@ def _figures(about: _Json) -> list[tuple[str, str]]:
         "valid_metric": f"{metric} on the validation part",
         "valid_loss": "loss on the validation part",
     }
-    return [
+    figures = [
         (_clean(words.get(name, name)), _clean(_number(value)))
         for name, value in metrics.items()
         if name != "metric"
     ]
+    return [*_all_runs(about), *figures]
+
+
+def _all_runs(about: _Json) -> list[tuple[str, str]]:
+    """Give mean and spread over all runs, of which this model is one, where there are several."""
+    runs = _part(about, "all_runs")
+    count, mean, std = runs.get("n"), runs.get("mean"), runs.get("std")
+    if not isinstance(count, int) or count < 2 or not _is_finite(mean):
+        return []
+    how = "cross-validated" if _is_folded(about) else "mean"
+    spread = f" ± {_number(std)}" if _is_finite(std) else ""
+    over = f", ± standard deviation over {runs.get('spread')}" if spread else ""
+    figure = f"{_number(mean)}{spread} ({count} runs{over})"
+    return [(_clean(f"{runs.get('metric')}, {how}"), _clean(figure))]
 
 
 def _which(about: _Json) -> str:
-    """Say which run of a cross-validation the figures are of, where it is known."""
+    """Say which run the figures are of, by seed and fold or split, where it is known."""
     run = _part(about, "run")
     split = _part(run, "split")
     fold, folds, seed = split.get("fold"), split.get("folds"), run.get("seed")
     if not isinstance(fold, int) or not isinstance(folds, int):
         return ""
-    return f" (seed {seed}, fold {fold + 1} of {folds})"
+    place = f"fold {fold + 1} of {folds}" if _is_folded(about) else f"one {split['rule']} split"
+    return f" (seed {seed}, {place})"
+
+
+def _is_folded(about: _Json) -> bool:
+    """Say whether the split has folds; one of an unknown rule counts as such."""
+    return _part(_part(about, "run"), "split").get("rule", "auto") in (*FOLDED, "auto")
 
 
 def _name(about: _Json) -> str:

@@ -190,6 +190,18 @@ def named(metric: str) -> str:
     return _PERCENT.get(metric, metric.upper())
 
 
+def spell_time(seconds: float) -> str:
+    """Write a time as a person says it.
+
+    Example:
+        >>> spell_time(8), spell_time(200), spell_time(9000)
+        ('8 s', '3 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def _done(row: Row) -> bool:
     return row["status"] == "done"
 

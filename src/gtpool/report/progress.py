@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gtpool.model import method_name
-from gtpool.report.cells import named, shown
+from gtpool.report.cells import named, shown, spell_time
 from gtpool.spec import RunSpec
 
 _Row = dict[str, Any]
@@ -23,6 +23,7 @@ _PAUSE = 0.2  # seconds between two drawings of the table
 _LINE_PAUSE = 5.0  # and between two lines where there is no terminal
 _FRAME = 7  # lines of the table's borders and headings, and of its caption at most
 _CELL = 5  # characters of a figure, so that folds keep their width from the start
+_FEW = 3  # epochs after a run's first, which is slow, before its pace counts
 
 
 class Numbered(Protocol):
@@ -59,6 +60,7 @@ class Progress:
         """What is finished, by key."""
         self.at: dict[str, int] = {}
         """The epoch of what is on its way, by key."""
+        self._since: dict[str, tuple[int, float]] = {}  # the first epoch heard of, and its time
         self._began, self._before, self._drawn = clock(), 0, clock()
         self._preparing: dict[str, float] = {}
         self._live: Live | None = None
@@ -106,6 +108,7 @@ class Progress:
     def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
         """Take note of an epoch."""
         self.at[spec.key] = epoch.number
+        self._since.setdefault(spec.key, (epoch.number, self.clock()))
         if self.clock() - self._drawn > _PAUSE:
             self._draw()
 
@@ -120,17 +123,22 @@ class Progress:
         self._draw()
 
     def seconds_left(self) -> float | None:
-        """Estimate how long the rest takes; None before the first epoch.
+        """Estimate how long the rest takes; None before a run has ended or made a few epochs.
 
-        A run counts with the mean number of epochs of those that are done; before one is, with the
-        most that there may be.
+        A run counts with the mean number of epochs of those that have ended; before one has, with
+        all its epochs, which is an upper bound where runs may stop early.
         """
         usual = self._epochs.value if self._epochs.count else self._most_epochs
-        on_the_way = sum(min(0.95, number / usual) for number in self.at.values())
-        made = len(self.rows) - self._before + on_the_way
-        if made == 0:
-            return None
-        return (self.clock() - self._began) * (len(self.specs) - self._before - made) / made
+        late = self._patience / 2  # epochs that a run longer than usual may still take
+        lengths = ((n, usual if n < usual else n + late) for n in self.at.values())
+        on_the_way = sum(min(0.95, n / length) for n, length in lengths)
+        ended = len(self.rows) - self._before
+        left = len(self.specs) - len(self.rows) - on_the_way
+        if ended:
+            return (self.clock() - self._began) * left / (ended + on_the_way)
+        made = ((number - self._since[key][0], key) for key, number in self.at.items() if number)
+        paces = [(self.clock() - self._since[key][1]) / few for few, key in made if few >= _FEW]
+        return fmean(paces) * usual * left / len(self.at) if paces else None
 
     def summary(self) -> str:
         """Say how many runs are done, their mean if they are of one kind, and the time left."""
@@ -142,7 +150,9 @@ class Progress:
             parts.append(f"mean {named(self._metric)} {shown(self._tests.value, self._metric)}")
         left = self.seconds_left() if self.specs else None
         if left is not None and len(self.rows) < len(self.specs):
-            parts.append(f"about {spell_time(left)} left")
+            bound = self._patience and not self._epochs.count
+            time = f"at most {spell_time(left)} left, less if runs stop early"
+            parts.append(time if bound else f"about {spell_time(left)} left")
         return ", ".join(parts)
 
     def table(self) -> Table:
@@ -169,6 +179,8 @@ class Progress:
         self._folds = sorted({spec.split.fold for spec in specs})
         self._one_kind = len({_kind(_first(line)) for line in self._lines.values()}) == 1
         self._most_epochs = max((spec.train.epochs for spec in specs), default=0)
+        limits = {(spec.train.patience, spec.train.epochs) for spec in specs}
+        self._patience = max((wait for wait, most in limits if wait and wait < most), default=0)
         self._epochs, self._tests, self._metric = _Mean(), _Mean(), ""
 
     def _take(self, row: _Row) -> None:
@@ -245,18 +257,6 @@ class Progress:
     def _say(self, line: str) -> None:
         if self._live is None:
             self.console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def spell_time(seconds: float) -> str:
-    """Write a time as a person says it.
-
-    Example:
-        >>> spell_time(8), spell_time(200), spell_time(9000)
-        ('8 s', '3 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass

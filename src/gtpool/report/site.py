@@ -16,6 +16,8 @@ from gtpool.report.template import template
 from gtpool.study.recipe import has_bonds
 from gtpool.study.store import write_whole
 
+_LISTED, _LONGEST = 1000, 200  # rows left out that the page lists, characters of their SMILES
+
 
 class Section(NamedTuple):
     """A method: its runs and what was drawn of them."""
@@ -29,7 +31,11 @@ class Section(NamedTuple):
 
 
 def write_report(
-    path: Path, title: str, sections: Sequence[Section], notes: Sequence[str] = ()
+    path: Path,
+    title: str,
+    sections: Sequence[Section],
+    notes: Sequence[str] = (),
+    left_out: Sequence[tuple[int, str, str]] = (),
 ) -> None:
     """Write the page, whole or not at all; the same runs give the same bytes.
 
@@ -38,6 +44,7 @@ def write_report(
         title: What the runs were about.
         sections: One for each method; with more than one, a table sets them side by side.
         notes: What a reader must know of how the figures came about.
+        left_out: Rows of the user's table that could not be used: line, SMILES and reason.
     """
     page = template(Path(__file__).with_name("page.html.j2"))
     several = {section.name: section.rows for section in sections}
@@ -46,6 +53,8 @@ def write_report(
         notes=notes,
         methods=methods_table(several) if len(sections) > 1 else None,
         sections=[_part(section, number) for number, section in enumerate(sections)],
+        left_out=[(line, smiles[:_LONGEST], why) for line, smiles, why in left_out[:_LISTED]],
+        left_out_count=len(left_out),
     )
     write_whole(path, text.encode())
 

@@ -47,6 +47,8 @@ class Loaded(NamedTuple):
     """Of a table with a split column: what it says of each graph."""
     skipped: tuple[Skipped, ...] = ()
     """Of a table: the rows that could not be used."""
+    targets: tuple[str, ...] = ()
+    """Of a table: the names of the target columns."""
 
 
 def load_data(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
@@ -168,7 +170,7 @@ def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
             task=spec.task,
             atom_order=spec.atom_order,
         )
-        return Loaded(found.dataset, None, found.smiles, found.lines, found.split, found.skipped)
+        return Loaded(found.dataset, None, *found[1:])
     if jsonl and path.is_file():
         return Loaded(read_jsonl(path, features=spec.features, task=spec.task), None)
     data = load(spec.source, data_dir=data_dir, features=spec.features, atom_order=spec.atom_order)
