@@ -152,8 +152,16 @@ def unpool(x: Tensor, perm: Tensor, num_nodes: int) -> Tensor:
     return x.new_zeros(num_nodes, *x.shape[1:]).index_copy(0, perm, x)
 
 
-def check_features(name: str, x: Tensor, channels: int) -> None:
-    """Raise a ValueError unless ``x`` is a finite [N, channels] matrix of floats with N >= 1."""
+def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = False) -> None:
+    """Raise a ValueError unless ``x`` is a finite [N, channels] matrix of floats with N >= 1.
+
+    Args:
+        name: What the caller calls it, for the message.
+        x: The matrix.
+        channels: Columns that it must have.
+        multiplied: Whether the layer multiplies features with features, in float32 or better;
+            those whose products overflow are then refused.
+    """
     if not _is(x, dim=2) or x.size(1) != channels or not x.is_floating_point():
         raise ValueError(
             f"{name} must be a float tensor of shape [nodes, {channels}], "
@@ -166,6 +174,21 @@ def check_features(name: str, x: Tensor, channels: int) -> None:
         row, column = (~finite).nonzero()[0].tolist()
         raise ValueError(
             f"{name} must be finite, but {name}[{row}, {column}] is {x[row, column].item()}"
+        )
+    if multiplied:
+        _check_products(name, x.detach())
+
+
+def _check_products(name: str, x: Tensor) -> None:
+    """Raise a ValueError if products of entries, 16 of each added up, may overflow."""
+    exact = torch.promote_types(x.dtype, torch.float32)
+    largest = (torch.finfo(exact).max / (16 * x.numel())) ** 0.5
+    low, high = x.aminmax()
+    if max(-float(low), float(high)) > largest:
+        row, column = (x.to(exact).abs() > largest).nonzero()[0].tolist()
+        raise ValueError(
+            f"{name}[{row}, {column}] is {x[row, column].item():.3g}: products of features beyond "
+            f"{largest:.2g} overflow in {str(exact).removeprefix('torch.')}; scale the features"
         )
 
 
