@@ -18,6 +18,8 @@ from gtpool.study.unit import choose_device
 from gtpool.train.fit import predict
 from gtpool.train.metric import METRICS
 
+OVERFLOW = "its features are so large that the model gives no number"
+
 
 class Prediction(NamedTuple):
     """The answer to one row of the input."""
@@ -69,7 +71,8 @@ def predict_source(
     schema = schema_of(bundle)
     column = smiles_column or bundle.part("run", "data").get("smiles_column")
     read = read_unseen(source, schema, data_dir=data_dir, smiles_column=column)
-    told = answers(schema, _logits(bundle, read, device))
+    logits, read = _sound(_logits(bundle, read, device), read)
+    told = answers(schema, logits)
     rows = tuple(
         Prediction(row.number, row.id, *next(told))
         if row.reason is None
@@ -116,12 +119,13 @@ def evaluate_source(
         smiles_column=smiles_column or trained.get("smiles_column"),
         target_columns=columns,
     )
+    logits, read = _sound(_logits(bundle, read, device), read)
     told = [row for row in read.rows if row.reason is None]
     labelled = [place for place, row in enumerate(told) if row.label is not None]
     if not labelled:
         raise ValueError(f"{source} has no graph that has a label and can be predicted")
     y = truth([told[place] for place in labelled], schema)
-    logits = _logits(bundle, read, device)[labelled]
+    logits = logits[labelled]
     metric = METRICS[schema.task]
     left_out = [(row.number, row.reason) for row in read.rows if row.reason is not None]
     left_out += [(row.number, "no label") for row in told if row.label is None]
@@ -190,6 +194,17 @@ def answers(
     else:
         for row in logits.double().softmax(1).tolist():
             yield schema.targets[row.index(max(row))], tuple(row)
+
+
+def _sound(logits: Tensor, read: Unseen) -> tuple[Tensor, Unseen]:
+    """Leave out the graphs on which the network overflowed, and say so in their rows."""
+    finite = logits.isfinite().all(1)
+    answered = iter(finite.tolist())
+    rows = [
+        row._replace(reason=OVERFLOW) if row.reason is None and not next(answered) else row
+        for row in read.rows
+    ]
+    return logits[finite], read._replace(rows=rows)
 
 
 def _logits(bundle: Bundle, read: Unseen, device: str) -> Tensor:
