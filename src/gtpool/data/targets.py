@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -109,7 +109,7 @@ def _columns(
         for value in row:
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
                 raise ValueError(f"{place}: {_shown(value)} in the label is not a number")
-            if value is not None and not -_LARGEST <= value <= _LARGEST:
+            if value is not None and not -_LARGEST <= cast("float", value) <= _LARGEST:
                 raise ValueError(f"{place}: label {_shown(value)} is not finite in float32")
         if not row:
             raise ValueError(f"{place}: the label is an empty list")
