@@ -231,6 +231,8 @@ def test_named_methods_differ_in_the_sampler_alone():
         ({"levels": 0}, "levels must be an int of at least 1"),
         ({"width": 18, "conv": "gat"}, "width must be a multiple of 4"),
         ({"width": 7}, "width must be a multiple of 2"),
+        ({"width": 1_000_000_000}, "GB"),
+        ({"levels": 1_000_000_000}, "GB"),
         ({"conv": "ogb-gcn"}, "needs molecules"),
         ({"pool": "asap", "conv": "gin"}, "after asap edges have weights.*choose one of gcn"),
         ({"pool": "diffpool", "pool_options": {"weighted": True}}, "diffpool has no option"),

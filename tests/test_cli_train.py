@@ -14,8 +14,11 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
 from gtpool.cli import main
+from gtpool.data.dataset import GraphDataset
 from gtpool.data.jsonl import write_jsonl
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.sources import load
@@ -48,6 +51,16 @@ def gtpool(monkeypatch, capsys):
         return end.value.code, said.out, said.err
 
     return run
+
+
+def test_a_memory_that_is_full_is_one_sentence(gtpool, tmp_path):
+    edges = torch.tensor([[0, 1], [1, 0]])
+    codes = [Data(torch.tensor([[0], [10**13]]), edges, y=torch.tensor([y])) for y in (0, 1) * 9]
+    GraphDataset.from_pyg(codes).save(tmp_path / "mine")
+    code, _, err = gtpool("train", tmp_path / "mine", *TINY, "--output-dir", tmp_path / "out")
+    assert code == 1
+    assert "not enough memory" in err
+    assert err.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
@@ -549,6 +562,7 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
         (["train", "MUTAG", "--pool", "gtpol"], "no pooler or method 'gtpol'; did you mean gtpool"),
         (["train", "MUTAG", "--features", "gtm"], "gtm"),
         (["train", "MUTAG", "--width", "15"], "width must be a multiple of 2"),
+        (["train", "MUTAG", "--width", "1000000000"], "GB for its weights"),
         (["train", "MUTAG", "--ratio", "1.5"], "in (0, 1], got 1.5"),
         (["train", "MUTAG", "--ratio", "half"], "--ratio must be a number, got 'half'"),
         (["train", "MUTAG", "--epochs", "0"], "train.epochs must be a whole number of at least 1"),

@@ -97,6 +97,8 @@ def test_files_are_read_and_what_was_planned_is_read_back(tmp_path, kind):
         ({"train": {"epochs": "many"}}, "train.epochs must be int, got 'many'"),
         ({"train": {"epochs": 0}}, "train.epochs must be a whole number of at least 1, got 0"),
         ({"train": {"lr": -1}}, "train.lr must be more than 0"),
+        ({"train": {"clip": 0}}, "train.clip must be more than 0"),
+        ({"train": {"clip": -1.0}}, "train.clip must be more than 0"),
         ({"seeds": "two"}, "seeds must be a whole number of at least 1, got 'two'"),
         ({"seeds": True}, "seeds must be a whole number"),
         ({"split": {"rule": "scafold"}}, "split.rule must be one of auto, fixed, "),
@@ -118,6 +120,8 @@ def test_settings_that_are_wrong_are_named(settings, complaint):
     [
         ("a.yaml", b"a: 1", "named .toml or .json"),
         ("a.json", b"{", "cannot be read"),
+        ("a.JSON", b"{", "cannot be read"),
+        ("a.json", b'{"data": ' + b"[" * 100_000, "cannot be read"),
         ("a.json", b"[1]", "must hold a table of options, not list"),
         ("a.toml", b"a = ", "cannot be read"),
         ("a.toml", b"\xff\xfe", "cannot be read"),

@@ -214,6 +214,9 @@ def test_graphs_that_do_not_fit_are_named():
             r"graph 1 .* 0 to 2, but an edge \[2, 3\]",
         ),
         (Data(ring.x, RING - 1, ring.edge_attr, ring.y), r"graph 1 .* an edge \[-1, 0\]"),
+        (Data(ring.x, RING + 2**32, ring.edge_attr, ring.y), "graph 1 .* an edge .*4294967296"),
+        (Data(ring.x, RING / 2, ring.edge_attr, ring.y), "graph 1: edge_index .*float"),
+        (Data(ring.x, RING.T, ring.edge_attr, ring.y), "graph 1: edge_index .* shape"),
         (Data(ring.x / 0, RING, ring.edge_attr, ring.y), "graph 1 of graphs has features that"),
         (Data(ring.x, RING, ring.edge_attr / 0, ring.y), "graph 1 of graphs has features that"),
         (Data(ring.x, RING, ring.edge_attr, ring.y - 1), "graph 1 of graphs has class -1"),
@@ -243,6 +246,15 @@ def test_tensors_that_do_not_fit_together_are_refused(part, value, said):
     ring = Data(torch.ones(3, 1), RING, y=torch.tensor([0]))
     with pytest.raises(ValueError, match=said):
         replace(GraphDataset.from_pyg([ring, ring]), **{part: value})
+
+
+@pytest.mark.parametrize("value", [1e39, torch.inf])
+def test_a_target_beyond_float32_is_refused(value):
+    graphs = [
+        Data(torch.ones(3, 1), RING, y=torch.tensor([y], dtype=torch.double)) for y in (0.5, value)
+    ]
+    with pytest.raises(ValueError, match=r"graph 1 of graphs has the target .* float32"):
+        GraphDataset.from_pyg(graphs)
 
 
 def test_tasks_that_y_has_no_column_for_are_refused():

@@ -34,6 +34,7 @@ BAD_INPUTS = {
     "x has no rows": ({"x": X[:0]}, "x has no rows: the batch is empty, there is nothing to pool"),
     "x holds NaN": ({"x": with_value(3, 2, math.nan)}, r"must be finite, but x\[3, 2\] is nan"),
     "x is infinite": ({"x": with_value(1, 0, -math.inf)}, r"must be finite, but x\[1, 0\] is -inf"),
+    "x overflows": ({"x": with_value(2, 1, -1e19)}, r"x\[2, 1\] is -1e\+19: .* overflow"),
     "edge_index transposed": (
         {"edge_index": EDGES.T},
         r"edge_index must be an int64 tensor of shape \[2, edges\], got int64 of shape \[3, 2\]",

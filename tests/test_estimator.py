@@ -178,6 +178,8 @@ def test_classes_that_cannot_be_learned(y, says):
         (["a"] * 24, "y must hold numbers"),
         ([1.0], "one row for each of 24 graphs"),
         ([float("inf")] * 24, "finite"),
+        ([1.0] * 23 + [1e39], r"y\[23, 0\] is 1e\+39; y must be finite in float32"),
+        ([1] * 23 + [10**400], "y must hold numbers"),
         ([float("nan")] * 24, "not all missing"),
     ],
 )

@@ -464,6 +464,18 @@ def test_graphs_of_a_table_go_by_their_line(molecules):
             explain_source(bundle, table, device="cpu", **options)
 
 
+def test_a_mapping_of_ogb_that_is_broken_is_named(molecules, tmp_path):
+    bundle, _ = molecules
+    data = read_molecules(["CCO", "CC"]).labelled(torch.zeros(2, 1), "mine", "binary", ("y",))
+    data.save(tmp_path / "mine")
+    mapping = tmp_path / "mine" / "mapping" / "mol.csv.gz"
+    mapping.parent.mkdir()
+    for text in (b"y,smiles\n0,CCO\n0\n", b"y,smiles\n0,\xff\n", b'y,smiles\n0,"C"C\n'):
+        mapping.write_bytes(gzip.compress(text))
+        with pytest.raises(ValueError, match=r"mol\.csv\.gz"):
+            explain_source(bundle, tmp_path / "mine", epochs=1, device="cpu")
+
+
 def test_all_graphs_of_a_short_table_are_explained_if_more_are_asked_for(molecules):
     bundle, table = molecules
     found = explain_source(bundle, table, graphs=99, epochs=5, device="cpu")

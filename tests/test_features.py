@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from gtpool.data.features import FEATURES, Raw, featurize, learn_recipe
-from gtpool.data.schema import Schema
+from gtpool.data.features import FEATURES, MAX_DEGREE, Raw, featurize, learn_recipe
+from gtpool.data.schema import Recipe, Schema
+from gtpool.data.tu import read_tu
 
 
 def raw(name="mine", *, labels=False, attributes=0, **other) -> Raw:
@@ -164,3 +165,70 @@ def test_degrees_above_those_seen_share_the_last_column():
         y=torch.tensor([0]),
     )
     assert featurize(star, recipe).x[0].tolist() == [0, 0, 0, 1]
+
+
+def star(leaves: int, **other) -> Raw:
+    """One graph: a centre with so many leaves."""
+    ends = torch.arange(1, leaves + 1)
+    edges = torch.stack([torch.zeros_like(ends), ends])
+    return Raw(
+        torch.tensor([leaves + 1]),
+        torch.tensor([2 * leaves]),
+        torch.cat([edges, edges.flip(0)], 1),
+        torch.tensor([0]),
+        "star",
+        "classes",
+        ("star",),
+        **other,
+    )
+
+
+def test_degrees_above_the_cap_share_a_column():
+    source = star(20_000)
+    recipe = learn_recipe(source)
+    assert recipe.max_degree == MAX_DEGREE
+    data = featurize(source, recipe)
+    assert data.x.shape == (20_001, MAX_DEGREE + 1)
+    assert data.x[0].nonzero().tolist() == [[MAX_DEGREE]]
+    assert data.x[1:, 1].all()
+
+
+@pytest.mark.parametrize("part", ["node_labels", "edge_labels"])
+def test_features_that_do_not_fit_into_memory_are_refused_with_their_size(part, monkeypatch):
+    monkeypatch.setattr("gtpool.data.features.free_memory", lambda _: 10**9)
+    count = 90_000 if part == "node_labels" else 2 * 89_999
+    source = star(89_999, **{part: torch.arange(count)})
+    with pytest.raises(ValueError, match=r"star: .* 32\.4 GB of memory"):
+        featurize(source, learn_recipe(source, "constant" if part == "edge_labels" else "gmt"))
+
+
+def test_more_nodes_than_fit_into_memory_are_refused():
+    source = star(1)._replace(sizes=torch.tensor([10**15]))
+    for kind in FEATURES:
+        with pytest.raises(ValueError, match="1,000,000,000,000,000 nodes"):
+            featurize(source, learn_recipe(source, kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "labels", "max_degree", "edge_labels"),
+    [
+        ("MUTAG", 0, 7, None, 4),
+        ("ENZYMES", 18, 3, None, 0),
+        ("PROTEINS", 1, 3, None, 0),
+        ("PTC_MR", 0, 18, None, 4),
+        ("Synthie", 15, 0, None, 0),
+        ("IMDB-BINARY", 0, 0, 135, 0),
+        ("IMDB-MULTI", 0, 0, 88, 0),
+    ],
+)
+def test_the_recipes_of_the_public_sets_stay(
+    data_dir, name, attributes, labels, max_degree, edge_labels
+):
+    recipe = learn_recipe(read_tu(data_dir / "TU" / name / "raw", name))
+    assert recipe == Recipe(
+        "degree" if max_degree else "gmt",
+        labels=tuple(range(recipe.labels[0], recipe.labels[0] + labels)) if labels else (),
+        attributes=attributes,
+        max_degree=max_degree,
+        edge_labels=tuple(range(edge_labels)),
+    )

@@ -317,6 +317,12 @@ def test_a_metric_that_cannot_choose_is_an_error():
     run(Toy(1), dots(y), parts(2, 2, 2), select="loss")
 
 
+@pytest.mark.parametrize("clip", [0.0, -1.0])
+def test_a_clip_that_is_not_positive_is_an_error(clip):
+    with pytest.raises(ValueError, match="clip must be more than 0"):
+        run(Toy(), dots(classes(0, 1, 0)), parts(1, 1, 1), clip=clip)
+
+
 def test_no_epochs_is_an_error():
     with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         run(Toy(), dots(classes(0, 1, 0)), parts(1, 1, 1), epochs=0)

@@ -131,6 +131,10 @@ def test_labels_tell_the_task(write, labels, task, expected, y):
         ({**A, "edge_weights": [[1]]}, "edge_weights must be a list of numbers"),
         ({**A, "label": None}, "there is no label"),
         ({**A, "label": True}, "a label is a text, a number or a list of numbers, not True"),
+        ({**A, "label": "\ud800"}, "half of a character"),
+        ({**A, "id": "\udfff"}, "half of a character"),
+        ({**A, "nodes": 10**30}, "more than 2147483647 nodes"),
+        ({**A, "nodes": 2**32, "edges": [[0, 2**32 - 1]]}, "more than 2147483647 nodes"),
         ({**A, "label": 1}, "the label is a number, but that of .*line 1.* is a text"),
         ({**A, "label": [1]}, "the label is a list of 1, but that of .*line 1.* is a text"),
         ({**A, "node_features": [[1], [2]]}, "has node_features of 1 columns, but .*line 1 has no"),
@@ -141,6 +145,17 @@ def test_a_line_that_is_wrong_is_named(write, line, said):
     path = write(A, B, line)
     with pytest.raises(ValueError, match=rf"mine.jsonl, line 3.*{said}"):
         read_jsonl(path)
+
+
+def test_numbers_beyond_int64_are_features_and_long_texts_are_classes(write):
+    large = {"node_features": [[2**63], [1]], "edges": [], "label": "9" * 5000}
+    data = read_jsonl(write(large, {**large, "label": "7"}))
+    assert data.x[:2].tolist() == [[2.0**63], [1]]
+    assert data.schema.targets == ("7", "9" * 5000)
+
+
+def test_a_character_of_two_halves_is_whole(write):
+    assert read_jsonl(write({**A, "label": "\U0001f600"}, B)).schema.targets[1] == "\U0001f600"
 
 
 def test_features_of_another_width_are_refused(write):
@@ -158,6 +173,9 @@ def test_features_of_another_width_are_refused(write):
         ([[], []], None, "empty list"),
         ([["x"], [1]], None, "'x' in the label is not a number"),
         ([[1e39], [1]], None, "not finite in float32"),
+        ([[10**400], [1]], None, "not finite in float32"),
+        ([10**400, 1.5], None, "not finite in float32"),
+        ([[[[1]]], [1]], None, "a list in the label is not a number"),
         ([1, 2], "binary", "label 2 is not 0, 1 or missing"),
         ([0.5, 1.5], "classes", "class 0.5 is neither a text nor a whole number"),
         (["a", "b"], "regression", "the label is a text, which does not fit task regression"),

@@ -58,6 +58,16 @@ def test_tasks_without_a_mapping_are_numbered(tmp_path):
         ({"raw/graph-label": "0,1\n1\n0,0\n"}, "graph-label.csv.gz, line 2", "has 1 fields"),
         ({"raw/graph-label": "0,1\n"}, "graph-label.csv.gz", "has 1 lines for the 3 molecules"),
         ({"raw/num-edge-list": "2\n-\n1\n"}, "num-edge-list.csv.gz, line 2", "whole number"),
+        ({"raw/num-node-list": "3\n0\n2\n"}, "num-node-list.csv.gz, line 2", "range"),
+        ({"raw/num-node-list": f"3\n{2**62}\n2\n"}, "num-node-list.csv.gz, line 2", "range"),
+        ({"raw/num-edge-list": "3\n-1\n1\n"}, "num-edge-list.csv.gz, line 2", "range"),
+        ({"raw/node-feat": "119,0,4,5,3,0,2,0,0\n" * 6}, "node-feat.csv.gz, line 1", "0 to 118"),
+        ({"raw/node-feat": "5,0,-4,5,3,0,2,0,0\n" * 6}, "line 1, column 3", "0 to 11"),
+        ({"raw/edge-feat": "0,0,0\n1,6,1\n3,0,1\n"}, "edge-feat.csv.gz, line 2", "0 to 5"),
+        ({"raw/edge": f"0,1\n1,2\n0,{2**32}\n"}, "edge.csv.gz, line 3", "graph 2"),
+        ({"mapping/mol": b"no gzip"}, "mol.csv.gz", "gzip"),
+        ({"mapping/mol": gzip.compress(b"a,\xff\n")}, "mol.csv.gz", "UTF-8"),
+        ({"mapping/mol": 'a,"b"c\n'}, "mol.csv.gz", "line 1"),
     ],
 )
 def test_an_error_names_the_file(tmp_path, files, place, reason):

@@ -190,6 +190,29 @@ def test_evaluation_takes_the_classes_from_the_model(molecules, tmp_path):
         evaluate_source(molecules, path)
 
 
+def test_a_word_for_missing_is_no_label(molecules, tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("smiles,toxic\nCCO,no\nCC,NA\nC,yes\n")
+    found = evaluate_source(molecules, path)
+    assert found["graphs"] == 2
+    assert found["left_out"] == [{"line": 3, "reason": "no label"}]
+
+
+def test_a_graph_on_which_the_network_overflows_has_a_reason_and_no_answer(tmp_path):
+    rows = [[[1.0], [0.5]], [[1e30], [-1e30]], [[0.0], [2.0]]]
+    lines = [
+        {"node_features": row, "edges": [[0, 1]], "label": label}
+        for row, label in zip(rows, "aba", strict=True)
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    bundle = _bundle(read_jsonl(path), tmp_path / "model")
+    found = predict_source(bundle, path).rows
+    assert [row.value is None for row in found] == [False, True, False]
+    assert "large" in str(found[1].reason)
+    assert evaluate_source(bundle, path)["left_out"] == [{"line": 2, "reason": found[1].reason}]
+
+
 def test_columns_are_those_of_the_training_run(tmp_path):
     train = tmp_path / "train.csv"
     train.write_text("structure,weight,active\nCCO,1,0\nCCC,2,1\nC,3,1\n")

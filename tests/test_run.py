@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.molecule import read_molecules
 from gtpool.data.sources import load
 from gtpool.data.split import random_split, scaffold_split, stratified_folds
 from gtpool.data.synthetic import long_range
@@ -34,6 +35,29 @@ def _no_data_folder(monkeypatch):
 
 def numbers(row):
     return {name: row[name] for name in NUMBERS}
+
+
+def test_codes_out_of_range_are_refused_before_a_network_looks_them_up():
+    molecules = read_molecules(["CCO", "CC"]).labelled(
+        torch.tensor([0, 1]), "mine", "classes", "ab"
+    )
+    atoms, bonds = molecules.x.clone(), molecules.edge_attr.clone()
+    atoms[3, 2], bonds[4, 1] = 12, 6
+    with pytest.raises(ValueError, match="mine, graph 1, node feature 2: code 12"):
+        shape_of(replace(molecules, x=atoms))
+    with pytest.raises(ValueError, match="mine, graph 1, edge feature 1: code 6"):
+        shape_of(replace(molecules, edge_attr=bonds))
+    edge = torch.tensor([[0], [1]])
+    codes = [Data(torch.tensor([[3], [low]]), edge, y=torch.tensor([0])) for low in (0, -1)]
+    with pytest.raises(ValueError, match="graph 1, node feature 0: code -1"):
+        shape_of(GraphDataset.from_pyg(codes))
+
+
+def test_codes_of_edges_may_have_no_edge():
+    lone = Data(
+        torch.ones(1, 1), edge_attr=torch.zeros(0, 2, dtype=torch.long), y=torch.tensor([0])
+    )
+    assert shape_of(GraphDataset.from_pyg([lone])).edge_categories == (1, 1)
 
 
 def write_table(path, rows=40, header="smiles,y"):

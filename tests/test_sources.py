@@ -360,13 +360,13 @@ def test_a_name_wins_over_a_folder_of_that_name(alone, monkeypatch):
     assert load("./MUTAG").schema.name == "PTC_MR"
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".CSV", ".Tsv", ".CSV.GZ"])
 def test_a_table_of_smiles(alone, ending):
-    between = "\t" if ending == ".tsv" else ","
+    between = "\t" if ending.lower() == ".tsv" else ","
     rows = [("smiles", "y"), *[("CCO", "a"), ("c1ccccc1", "b")] * 5]
     text = "".join(f"{between.join(row)}\n" for row in rows).encode()
     path = alone / f"mine{ending}"
-    path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    path.write_bytes(gzip.compress(text) if ending.lower().endswith("gz") else text)
     data = load(path)
     assert (len(data), data.schema.targets, data.num_features) == (10, ("a", "b"), 9)
     with pytest.raises(ValueError, match="has features of its own"):
@@ -381,14 +381,14 @@ def test_rows_that_cannot_be_used_are_counted(alone):
     assert told[0].filename == __file__
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".JSONL", ".Jsonl.GZ"])
 def test_graphs_in_json_lines(alone, ending):
     lines = b"".join(
         b'{"nodes": %d, "edges": [[0, 1], [1, 0]], "label": "%s"}\n' % graph
         for graph in [(2, b"small"), (3, b"large")]
     )
     path = alone / f"mine{ending}"
-    path.write_bytes(gzip.compress(lines) if ending.endswith("gz") else lines)
+    path.write_bytes(gzip.compress(lines) if ending.lower().endswith("gz") else lines)
     data = load(path)
     assert (data.sizes.tolist(), data.schema.targets) == ([2, 3], ("large", "small"))
     assert load(path, features="constant").num_features == 1

@@ -119,6 +119,22 @@ def test_rows_that_cancel_draw_no_node_where_plain_division_gives_nan():
         assert graphs.x.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 1e-30, 1e-20, 1e-19, 1e-10, 1e-5, 1e15])
+def test_features_of_any_size_give_numbers(size):
+    graphs = pack([(n, ring(n)) for n in (1, 3, 12)], seed=0)
+    x = (size * graphs.x).float().requires_grad_()
+    out = layer(torch.float32)(*graphs._replace(x=x))
+    assert out.x.isfinite().all()
+    (out.x / size if size > 1 else out.x).sum().backward()
+    assert x.grad.isfinite().all()
+
+
+def test_features_whose_products_overflow_are_refused():
+    graphs = pack([(3, ring(3))], seed=0)
+    with pytest.raises(ValueError, match=r"x\[0, 0\] is .* overflow in float32"):
+        layer(torch.float32)(*graphs._replace(x=torch.full((3, CHANNELS), 1e19)))
+
+
 def test_row_sums_near_zero_neither_explode_nor_tip():
     x = torch.randn(3, CHANNELS, dtype=torch.double, generator=torch.Generator().manual_seed(0))
     graphs, shares = pack([(3, ring(3))], seed=0), []

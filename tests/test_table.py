@@ -65,7 +65,13 @@ def test_what_is_written_as_missing_is_missing(write):
     assert numbers.dataset.y.isnan().flatten().tolist() == [False, True, True, True]
     bits = read_table(write("smiles,a,b\nC,1,N/A\nCC,0,NaN\n"), target_columns=("a", "b"))
     assert bits.dataset.y.nan_to_num(-1).tolist() == [[1, -1], [0, -1]]
-    assert read_table(write("smiles,y\nC,NA\nCC,EU\n")).dataset.schema.targets == ("EU", "NA")
+
+
+@pytest.mark.parametrize("word", ["NA", "n/a", "#N/A", "NaN", "<NA>", "null", ""])
+def test_a_word_for_missing_is_no_class(write, word):
+    table = read_table(write(f"smiles,y\nC,{word}\nCC,EU\nCO,none\n"))
+    assert table.dataset.schema.targets == ("EU", "none")
+    assert [(row.line, row.reason) for row in table.skipped] == [(2, "no class in 'y'")]
 
 
 def test_numbers_are_predicted_when_asked_for(write):
@@ -206,7 +212,7 @@ def test_forms_of_the_same_table(write, name, content):
         ("smiles;y\nC;0,5\nCC;1\n", {}, r"line 2, .* '0,5' is no class.* write decimal points"),
         ("smiles;y\nC;1\nCC;-,5\n", {"task": "regression"}, r"'-,5' is not.* a decimal point"),
         ("smiles,y\nC,1.5\nCC,inf\n", {"task": "regression"}, r"line 3, .* 'inf' is not a number"),
-        ("smiles,y\nC,1.5\nCC,1e39\n", {"task": "regression"}, r"line 3, .* '1e39' is not a num"),
+        ("smiles,y\nC,1.5\nCC,1e39\n", {"task": "regression"}, r"line 3, .* '1e39' .* float32"),
         ("smiles,y\nC,\nCC,\n", {"task": "regression"}, r"column 'y': blank in all rows"),
         (
             "smiles,a,b\nC,0,1\nCC,1,2\n",

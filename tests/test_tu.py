@@ -104,6 +104,17 @@ def test_windows_line_ends_and_blank_lines_at_the_end(tmp_path):
         ({"edge_labels": "1\n" * 7}, "SET_edge_labels.txt", "has 7 lines, expected 6"),
         ({"node_attributes": "1\n" * 4 + "nan\n"}, "attributes.txt, line 5", "finite number"),
         ({"node_attributes": "1,2\n" * 4 + "1\n"}, "attributes.txt, line 5", "expected 2"),
+        ({"node_attributes": "1\n" * 4 + "1e39\n"}, "attributes.txt, line 5", "float32"),
+        ({"graph_labels": f"1\n{2**63}\n"}, "SET_graph_labels.txt, line 2", "int64"),
+        ({"graph_labels": "1\n-" + "9" * 5000 + "\n"}, "graph_labels.txt, line 2", "int64"),
+        ({"node_labels": f"1\n{2**63 - 1}\n1\n1\n1\n"}, "node_labels.txt, line 2", "int64"),
+        ({"A": f"1, 2\n{2**64 + 1}, 1\n"}, "SET_A.txt, line 2", "int64"),
+        ({"A": f"1, 2\n{2**32 + 1}, 2\n"}, "SET_A.txt, line 2", "the nodes are 1 to 5"),
+        (
+            {"graph_labels": None, "graph_attributes": "1\n1e39\n"},
+            "SET_graph_attributes.txt, line 2",
+            "float32",
+        ),
     ],
 )
 def test_an_error_names_the_file_and_the_line(tmp_path, files, place, reason):

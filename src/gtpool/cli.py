@@ -44,11 +44,35 @@ def main() -> None:
     except (ValueError, OSError) as error:
         typer.secho(f"gtpool: {printable(str(error))}", err=True, fg="red")
         raise SystemExit(2) from None
+    except RecursionError:
+        typer.secho("gtpool: a file is nested too deeply to be read", err=True, fg="red")
+        raise SystemExit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory_full(error):
+            raise
+        typer.secho(f"gtpool: {_MEMORY}: {_first_line(error)}", err=True, fg="red")
+        raise SystemExit(1) from None
     except SystemExit as end:
         if end.code == 130:  # Ctrl-C
             kept = _KEPT if sys.argv[1:2] and sys.argv[1] in _RESUMING else ""
             typer.secho(f"gtpool: interrupted{kept}", err=True, fg="yellow")
         raise
+
+
+_MEMORY = (
+    "there is not enough memory; take fewer or smaller graphs, other features, a narrower network "
+    "or smaller batches"
+)
+
+
+def _is_memory_full(error: Exception) -> bool:
+    """Say whether Python, numpy or torch (which raises RuntimeError) could not get memory."""
+    signs = ("allocate memory", "not enough memory", "out of memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 _RESUMING = ("train", "search", "study", "bench", "data")

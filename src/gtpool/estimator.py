@@ -275,7 +275,14 @@ class _GraphEstimator:
     def _outputs(self, graphs: GraphsOf) -> Tensor:
         """Run the network, [graphs, outputs], on the host."""
         data = self._ready(graphs)
-        return predict(self.model_, data, torch.arange(len(data))).cpu()
+        found = predict(self.model_, data, torch.arange(len(data))).cpu()
+        wrong = (~found.isfinite().all(1)).nonzero()
+        if wrong.numel():
+            raise ValueError(
+                f"graph {int(wrong[0])} has features so large that the network overflows; scale "
+                "them, or leave it out"
+            )
+        return found
 
 
 class GraphClassifier(_GraphEstimator):

@@ -5,6 +5,7 @@ C channels a head, D width.
 """
 
 from collections.abc import Callable, Hashable
+from math import isfinite
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
@@ -152,8 +153,16 @@ def unpool(x: Tensor, perm: Tensor, num_nodes: int) -> Tensor:
     return x.new_zeros(num_nodes, *x.shape[1:]).index_copy(0, perm, x)
 
 
-def check_features(name: str, x: Tensor, channels: int) -> None:
-    """Raise a ValueError unless ``x`` is a finite [N, channels] matrix of floats with N >= 1."""
+def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = False) -> None:
+    """Raise a ValueError unless ``x`` is a finite [N, channels] matrix of floats with N >= 1.
+
+    Args:
+        name: What the caller calls it, for the message.
+        x: The matrix.
+        channels: Columns that it must have.
+        multiplied: Whether the layer multiplies features with features, in float32 or better;
+            those whose products overflow are then refused.
+    """
     if not _is(x, dim=2) or x.size(1) != channels or not x.is_floating_point():
         raise ValueError(
             f"{name} must be a float tensor of shape [nodes, {channels}], "
@@ -161,11 +170,19 @@ def check_features(name: str, x: Tensor, channels: int) -> None:
         )
     if x.size(0) == 0:
         raise ValueError(f"{name} has no rows: the batch is empty, there is nothing to pool")
-    finite = x.isfinite()
-    if not finite.all():
-        row, column = (~finite).nonzero()[0].tolist()
+    exact = torch.promote_types(x.dtype, torch.float32)
+    largest = torch.finfo(x.dtype).max
+    if multiplied:  # sixteen products of each pair of entries, added up
+        largest = min(largest, (torch.finfo(exact).max / (16 * x.numel())) ** 0.5)
+    sound = x.detach().abs() <= largest
+    if not sound.all():
+        row, column = (~sound).nonzero()[0].tolist()
+        value = x[row, column].item()
+        if not isfinite(value):
+            raise ValueError(f"{name} must be finite, but {name}[{row}, {column}] is {value}")
         raise ValueError(
-            f"{name} must be finite, but {name}[{row}, {column}] is {x[row, column].item()}"
+            f"{name}[{row}, {column}] is {value:.3g}: products of features beyond "
+            f"{largest:.2g} overflow in {str(exact).removeprefix('torch.')}; scale the features"
         )
 
 

@@ -17,6 +17,8 @@ from gtpool.study.unit import choose_device
 from gtpool.train.fit import predict
 from gtpool.train.metric import METRICS
 
+OVERFLOW = "its features are so large that the model gives no number"
+
 
 class Prediction(NamedTuple):
     """The answer to one row of the input."""
@@ -78,7 +80,8 @@ def predict_source(
         smiles_column=smiles_column,
         trained_column=bundle.part("run", "data").get("smiles_column"),
     )
-    told = answers(schema, _logits(bundle, read, device))
+    logits, read = _sound(_logits(bundle, read, device), read)
+    told = answers(schema, logits)
     rows = tuple(
         Prediction(row.number, row.id, *next(told), record=row.record)
         if row.reason is None
@@ -128,12 +131,13 @@ def evaluate_source(
         trained_column=trained.get("smiles_column"),
         target_columns=columns,
     )
+    logits, read = _sound(_logits(bundle, read, device), read)
     told = [row for row in read.rows if row.reason is None]
     labelled = [place for place, row in enumerate(told) if row.label is not None]
     if not labelled:
         raise ValueError(f"{source} has no graph that has a label and can be predicted")
     y = truth([told[place] for place in labelled], schema)
-    logits = _logits(bundle, read, device)[labelled]
+    logits = logits[labelled]
     metric = METRICS[schema.task]
     left_out = [(row.number, row.reason) for row in read.rows if row.reason is not None]
     left_out += [(row.number, "no label") for row in told if row.label is None]
@@ -228,6 +232,17 @@ def answers(
     else:
         for row in logits.double().softmax(1).tolist():
             yield schema.targets[row.index(max(row))], tuple(row)
+
+
+def _sound(logits: Tensor, read: Unseen) -> tuple[Tensor, Unseen]:
+    """Leave out the graphs on which the network overflowed, and say so in their rows."""
+    finite = logits.isfinite().all(1)
+    answered = iter(finite.tolist())
+    rows = [
+        row._replace(reason=OVERFLOW) if row.reason is None and not next(answered) else row
+        for row in read.rows
+    ]
+    return logits[finite], read._replace(rows=rows)
 
 
 def _logits(bundle: Bundle, read: Unseen, device: str) -> Tensor:

@@ -51,11 +51,12 @@ class Plan(NamedTuple):
 def read_settings(path: Path) -> _Options:
     """Read a file of settings, TOML or JSON by the ending of its name."""
     readers = {".toml": tomllib.loads, ".json": json.loads}
-    if path.suffix not in readers:
+    ending = path.suffix.lower()
+    if ending not in readers:
         raise ValueError(f"{path}: settings are read from a file named .toml or .json")
     try:
-        value = readers[path.suffix](path.read_text(encoding="utf-8"))
-    except ValueError as error:  # of both readers, and of text that is not UTF-8
+        value = readers[ending](path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # of both readers, text that is not UTF-8
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a table of options, not {type(value).__name__}")
@@ -149,5 +150,6 @@ def _check(plan: Plan) -> None:
     for name, value in counts.items():
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not train.lr > 0:
-        raise ValueError(f"train.lr must be more than 0, got {train.lr}")
+    for name, value in {"train.lr": train.lr, "train.clip": train.clip}.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be more than 0, got {value}")

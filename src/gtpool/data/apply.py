@@ -115,7 +115,7 @@ def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:
     if data.x.is_floating_point() == bool(sizes):
         found, made = ("floats", "codes") if sizes else ("codes", "floats")
         raise ValueError(f"the node features of {name} are {found}, the model was made for {made}")
-    _check_codes(f"{name}, node feature", data.x, sizes)
+    check_codes(data, sizes, ())
     if not edges:
         return
     columns = len(shape.edge_categories) or shape.edge_width
@@ -124,18 +124,35 @@ def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:
             f"{name} has {0 if edge_attr is None else edge_attr.size(1)} edge features, but the "
             f"model was made for {columns}"
         )
-    _check_codes(f"{name}, edge feature", edge_attr, shape.edge_categories)
+    check_codes(data, (), shape.edge_categories)
 
 
-def _check_codes(what: str, codes: Tensor | None, sizes: tuple[int, ...]) -> None:
-    if codes is None or not sizes:
-        return
-    codes = codes.long()
-    wrong = (codes < 0) | (codes >= torch.tensor(sizes, device=codes.device))
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
+def check_codes(data: GraphDataset, nodes: tuple[int, ...], edges: tuple[int, ...]) -> None:
+    """Raise a ValueError unless each column of codes stays below its size.
+
+    A code too high would be looked up in the embedding of the next column.
+
+    Args:
+        data: The graphs.
+        nodes: Categories of each node feature; none where they are no codes.
+        edges: The same of the edge features.
+    """
+    for what, codes, sizes, counts in (
+        ("node", data.x, nodes, data.sizes),
+        ("edge", data.edge_attr, edges, data.edge_counts),
+    ):
+        if codes is None or not sizes or not codes.numel():
+            continue
+        where = data.schema.name
+        if codes.size(1) != len(sizes):
+            raise ValueError(f"{where} has {codes.size(1)} {what} features, expected {len(sizes)}")
+        most = torch.tensor(sizes, device=codes.device) - 1
+        if bool(((codes.amin(0) >= 0) & (codes.amax(0) <= most)).all()):
+            continue
+        row, column = ((codes.long() < 0) | (codes.long() > most)).nonzero()[0].tolist()
+        graph = int(torch.searchsorted(counts.cumsum(0), row, right=True))
         raise ValueError(
-            f"{what} {column}: code {int(codes[row, column])}, "
+            f"{where}, graph {graph}, {what} feature {column}: code {int(codes[row, column])}, "
             f"but the model knows 0 to {sizes[column] - 1}"
         )
 

@@ -68,7 +68,15 @@ def _check_values(data: GraphDataset) -> None:
                 f"graph {graph} of {data.schema.name} has class {int(data.y[graph])}, "
                 f"but the classes are 0 to {names - 1}"
             )
-    elif data.y.shape != (len(data), names):
+        return
+    if data.y.shape != (len(data), names):
         raise ValueError(
             f"{data.schema.name} names {names} tasks, but y is of shape {list(data.y.shape)}"
+        )
+    wrong = data.y.abs() > torch.finfo(torch.float).max  # NaN is a missing target
+    if wrong.any():
+        graph, task = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"graph {graph} of {data.schema.name} has the target {data.y[graph, task].item()} for "
+            f"{data.schema.targets[task]!r}; targets must be finite in float32"
         )

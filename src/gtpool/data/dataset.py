@@ -161,6 +161,12 @@ class GraphDataset:
                 )
         empty = torch.empty(2, 0, dtype=torch.long)
         joins = [empty if graph.edge_index is None else graph.edge_index for graph in graphs]
+        for number, join in enumerate(joins):
+            if join.is_floating_point() or join.dtype == torch.bool or join.shape[:-1] != (2,):
+                raise ValueError(
+                    f"graph {number}: edge_index must be whole numbers of shape [2, edges], "
+                    f"got {join.dtype} of shape {list(join.shape)}"
+                )
         x = _stacked("x", [graph["x"] for graph in graphs])
         y = _stacked("y", [torch.as_tensor(graph["y"]).view(1, -1) for graph in graphs])
         if not y.is_floating_point():
@@ -170,7 +176,7 @@ class GraphDataset:
             edge_attr = _stacked("edge_attr", [graph.edge_attr for graph in graphs])
         return cls(
             narrow(x),
-            torch.cat(joins, 1).int(),
+            narrow_edges(torch.cat(joins, 1)),
             None if edge_attr is None else narrow(edge_attr),
             torch.tensor([graph["x"].size(0) for graph in graphs]),
             torch.tensor([join.size(1) for join in joins]),
@@ -249,6 +255,12 @@ def narrow(codes: Tensor) -> Tensor:
         if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max:
             return codes.to(dtype)
     return codes
+
+
+def narrow_edges(edge_index: Tensor) -> Tensor:
+    """Store node numbers as int32; larger ones stay int64, for the dataset's check to refuse."""
+    narrowed = edge_index.int()
+    return narrowed if torch.equal(narrowed.to(edge_index.dtype), edge_index) else edge_index
 
 
 def _widen(value: Tensor) -> Tensor:

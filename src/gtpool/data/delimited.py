@@ -26,7 +26,7 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
         path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
             .tsv or .tab (tabs), or one of these and .gz.
     """
-    ending = Path(unzipped_name(path)).suffix.lower()
+    ending = ending_of(path)
     if ending not in (".csv", ".tsv", ".tab"):
         raise ValueError(f"{path}: a table ends in .csv, .tsv or .tab (or one of these and .gz)")
     lines = _lines(path)
@@ -84,7 +84,17 @@ def safe_cell(cell: str) -> str:
 
 def unzipped_name(path: Path) -> str:
     """Give the name of a file without .gz."""
-    return path.name.removesuffix(".gz")
+    return path.stem if is_zipped(path) else path.name
+
+
+def is_zipped(path: Path) -> bool:
+    """Say whether the name of a file ends in .gz, in capitals or not."""
+    return path.suffix.lower() == ".gz"
+
+
+def ending_of(path: Path) -> str:
+    """Give the ending of a name before .gz, in small letters, such as .csv."""
+    return Path(unzipped_name(path)).suffix.lower()
 
 
 def _rows(path: Path, lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -103,7 +113,7 @@ def _rows(path: Path, lines: Iterator[str], delimiter: str) -> Iterator[tuple[in
 
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, none of them longer than MAX_LINE in memory."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with gzip.open(path) if is_zipped(path) else path.open("rb") as file:
         number = 0
         while line := _next(path, file):
             number += 1

@@ -10,10 +10,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from gtpool.data.dataset import GraphDataset, scale
+from gtpool.data.dataset import GraphDataset, narrow_edges, scale
 from gtpool.data.schema import Recipe, Schema, Task
+from gtpool.ops.memory import free_memory
+
+MAX_DEGREE = 1000
+"""Highest degree with a one-hot column of its own; higher degrees share it."""
+_ASKED_FROM = 100_000_000
+"""Bytes from which the free memory is looked up, which takes a moment."""
 
 
 class Raw(NamedTuple):
@@ -59,8 +64,8 @@ def fair(raw: Raw) -> Recipe:
 
 
 def degree(raw: Raw) -> Recipe:
-    """The degree of each node, one-hot up to the highest of the data."""
-    return _recipe("degree", raw, max_degree=int(_degrees(raw).max()))
+    """The degree of each node, one-hot up to the highest of the data or ``MAX_DEGREE``."""
+    return _recipe("degree", raw, max_degree=min(int(_degrees(raw).max()), MAX_DEGREE))
 
 
 def constant(raw: Raw) -> Recipe:
@@ -85,18 +90,22 @@ def learn_recipe(raw: Raw, kind: str = "gmt") -> Recipe:
 
 def featurize(raw: Raw, recipe: Recipe) -> GraphDataset:
     """Make the dataset that ``recipe`` describes of ``raw``, standardised if the recipe is."""
-    columns: list[Tensor] = []
-    if recipe.attributes:
-        columns.append(_attributes(raw, recipe))
+    degrees = 0 if recipe.max_degree is None else recipe.max_degree + 1
+    width = recipe.attributes + len(recipe.labels) + degrees
+    nodes = int(raw.sizes.sum())
+    attributes = _attributes(raw, recipe) if recipe.attributes else None
+    _check_room(raw.name, "node", nodes, max(width, 1), 4)
+    x = torch.zeros(nodes, width) if width else torch.ones(nodes, 1)
+    if attributes is not None:
+        x[:, : recipe.attributes] = attributes
     if recipe.labels:
-        columns.append(_known("node label", raw.node_labels, recipe.labels))
+        place = _known("node label", raw.node_labels, recipe.labels)
+        x.scatter_(1, (place + recipe.attributes).unsqueeze(1), 1.0)
     if recipe.max_degree is not None:
-        columns.append(one_hot(_degrees(raw).clamp(max=recipe.max_degree), recipe.max_degree + 1))
-    if not columns:
-        columns.append(torch.ones(int(raw.sizes.sum()), 1))
-    x = torch.cat([part.float() for part in columns], 1)
+        place = _degrees(raw).clamp(max=recipe.max_degree) + (width - degrees)
+        x.scatter_(1, place.unsqueeze(1), 1.0)
     schema = Schema(raw.name, raw.task, raw.targets, recipe)
-    edge_index = raw.edge_index.int()
+    edge_index = narrow_edges(raw.edge_index)
     return GraphDataset(
         scale(x, recipe),
         edge_index,
@@ -149,22 +158,28 @@ def _attributes(raw: Raw, recipe: Recipe) -> Tensor:
 
 def _edge_features(raw: Raw, recipe: Recipe) -> Tensor | None:
     """Give the continuous columns of the edges and their one-hot labels, [E, F]."""
-    columns: list[Tensor] = []
-    if recipe.edge_attributes:
-        found = 0 if raw.edge_attributes is None else raw.edge_attributes.size(1)
-        if raw.edge_attributes is None or found != recipe.edge_attributes:
-            raise ValueError(
-                f"{raw.name} has {found} edge attributes, but the model was trained on "
-                f"{recipe.edge_attributes}"
-            )
-        columns.append(raw.edge_attributes.float())
+    width, edges = recipe.edge_attributes + len(recipe.edge_labels), raw.edge_index.size(1)
+    if not width:
+        return None
+    found = 0 if raw.edge_attributes is None else raw.edge_attributes.size(1)
+    if recipe.edge_attributes and found != recipe.edge_attributes:
+        raise ValueError(
+            f"{raw.name} has {found} edge attributes, but the model was trained on "
+            f"{recipe.edge_attributes}"
+        )
+    dtype = torch.float if recipe.edge_attributes else torch.uint8
+    _check_room(raw.name, "edge", edges, width, dtype.itemsize)
+    features = torch.zeros(edges, width, dtype=dtype)
+    if raw.edge_attributes is not None and recipe.edge_attributes:
+        features[:, : recipe.edge_attributes] = raw.edge_attributes
     if recipe.edge_labels:
-        columns.append(_known("edge label", raw.edge_labels, recipe.edge_labels))
-    return torch.cat(columns, 1) if columns else None
+        place = _known("edge label", raw.edge_labels, recipe.edge_labels)
+        features.scatter_(1, (place + recipe.edge_attributes).unsqueeze(1), 1)
+    return features
 
 
 def _known(what: str, labels: Tensor | None, vocabulary: tuple[int, ...]) -> Tensor:
-    """One-hot encode labels; one that the recipe does not know is an error, [N, L] uint8."""
+    """Give the column of each label; one that the recipe does not know is an error, [N]."""
     if labels is None:
         raise ValueError(f"the model was trained on graphs with {what}s, and these have none")
     known = torch.tensor(vocabulary)
@@ -175,10 +190,23 @@ def _known(what: str, labels: Tensor | None, vocabulary: tuple[int, ...]) -> Ten
             f"{what} {int(labels[strange][0])} was not in the data that the features were learned "
             f"on; known are {', '.join(map(str, vocabulary))}"
         )
-    return one_hot(place, known.numel()).to(torch.uint8)
+    return place
 
 
 def _degrees(raw: Raw) -> Tensor:
     """Count the edges that leave each node, [N]."""
+    _check_room(raw.name, "node", int(raw.sizes.sum()), 1, 8)
     first = (raw.sizes.cumsum(0) - raw.sizes).repeat_interleave(raw.edge_counts)
     return (raw.edge_index[0] + first).bincount(minlength=int(raw.sizes.sum()))
+
+
+def _check_room(name: str, what: str, rows: int, columns: int, itemsize: int) -> None:
+    """Raise a ValueError if features need more memory than is free."""
+    wanted = itemsize * rows * columns
+    free = free_memory(torch.device("cpu")) if wanted >= _ASKED_FROM else None
+    if free is not None and wanted > free:
+        raise ValueError(
+            f"{name}: {columns:,} features for each of {rows:,} {what}s need "
+            f"{wanted / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free; choose other "
+            "features (--features constant), or leave out labels that number nodes or edges"
+        )

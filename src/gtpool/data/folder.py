@@ -33,7 +33,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         values = json.loads((folder / _SCHEMA).read_text(encoding="utf-8"))
         tensors = load_file(folder / _TENSORS)
-    except (ValueError, SafetensorError) as error:
+    except (ValueError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged ({error}); delete it and make it anew") from error
     if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
         raise ValueError(f"another version wrote {folder}; delete it and make it anew")

@@ -100,8 +100,8 @@ def classes_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
 def numbers_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
     """Give the targets of each graph, from ``y`` or as the graphs carry them, float32 [G, T]."""
     try:
-        numbers = np.asarray(_carried(graphs) if y is None else y, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+        numbers = np.asarray(_carried(graphs) if y is None else y, dtype=np.double)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"y must hold numbers: {error}") from error
     if numbers.ndim == 1:
         numbers = numbers[:, None]
@@ -111,9 +111,13 @@ def numbers_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
         )
     if numbers.size == 0:
         raise ValueError("there are no graphs, or no numbers to predict")
-    if np.isinf(numbers).any() or np.isnan(numbers).all(0).any():
-        raise ValueError("y must be finite, NaN where a number is missing, and not all missing")
-    return numbers
+    large = np.argwhere(np.abs(numbers) > np.finfo(np.float32).max)
+    if large.size:
+        row, task = large[0].tolist()
+        raise ValueError(f"y[{row}, {task}] is {numbers[row, task]}; y must be finite in float32")
+    if np.isnan(numbers).all(0).any():
+        raise ValueError("y must hold numbers, NaN where one is missing, and not all missing")
+    return numbers.astype(np.float32)
 
 
 def _follow(data: GraphDataset, recipe: Recipe | None) -> GraphDataset:

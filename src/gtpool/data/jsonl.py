@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from gtpool.atomic import rename_target
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import is_zipped, unzipped_name
 from gtpool.data.features import Raw, featurize, learn_recipe
 from gtpool.data.records import pack
 from gtpool.data.schema import Task
 
 LONGEST_LINE = 64 << 20
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_jsonl(
@@ -72,7 +75,7 @@ def read_lines(path: Path, longest_line: int = LONGEST_LINE) -> Iterator[Line]:
 
 def jsonl_name(path: Path) -> str:
     """Name a dataset after its file."""
-    return Path(path.name.removesuffix(".gz")).stem
+    return Path(unzipped_name(path)).stem
 
 
 def write_jsonl(data: GraphDataset, path: Path) -> None:
@@ -114,13 +117,14 @@ def _lines(path: Path, longest_line: int) -> Iterator[Line]:
             if line.strip():
                 record = _parse(line, place)
                 name = record.get("id")
-                yield Line(number, place if name is None else f"{place} (id {name!r})", record)
+                told = f" (id {name!r:.80})" if isinstance(name, str | int | float) else ""
+                yield Line(number, place + told, record)
     if number == 0:
         raise ValueError(f"{path} is empty")
 
 
 def _open(path: Path, mode: str) -> BinaryIO:
-    return cast("BinaryIO", gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode))
+    return cast("BinaryIO", gzip.open(path, mode) if is_zipped(path) else path.open(mode))
 
 
 def _parse(line: bytes, place: str) -> dict[str, Any]:
@@ -128,8 +132,15 @@ def _parse(line: bytes, place: str) -> dict[str, Any]:
         value = json.loads(
             line.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_once
         )
+        if _SURROGATE.search(line):
+            json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError:
         raise ValueError(f"{place}: not text in UTF-8; is this a file of JSON lines?") from None
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(
+            f"{place}: {half!r} is half of a character; write both halves or neither"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{place}: not a line of JSON: {error}") from None
     if not isinstance(value, dict):

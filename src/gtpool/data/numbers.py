@@ -9,10 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gtpool.data.delimited import is_zipped
+
 _LONGEST_LINE = 1 << 20
 _COMMA, _NEWLINE = b",\n"
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_LARGEST = float(np.finfo(np.float32).max)
+_SATURATED = (np.iinfo(np.int64).min, np.iinfo(np.int64).max)  # numpy's answer to larger numbers
 
 
 def read_numbers(
@@ -23,7 +27,7 @@ def read_numbers(
     Args:
         path: A text file, packed by gzip if its name ends in ``.gz``.
         columns: How many numbers each line must have; as many as the first, if not given.
-        real: Whether the numbers are real (float64) or whole (int64).
+        real: Whether the numbers are real (float64, none beyond float32) or whole (int64).
         blanks: Whether a field of real numbers may be empty, which gives NaN.
     """
     text = read_text(path)
@@ -38,7 +42,8 @@ def read_numbers(
         raise ValueError(_fault(path, text, columns, real, blanks)) from None
     even = bool((np.diff(last, prepend=-1) == columns).all())
     complete = values.size == filled.sum() and (blanks or bool(filled.all()))
-    if not (even and complete and np.isfinite(values).all()):
+    small = np.abs(values) <= _LARGEST if real else ~np.isin(values, _SATURATED)
+    if not (even and complete and small.all()):
         raise ValueError(_fault(path, text, columns, real, blanks))
     if blanks:
         sparse = values
@@ -50,7 +55,7 @@ def read_numbers(
 def read_text(path: Path) -> bytes:
     """Read a text file: lines that end in a newline each, with nothing empty after the last."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if is_zipped(path) else path.open("rb") as file:
             text = file.readline(_LONGEST_LINE)
             if len(text) == _LONGEST_LINE:
                 raise ValueError(f"{path}, line 1: longer than a MiB; is this a table of numbers?")
@@ -78,4 +83,14 @@ def _fault(path: Path, text: bytes, columns: int, real: bool, blanks: bool) -> s
         for field in fields:
             if not pattern.fullmatch(field) and not (blanks and not field):
                 return f"{path}, line {number}: {field[:40]!r} is not {wanted}"
+            if field and _is_too_large(field, real):
+                limit = f"{_LARGEST:.4g} (float32)" if real else "2^63 (int64)"
+                return f"{path}, line {number}: {field[:40]!r} is beyond {limit}"
     return f"{path} is not a table of numbers separated by commas"
+
+
+def _is_too_large(field: str, real: bool) -> bool:
+    if real:
+        return abs(float(field)) > _LARGEST
+    digits = field.lstrip("+-0")
+    return len(digits) > 19 or int(field) in _SATURATED or abs(int(field)) > _SATURATED[1]

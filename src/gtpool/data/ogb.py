@@ -3,18 +3,20 @@
 Hu et al.: "Open Graph Benchmark: datasets for machine learning on graphs", 2020.
 """
 
-import csv
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, narrow
-from gtpool.data.numbers import read_numbers, read_text
+from gtpool.data.delimited import read_records
+from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
+from gtpool.data.numbers import read_numbers
 from gtpool.data.schema import Recipe, Schema
 
 # Atoms here are numbered as in the files; the order is for SMILES that a trained model reads later.
 _RECIPE = Recipe("molecule", atom_order="canonical")
+_MOST = torch.iinfo(torch.int32).max
 
 
 def read_ogb(folder: Path) -> GraphDataset:
@@ -31,6 +33,10 @@ def read_ogb(folder: Path) -> GraphDataset:
     edge_attr = read_numbers(raw / "edge-feat.csv.gz", 3)
     labels = raw / "graph-label.csv.gz"
     y = read_numbers(labels, real=True, blanks=True)
+    _check_range(raw / "num-node-list.csv.gz", sizes.unsqueeze(1), 1, [_MOST])
+    _check_range(raw / "num-edge-list.csv.gz", bonds.unsqueeze(1), 0, [_MOST])
+    _check_range(raw / "node-feat.csv.gz", x, 0, [size - 1 for size in ATOM_SIZES])
+    _check_range(raw / "edge-feat.csv.gz", edge_attr, 0, [size - 1 for size in BOND_SIZES])
     for name, found, expected, counted in (
         ("num-edge-list", bonds.numel(), sizes.numel(), "molecules of num-node-list"),
         ("graph-label", y.size(0), sizes.numel(), "molecules of num-node-list"),
@@ -45,6 +51,7 @@ def read_ogb(folder: Path) -> GraphDataset:
     if strange.numel():
         row, task = strange[0].tolist()
         raise ValueError(f"{labels}, line {row + 1}: {y[row, task].item()} is neither 0 nor 1")
+    _check_edges(raw / "edge.csv.gz", edges, sizes, bonds)
     both_ways = torch.stack([edges, edges.flip(1)], 1).view(-1, 2)  # u → v, v → u, bond by bond
     return GraphDataset(
         narrow(x),
@@ -57,11 +64,34 @@ def read_ogb(folder: Path) -> GraphDataset:
     )
 
 
+def _check_range(path: Path, values: Tensor, least: int, most: list[int]) -> None:
+    """Raise a ValueError unless each column of whole numbers keeps to its range."""
+    wrong = ((values < least) | (values > torch.tensor(most))).nonzero()
+    if wrong.numel():
+        row, column = wrong[0].tolist()
+        raise ValueError(
+            f"{path}, line {row + 1}, column {column + 1}: {int(values[row, column])} is not in "
+            f"the range {least} to {most[column]}"
+        )
+
+
+def _check_edges(path: Path, edges: Tensor, sizes: Tensor, bonds: Tensor) -> None:
+    """Raise a ValueError unless the bonds join atoms of their molecule."""
+    graph = torch.arange(sizes.numel()).repeat_interleave(bonds)
+    outside = ((edges < 0) | (edges >= sizes[graph].unsqueeze(1))).any(1).nonzero()
+    if outside.numel():
+        row = int(outside[0])
+        raise ValueError(
+            f"{path}, line {row + 1}: edge {edges[row].tolist()}, but graph {int(graph[row])} has "
+            f"nodes 0 to {int(sizes[graph[row]]) - 1}"
+        )
+
+
 def _tasks(folder: Path, y: Tensor) -> tuple[str, ...]:
     """Name the tasks after the columns of ``mapping/mol.csv.gz``, where it is there."""
     path = folder / "mapping" / "mol.csv.gz"
     if path.exists():
-        header = next(csv.reader([read_text(path).split(b"\n", 1)[0].decode()]))
+        _, header = next(read_records(path))
         names = tuple(name for name in header if name not in {"smiles", "mol_id"})
         if len(names) == y.size(1):
             return names

@@ -31,6 +31,7 @@ KEYS = (
     "id",
 )
 _LARGEST = float(np.finfo(np.float32).max)
+_MOST_NODES = np.iinfo(np.int32).max
 
 
 def pack(
@@ -150,7 +151,7 @@ def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -
     if isinstance(value, list) and not value:
         return np.empty((0, 0) if columns else 0, np.int64 if whole else np.double)
     if (
-        array.dtype.kind not in ("i" if whole else "if")
+        array.dtype.kind not in ("i" if whole else "iuf")
         or array.ndim != 1 + columns
         or not array.size
     ):
@@ -158,7 +159,7 @@ def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -
     sound = np.abs(array) <= _LARGEST
     if not sound.all():
         raise ValueError(f"{place}: {key} has {array[~sound][0]}, which is not a finite float32")
-    return array
+    return array.astype(np.double) if array.dtype.kind == "u" else array
 
 
 def _count_nodes(place: str, nodes: object, given: Mapping[str, Array]) -> int:
@@ -169,8 +170,9 @@ def _count_nodes(place: str, nodes: object, given: Mapping[str, Array]) -> int:
     count = next(iter(rows.values())) if nodes is None else nodes
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ValueError(f"{place}: nodes must be a whole number, not {nodes!r}")
-    if count == 0:
-        raise ValueError(f"{place}: a graph without nodes")
+    if not 0 < count <= _MOST_NODES:
+        what = "without nodes" if count == 0 else f"of more than {_MOST_NODES} nodes"
+        raise ValueError(f"{place}: a graph {what}")
     for key, values in given.items():
         if key in rows:
             _check_rows(place, key, values, count, "nodes")

@@ -11,6 +11,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import ending_of
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.jsonl import read_jsonl
 from gtpool.data.locate import cache_dir, find_raw
@@ -135,7 +136,7 @@ def _load_path(path: Path, features: str, atom_order: AtomOrder) -> GraphDataset
         raise FileNotFoundError(f"there is no file or folder {path}")
     if path.is_dir():
         return _load_folder(path, features)
-    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    ending = ending_of(path)
     if ending == ".jsonl":
         return read_jsonl(path, features=features)
     if ending in _TABLES:

@@ -17,7 +17,8 @@ from gtpool.spec import AtomOrder, nearest
 
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
-_BLANK = ("na", "nan", "n/a", "#n/a")  # as R, numpy and spreadsheets write what is missing
+_BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
+"""Cells that say a target is missing, in capitals or not: as R and pandas write it."""
 _LARGEST = torch.finfo(torch.float).max
 Label = int | str | list[float | None]
 
@@ -82,9 +83,9 @@ def read_table(
         target_columns: By default the only other column.
         split_column: The one that names the part each row belongs to.
         task: "classes": one column of words or of whole numbers. "binary": columns of 0, 1 or
-            nothing. "regression": columns of numbers or nothing. Nothing is a blank, NA, NaN or
-            #N/A. By default regression where a target has decimals, else classes for one column
-            and binary for several.
+            nothing. "regression": columns of numbers or nothing. Nothing is a blank, NA, <NA>,
+            N/A, #N/A, NaN or null, in capitals or not. By default regression where a target has
+            decimals, else classes for one column and binary for several.
         strict: Refuse the file if a row cannot be used.
         need_targets: Without, no column is read as a target: the dataset has a ``y`` of no
             columns, [G, 0].
@@ -101,8 +102,8 @@ def read_table(
         need_targets=need_targets,
     )
     kind = _task(task, names, found)
-    unlabelled = [row for row in found if kind == "classes" and not row.cells[0]]
-    rows = [row for row in found if kind != "classes" or row.cells[0]]
+    unlabelled = [row for row in found if kind == "classes" and is_missing(row.cells[0])]
+    rows = [row for row in found if kind != "classes" or not is_missing(row.cells[0])]
     labels = [read_label(path, row, names, kind) for row in rows]
     if rows and kind == "classes":  # mixed labels are an error before the molecules take their time
         _pack(path, rows, labels, names, kind)
@@ -157,13 +158,17 @@ def read_label(path: Path, row: Row, names: list[str], kind: Task) -> Label:
     values: list[Any] = []
     for name, cell in zip(names, row.cells, strict=True):
         try:
-            blank = not cell or (kind != "classes" and cell.lower() in _BLANK)
-            values.append(None if blank else read(cell))
+            values.append(None if is_missing(cell) else read(cell))
         except ValueError as error:
             raise ValueError(
                 f"{path}, line {row.line}, column {name!r}: {cell[:60]!r} {error}"
             ) from None
     return values[0] if kind == "classes" else values
+
+
+def is_missing(cell: str) -> bool:
+    """Say whether a cell of a target column is blank, or a word for what is missing."""
+    return cell.lower() in _BLANK
 
 
 class _Columns(NamedTuple):
@@ -284,8 +289,10 @@ def _read_bit(cell: str) -> float:
 def _read_number(cell: str) -> float:
     if _COMMA.fullmatch(cell):
         raise ValueError("is not a number; write a decimal point")
-    if not NUMBER.fullmatch(cell) or abs(float(cell)) > _LARGEST:
+    if not NUMBER.fullmatch(cell):
         raise ValueError("is not a number; leave the cell blank if it is missing")
+    if abs(float(cell)) > _LARGEST:
+        raise ValueError(f"is beyond {_LARGEST:.4g}, the largest number of float32")
     return float(cell)
 
 

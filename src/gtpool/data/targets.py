@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from gtpool.data.schema import TASKS, Task
+
+_LARGEST = torch.finfo(torch.float).max
+_LONGEST_INT = 4000  # Python converts no longer texts
 
 
 def pack_targets(
@@ -65,7 +68,17 @@ def _kind(label: Any, place: str) -> str:  # noqa: ANN401
         raise ValueError(f"{place}: there is no label")
     if not isinstance(label, bool) and isinstance(label, Real):
         return "a number"
-    raise ValueError(f"{place}: a label is a text, a number or a list of numbers, not {label!r}")
+    raise ValueError(
+        f"{place}: a label is a text, a number or a list of numbers, not {_shown(label)}"
+    )
+
+
+def _shown(value: object) -> str:
+    """Show a value of any size or depth in a few words."""
+    if isinstance(value, Real | str):
+        text = str(value) if isinstance(value, Real) else repr(value[:60])
+        return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"
+    return f"a {type(value).__name__}"
 
 
 def _classes(
@@ -79,7 +92,9 @@ def _classes(
             raise ValueError(f"{place}: class {label!r} is neither a text nor a whole number")
     texts = [str(label) for label in labels]
     distinct = set(texts)
-    by_value = all(text.removeprefix("-").isdecimal() for text in distinct)
+    by_value = all(
+        len(text) <= _LONGEST_INT and text.removeprefix("-").isdecimal() for text in distinct
+    )
     names = sorted(distinct, key=(lambda text: (int(text), text)) if by_value else None)
     number = {text: place for place, text in enumerate(names)}
     return torch.tensor([number[text] for text in texts]), tuple(names)
@@ -93,7 +108,9 @@ def _columns(
     for row, place in zip(rows, places, strict=True):
         for value in row:
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-                raise ValueError(f"{place}: {value!r} in the label is not a number")
+                raise ValueError(f"{place}: {_shown(value)} in the label is not a number")
+            if value is not None and not -_LARGEST <= cast("float", value) <= _LARGEST:
+                raise ValueError(f"{place}: label {_shown(value)} is not finite in float32")
         if not row:
             raise ValueError(f"{place}: the label is an empty list")
     values = [[float("nan") if value is None else float(value) for value in row] for row in rows]

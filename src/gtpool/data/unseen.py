@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gtpool.data.apply import follow, pick, strange
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import ending_of
 from gtpool.data.features import Raw, featurize
 from gtpool.data.jsonl import Line, jsonl_name, read_lines
 from gtpool.data.locate import find_raw
@@ -75,7 +76,7 @@ def read_unseen(
             other column; without (None) no labels are read.
     """
     path = Path(source)
-    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    ending = ending_of(path)
     if isinstance(source, str) and source in DATASETS:
         return _read_named(source, schema, data_dir)
     if path.is_dir() and any(path.glob("*_A.txt")):

@@ -1,18 +1,16 @@
 """A saved model and graphs of anyone's in, explanations of some of them out."""
 
-import csv
 import gzip
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from gtpool.data.apply import check_fit, read_schema
+from gtpool.data.delimited import read_records
 from gtpool.data.locate import EMBEDDED, find_raw
 from gtpool.data.molecule import atom_numbers, read_molecules
-from gtpool.data.numbers import read_text
 from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema, Task
 from gtpool.data.unseen import Row, Unit, Unseen, read_unseen
@@ -170,9 +168,11 @@ def _smiles(source: str | Path, rows: Sequence[Row], data_dir: Path | None) -> l
         folder = Path(source)
     mapping = folder / "mapping" / "mol.csv.gz"  # OGB's
     if mapping.is_file():
-        lines = list(csv.DictReader(StringIO(read_text(mapping).decode())))
-        whole = len(lines) == len(rows) and "smiles" in lines[0]
-        return [line["smiles"] for line in lines] if whole else None
+        (_, header), *lines = read_records(mapping)
+        if len(lines) != len(rows) or "smiles" not in header:
+            return None
+        column = header.index("smiles")
+        return [cells[column] for _, cells in lines]
     return [row.id for row in rows] if folder.is_file() else None
 
 

@@ -42,11 +42,16 @@ def lay_out(
     batch: Tensor | None,
     channels: int,
     attn: Tensor | None = None,
+    *,
+    multiplied: bool = False,
 ) -> Level:
-    """Check the graphs that a user gave a pooler; without ``batch`` the nodes are one graph."""
-    check_features("x", x, channels)
+    """Check the graphs that a user gave a pooler; without ``batch`` the nodes are one graph.
+
+    A pooler that multiplies features with features refuses those whose products overflow.
+    """
+    check_features("x", x, channels, multiplied=multiplied)
     if attn is not None:
-        check_features("attn", attn, channels)
+        check_features("attn", attn, channels, multiplied=multiplied)
         if attn.size(0) != x.size(0):
             raise ValueError(f"attn has {attn.size(0)} rows, but x has {x.size(0)}")
     if batch is not None:

@@ -207,7 +207,9 @@ class GTPool(nn.Module):
                 filtered.
         """
         if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
+            level = lay_out(
+                x, edge_index, edge_attr, batch, self.in_channels, attn, multiplied=True
+            )
         check_fits(
             x.size(0),
             edge_index.size(1),
@@ -255,7 +257,7 @@ class GTPool(nn.Module):
         attn: Tensor | None = None,
     ) -> Scores:
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
-        level = lay_out(x, edge_index, None, batch, self.in_channels, attn)
+        level = lay_out(x, edge_index, None, batch, self.in_channels, attn, multiplied=True)
         weight, k, v = self._maps(x, attn)
         q = self._heads(linear(x if attn is None else attn, weight))
         kind = Linear if self.attention == "linear" else Streamed

@@ -47,6 +47,8 @@ class StructPool(nn.Module):
           all the same, and gives NaN for a graph of one node. Here :math:`r_i / \max(|r_i|, f_i)^2`
           stands for :math:`1 / r_i`, with :math:`f_i = |x_i| \sum_j |x_j| / 100`: the same wherever
           :math:`|r_i| \ge f_i`, and fading to zero below.
+        - A node whose products with others are below the root of the smallest float (of float32
+          1e-19) counts as one without features, as division would overflow.
         - Degrees add up absolute weights, so that a negative weight makes none vanish.
 
     Example:
@@ -93,7 +95,7 @@ class StructPool(nn.Module):
             level: The planned layout of the batch, in place of ``batch``; it is trusted.
         """
         if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels)
+            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, multiplied=True)
         weight = weight_of(edge_index, edge_attr, widen(x), weighted=self.weighted)
         unary = self._unary(x, edge_index, weight)
         assign = _mean_field(widen(x), unary, level, self.steps)
@@ -157,5 +159,6 @@ def inverse_row_sums(both: Tensor, own: Tensor, total: Tensor) -> Tensor:
     """
     row_sum = (both[:, :-1] * total[:, :-1]).sum(1, keepdim=True) - own
     size = torch.maximum(row_sum.abs(), _LEAST * both[:, -1:] * total[:, -1:])
-    size = size.masked_fill(size == 0, 1.0)  # a row of zeros: nothing to divide
+    least = torch.finfo(size.dtype).tiny ** 0.5  # below, 1 / size^2 overflows, as gradients have it
+    size = size.masked_fill(size < least, 1.0)  # a row of zeros, or nearly: nothing to divide
     return row_sum / size / size  # its square may be too small for a float

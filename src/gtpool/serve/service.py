@@ -14,7 +14,7 @@ from torch import Tensor
 from gtpool.data.schema import Schema
 from gtpool.model import method_name
 from gtpool.model.bundle import Bundle
-from gtpool.predict import answers, schema_of
+from gtpool.predict import OVERFLOW, answers, schema_of
 from gtpool.serve.batch import Batcher
 from gtpool.serve.explaining import Explaining
 from gtpool.serve.limits import Limits, Refusal, busy
@@ -182,7 +182,7 @@ def _rows(question: Question, logits: Tensor, schema: Schema) -> list[_Json]:
     for number, name in enumerate(question.ids):
         reason = question.reasons.get(number)
         if reason is None and not next(sound):
-            reason = "its features are so large that the model gives no number"
+            reason = OVERFLOW
         value, shares = (None, ()) if reason is not None else next(told)
         chances = dict(zip(schema.targets, shares, strict=True)) if shares else None
         rows.append({"id": name, "prediction": value, "probabilities": chances, "reason": reason})

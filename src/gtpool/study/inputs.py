@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gtpool.data.apply import check_codes
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import ending_of
 from gtpool.data.jsonl import read_jsonl
 from gtpool.data.locate import find_raw, locate, splits_folder
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, scaffolds
@@ -110,6 +112,7 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
     coded = kind in {"molecule", "given"}  # other recipes hold one-hot columns as small integers
     node_width, node_categories = _columns(dataset.x, atoms, coded)
     edge_width, edge_categories = _columns(dataset.edge_attr, bonds, coded)
+    check_codes(dataset, node_categories, edge_categories)
     return ShapeSpec(
         outputs=dataset.schema.num_outputs,
         node_width=node_width,
@@ -135,6 +138,8 @@ def _columns(
         return 0, ()
     if features.is_floating_point() or not coded:
         return features.size(1), ()
+    if not features.size(0):
+        return 0, sizes or (1,) * features.size(1)
     return 0, sizes or tuple(int(top) + 1 for top in features.long().amax(0))
 
 
@@ -150,7 +155,7 @@ def _digest(state: _State) -> str:
 def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     del state  # there to tell a changed file from the one that was read before
     path = Path(spec.source)
-    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    ending = ending_of(path)
     named = spec.source in DATASETS
     table, jsonl = not named and ending in _TABLES, not named and ending == ".jsonl"
     for option, applies, kind in (

@@ -52,6 +52,8 @@ class Course:
     def __init__(self, spec: TrainSpec, metric: Metric) -> None:
         if spec.epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {spec.epochs}")
+        if not spec.clip > 0:
+            raise ValueError(f"clip must be more than 0, got {spec.clip}")
         self.spec, self.metric = spec, metric
         self.epochs: list[Epoch] = []
         self.best: Epoch | None = None
