@@ -10,6 +10,8 @@ from io import BufferedReader, StringIO
 from itertools import chain
 from pathlib import Path
 
+TABLES = (".csv", ".tsv", ".tab")
+"""Endings of the names of tables, each also with .gz."""
 MAX_LINE = 1_000_000
 """Longest line that is read, in bytes: what is longer is no table, and could fill the memory."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -27,7 +29,7 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
             .tsv or .tab (tabs), or one of these and .gz.
     """
     ending = ending_of(path)
-    if ending not in (".csv", ".tsv", ".tab"):
+    if ending not in TABLES:
         raise ValueError(f"{path}: a table ends in .csv, .tsv or .tab (or one of these and .gz)")
     lines = _lines(path)
     first = next(lines, "")

@@ -11,7 +11,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import ending_of
+from gtpool.data.delimited import TABLES, ending_of
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.jsonl import read_jsonl
 from gtpool.data.locate import cache_dir, find_raw
@@ -23,7 +23,6 @@ from gtpool.data.table import read_table
 from gtpool.data.tu import read_tu, tu_name
 from gtpool.spec import AtomOrder
 
-_TABLES = (".csv", ".tsv", ".tab")
 _MAKERS = {"long-range": long_range, "low-scores": low_scores_matter}
 
 
@@ -139,7 +138,7 @@ def _load_path(path: Path, features: str, atom_order: AtomOrder) -> GraphDataset
     ending = ending_of(path)
     if ending == ".jsonl":
         return read_jsonl(path, features=features)
-    if ending in _TABLES:
+    if ending in TABLES:
         _refuse_features(str(path), features)
         table = read_table(path, atom_order=atom_order)
         if table.skipped:

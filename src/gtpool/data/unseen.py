@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gtpool.data.apply import follow, pick, strange
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import ending_of
+from gtpool.data.delimited import TABLES, ending_of
 from gtpool.data.features import Raw, featurize
 from gtpool.data.jsonl import Line, jsonl_name, read_lines
 from gtpool.data.locate import find_raw
@@ -23,7 +23,6 @@ from gtpool.data.targets import pack_targets
 from gtpool.data.tu import read_tu, tu_name
 
 Unit = Literal["line", "graph"]
-_TABLES = (".csv", ".tsv", ".tab")
 
 
 class Row(NamedTuple):
@@ -83,7 +82,7 @@ def read_unseen(
         return _of_raw(read_tu(path, tu_name(path), need_targets=False), schema)
     if path.is_file() and ending == ".jsonl":
         return _read_jsonl(path, schema)
-    if path.is_file() and ending in _TABLES:
+    if path.is_file() and ending in TABLES:
         return _read_table(path, schema, smiles_column, trained_column, target_columns)
     return _of_dataset(load(source, data_dir=data_dir), schema)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gtpool.data.apply import check_codes
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import ending_of
+from gtpool.data.delimited import TABLES, ending_of
 from gtpool.data.jsonl import read_jsonl
 from gtpool.data.locate import find_raw, locate, splits_folder
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, scaffolds
@@ -31,7 +31,6 @@ from gtpool.data.table import Skipped, read_table
 from gtpool.spec import FOLDED, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
 
 FIXED_FOLDS = 10
-_TABLES = (".csv", ".tsv", ".tab")
 _State = tuple[tuple[Path, int, int], ...]
 
 
@@ -157,7 +156,7 @@ def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     path = Path(spec.source)
     ending = ending_of(path)
     named = spec.source in DATASETS
-    table, jsonl = not named and ending in _TABLES, not named and ending == ".jsonl"
+    table, jsonl = not named and ending in TABLES, not named and ending == ".jsonl"
     for option, applies, kind in (
         ("smiles_column", table, "a table"),
         ("target_columns", table, "a table"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gtpool.data.delimited import TABLES, ending_of
 from gtpool.data.registry import DATASETS
 from gtpool.model import WITH_BONDS
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
@@ -83,9 +84,7 @@ def reads_smiles(source: str) -> bool:
 
 def is_table(source: str) -> bool:
     """Say whether a source is a table of the user's, by the ending of its name."""
-    path = Path(source.lower())
-    ending = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    return source not in DATASETS and ending in {".csv", ".tsv", ".tab"}
+    return source not in DATASETS and ending_of(Path(source)) in TABLES
 
 
 def _is_ogb(source: str) -> bool:
