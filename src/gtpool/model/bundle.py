@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gtpool.atomic import new_folder
+from gtpool.atomic import new_folder, recover_folder
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec
@@ -103,6 +103,8 @@ def _finite(value: Any) -> Any:  # noqa: ANN401
 
 
 def _check_files(folder: Path) -> None:
+    if not folder.is_dir():
+        recover_folder(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a model: there is no such folder")
     for name in (_CONFIG, _WEIGHTS):
