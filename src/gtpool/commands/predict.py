@@ -53,7 +53,7 @@ def evaluate(
 ) -> None:
     """Compare a model's predictions with labels that are known."""
     from gtpool.model.bundle import load_bundle
-    from gtpool.predict import evaluate_source
+    from gtpool.predict import evaluate_source, was_trained_on
     from gtpool.report.cells import shown, titled
     from gtpool.report.table import Table
 
@@ -72,7 +72,7 @@ def evaluate(
         lines = zip(found["targets"], found["confusion"], strict=True)
         cells = tuple((name, *map(str, counts)) for name, counts in lines)
         typer.echo(Table(("true \\ predicted", *found["targets"]), cells).terminal())
-    if bundle.about.get("run", {}).get("data", {}).get("source") == data:
+    if was_trained_on(bundle, data):
         typer.secho(
             "gtpool: the model was trained on a part of these graphs", err=True, fg="yellow"
         )

@@ -149,5 +149,6 @@ def _save_model(folder: Path, row: Row, store: Store, data_dir: Path | None) -> 
         },
         "versions": row["versions"],
         "run": row["spec"],
+        "source_digest": row.get("source_digest"),
     }
     save_bundle(folder, model, about)
