@@ -27,6 +27,7 @@ _Json = dict[str, Any]
 _RUN = {"data": DataSpec, "split": SplitSpec, "model": ModelSpec, "train": TrainSpec}
 _STEPS = 1000  # of a read-out or a pooler, which no tensor bounds
 _LARGEST = 2**31 - 1
+_NAMED = 1000  # characters of a name
 _LONGEST = 300  # characters of a message, which may quote what a stranger wrote
 
 
@@ -198,6 +199,8 @@ def _check_about(about: _Json) -> None:
         part, hints = check_value(dict, run.get(name, {}), f"run.{name}"), get_type_hints(kind)
         for option in part.keys() & hints:  # others are of another version, and not read
             check_value(hints[option], part[option], f"run.{name}.{option}")
+            if isinstance(part[option], str) and len(part[option]) > _NAMED:
+                raise ValueError(f"run.{name}.{option} is longer than {_NAMED} characters")
 
 
 def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
