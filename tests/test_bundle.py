@@ -171,6 +171,19 @@ def test_saving_to_a_symlink_keeps_the_link(model, tmp_path):
     assert (target / "model.safetensors").exists()
 
 
+def test_a_model_that_was_being_replaced_by_a_killed_process_is_found(folder):
+    left = folder.with_name(".model-abcd1234")  # as it is between the two renames
+    left.mkdir()
+    (left / "lock").touch()
+    folder.rename(left / "old")
+    assert load_bundle(folder).part("metrics")["accuracy"] == 0.875
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_all_files_have_the_permissions_of_the_umask(folder):
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+
+
 def test_a_folder_of_the_users_is_not_deleted(model, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(FileExistsError, match=r"thesis.txt, which is no part of a model"):

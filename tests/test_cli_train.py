@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
@@ -256,6 +257,37 @@ def test_stopped_by_ctrl_c_and_started_again(tmp_path, jobs):
     assert all(path.read_bytes() == content for path, content in done.items())
     assert len(rows_of(folder)) == 10
     assert (folder / "report.html").exists()
+
+
+def running(group):
+    """List the processes of a group that have not ended, where there is a /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_stopped_by_sigterm_it_says_so_and_its_workers_end(tmp_path, jobs):
+    folder = tmp_path / "out"
+    job = start(folder, "--jobs", jobs)
+    while not list(folder.glob("runs/*.json")):
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.02)
+    job.terminate()  # the driver alone, as a scheduler does
+    _, err = job.communicate(timeout=10)
+    assert job.returncode == 143
+    assert "SIGTERM" in err.splitlines()[-1]
+    assert "the same command goes on" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    end = time.monotonic() + 5
+    while running(job.pid):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert [path for path in folder.rglob("*") if path.suffix == ".tmp"] == []
 
 
 def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):

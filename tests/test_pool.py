@@ -134,6 +134,29 @@ def test_closing_ends_a_worker_that_does_not_listen(monkeypatch):
         os.kill(pid, 0)
 
 
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import os, signal, time
+            from gtpool.study.pool import work_in_processes
+
+            def work(task, report):
+                report(os.getpid())
+                time.sleep(60)
+
+            if __name__ == "__main__":
+                for said in work_in_processes(work, [1], 1):
+                    if said.kind == "report":
+                        print(said.value, flush=True)
+                        os.kill(os.getpid(), signal.SIGKILL)
+        """)
+    )
+    # A worker has the pipes as well, so that this waits for it.
+    done = subprocess.run([sys.executable, script], capture_output=True, check=False, timeout=30)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, b"")
+
+
 def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -330,7 +330,7 @@ def test_a_source_that_is_not_there(molecules, tmp_path):
         ({"labels": [3, 1, 2]}, "nonsense"),
         ({"attributes": 2, "mean": [0.0], "std": [1.0]}, "nonsense"),
         ({"hook": "os.system"}, "does not say"),
-        ({"labels": [0, 1, 2, 3, 4, 5]}, "has 6 node features, but the model was made for 7"),
+        ({"labels": [0, 1, 2, 3, 4, 5]}, "makes 6 node and 4 edge columns"),
     ],
     ids=str,
 )

@@ -432,6 +432,45 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path):
     assert {row["key"] for row in store.rows()} == {spec.key for spec in specs}
 
 
+@pytest.mark.parametrize("digest", [True, False], ids=["digest", "stored before digests"])
+def test_a_damaged_artifact_means_that_its_run_is_done_again(tmp_path, digest):
+    store = Store(tmp_path)
+    (row,) = run_many([SPEC], store, keep=True)
+    if not digest:
+        del row["artifact_digest"]
+        store.put(row)
+    assert run_many([SPEC], store, keep=True) == [row]
+    path = store.artifact(SPEC.key)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.warns(UserWarning, match=f"{path.name} is damaged"):
+        (again,) = run_many([SPEC], store, keep=True)
+    assert numbers(again) == numbers(row)
+    assert path.read_bytes() == whole
+
+
+def test_the_artifact_of_another_run_means_that_its_run_is_done_again(tmp_path):
+    store, specs = Store(tmp_path), lay_out(SPEC)[:2]
+    run_many(specs, store, keep=True)
+    one, two = (store.artifact(spec.key) for spec in specs)
+    whole = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    log = Log()
+    with pytest.warns(UserWarning, match="of another run"):
+        run_many(specs, store, keep=True, watch=log)
+    assert log.begun == [specs[0].key]
+    assert one.read_bytes() == whole
+
+
+def test_a_row_with_key_and_status_alone_is_done_again(tmp_path):
+    (tmp_path / "runs").mkdir()
+    path = tmp_path / "runs" / f"{SPEC.key}.json"
+    path.write_text(json.dumps({"key": SPEC.key, "status": "done", "source_digest": None}))
+    with pytest.warns(UserWarning, match="damaged"):
+        (row,) = run_many([SPEC], Store(tmp_path))
+    assert row["epochs_run"] == 3
+
+
 def test_rows_come_in_the_order_of_the_specs_and_a_spec_may_be_asked_for_twice(tmp_path):
     one, two = lay_out(SPEC)[:2]
     rows = run_many([two, one, two], Store(tmp_path))

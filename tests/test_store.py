@@ -12,7 +12,24 @@ import pytest
 
 from gtpool.study.store import Store, collect, placed_rows, read_rows, write_whole
 
-ROW = {"key": "abc", "status": "done", "test": 0.5, "curves": {"train_loss": [1.0, 0.5]}}
+ROW = {
+    "key": "abc",
+    "status": "done",
+    "spec": {"seed": 42},
+    "metric": "accuracy",
+    "higher_is_better": True,
+    "test": 0.5,
+    "valid_loss": 0.7,
+    "valid_metric": 0.6,
+    "epoch": 2,
+    "epochs_run": 2,
+    "other_rules": {},
+    "split": {"rule": "fixed"},
+    "seconds": 1.5,
+    "device": "cpu",
+    "versions": {},
+    "curves": {"train_loss": [1.0, 0.5]},
+}
 
 
 def test_a_row_comes_back_as_it_was(tmp_path):
@@ -48,8 +65,23 @@ def test_rows_come_by_key(tmp_path):
         lambda _: '{"key": "abc"}',
         lambda text: text.replace("abc", "xyz"),
         lambda text: text.replace("done", "doing"),
+        lambda _: '{"key": "abc", "status": "done"}',
+        lambda text: text.replace("valid_loss", "loss"),
+        lambda text: json.dumps({**json.loads(text), "spec": None}),
+        lambda _: "[" * 100_000,
     ],
-    ids=["truncated", "empty", "a list", "no status", "another key", "unknown status"],
+    ids=[
+        "truncated",
+        "empty",
+        "a list",
+        "no status",
+        "another key",
+        "unknown status",
+        "key and status alone",
+        "no loss",
+        "no spec",
+        "deep",
+    ],
 )
 def test_a_damaged_row_is_named_and_does_not_count(tmp_path, damage):
     store = Store(tmp_path)
@@ -84,9 +116,13 @@ def test_what_a_killed_writer_left_is_swept_up_and_a_live_one_is_not(tmp_path):
     old, new = (tmp_path / "runs" / f".abc.json.{name}.tmp" for name in ("old", "new"))
     for path in (old, new):
         path.write_text('{"key": "ab')
-    os.utime(old, (0, 0))
+    page = tmp_path / f".report.html.{'0a' * 16}.tmp"
+    page.touch()
+    for path in (old, page):
+        os.utime(path, (0, 0))
     store.sweep()
     assert not old.exists()
+    assert not page.exists()
     assert new.exists()
     assert store.rows() == [ROW]
 
@@ -250,7 +286,7 @@ def test_collect_keeps_the_rows_of_the_file_it_writes(tmp_path):
     collect([fill(tmp_path / "one", old, both)], out)
     two = fill(tmp_path / "two", {**ROW, "seconds": 2.0}, {**ROW, "key": "new"})
     rows = collect([two], out, curves=False)
-    new = {"key": "new", "status": "done", "test": 0.5}
+    new = {name: value for name, value in ROW.items() if name != "curves"} | {"key": "new"}
     assert rows == [both, new, old] == read_rows(out)  # those that stay have their curves
 
 

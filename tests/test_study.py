@@ -27,6 +27,8 @@ _SMALL = "dataset=low-scores,pool=gin"
 
 def _row(spec: RunSpec, **changes):
     known = {"status": "done", "seconds": 2.0, "test": 0.5, "metric": "accuracy", "epochs_run": 3}
+    known |= dict.fromkeys(("higher_is_better", "valid_loss", "valid_metric", "epoch", "device"))
+    known |= {"other_rules": {}, "split": {}, "versions": {}}
     return {"key": spec.key, "spec": spec.to_json(), **known, **changes}
 
 

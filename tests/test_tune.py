@@ -210,7 +210,7 @@ def test_what_was_chosen_can_be_run_counted_and_reported(tmp_path):
     Store(tmp_path / "rows").put(
         {**_row(runs[0], 0.25), "key": runs[0].key, "metric": "accuracy", "other_rules": {}}
         | {"split": {}, "seconds": 1.0, "device": "cpu", "commit": None, "versions": {}}
-        | {"finished": "", "epoch": 1, "error": None}
+        | {"finished": "", "epoch": 1, "epochs_run": 1, "error": None}
     )
     page = tmp_path / "report.md"
     CliRunner().invoke(

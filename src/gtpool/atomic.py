@@ -1,12 +1,24 @@
 """Files and folders that are on disk whole or not at all."""
 
+import re
+import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
+import time
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from safetensors import SafetensorError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_STALE = 60.0  # seconds after which a temporary folder without a lock is abandoned
+_LOCK, _MADE, _OLD = "lock", "made", "old"
 
 
 def rename_target(path: Path) -> Path | None:
@@ -30,7 +42,10 @@ def rename_target(path: Path) -> Path | None:
 def new_folder(folder: Path, names: Collection[str], what: str) -> Generator[Path]:
     """Give an empty folder to write into, which takes the place of ``folder`` at the end.
 
-    A failure leaves what was there before. A symbolic link is followed.
+    A failure leaves what was there before. A process that is killed between the two renames leaves
+    a temporary folder, from which ``recover_folder`` finishes the replacement. Files get the
+    permissions that the umask allows, whichever library writes them. A symbolic link is
+    followed.
 
     Args:
         folder: Where the folder is to stand.
@@ -38,23 +53,81 @@ def new_folder(folder: Path, names: Collection[str], what: str) -> Generator[Pat
         what: The thing that the files make up, for the message that refuses others.
     """
     folder = folder.resolve() if folder.is_symlink() else folder
+    recover_folder(folder)
     _refuse_others(folder, names, what)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        made, old = Path(scratch, "made"), Path(scratch, "old")
-        made.mkdir()
-        try:
-            yield made
-        except SafetensorError as error:  # a full disk, for one
-            raise OSError(f"{folder} cannot be written: {error}") from error
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
+        scratch = Path(name)
+        with (scratch / _LOCK).open("wb") as lock:
+            with suppress(OSError):  # a disk without locks
+                _lock(lock)
+            made = scratch / _MADE
+            made.mkdir()
+            try:
+                yield made
+            except SafetensorError as error:  # a full disk, for one
+                raise OSError(f"{folder} cannot be written: {error}") from error
+            with suppress(OSError):  # a disk without permissions
+                for path in made.iterdir():
+                    path.chmod((scratch / _LOCK).stat().st_mode)
+            _replace(folder, scratch)
+
+
+def recover_folder(folder: Path) -> None:
+    """Finish or undo what killed processes began with ``new_folder``, and delete what they left.
+
+    Args:
+        folder: The folder that they were to write.
+    """
+    for scratch in _scratch_folders(folder):
+        with suppress(OSError), _abandoned(scratch) as old_enough:
+            made, old = scratch / _MADE, scratch / _OLD
+            replacing = old.exists()
+            if replacing and not folder.exists():
+                (made if made.exists() else old).rename(folder)
+            if old_enough or replacing:
+                shutil.rmtree(scratch)
+
+
+def _replace(folder: Path, scratch: Path) -> None:
+    """Rename the written folder into place; whatever interrupts it, one of the two is there."""
+    try:
         if folder.exists():
-            folder.rename(old)
-        try:
-            made.rename(folder)
-        except OSError:
-            if old.exists():
-                old.rename(folder)
-            raise
+            folder.rename(scratch / _OLD)
+        (scratch / _MADE).rename(folder)
+    finally:  # after Ctrl-C and SIGTERM as well
+        if not folder.exists() and (scratch / _OLD).exists():
+            (scratch / _OLD).rename(folder)
+
+
+def _scratch_folders(folder: Path) -> Iterator[Path]:
+    """List the temporary folders of one folder, which ``tempfile`` names by eight characters."""
+    pattern = re.compile(re.escape(f".{folder.name}-") + "[a-z0-9_]{8}")
+    with suppress(OSError):
+        yield from [path for path in folder.parent.iterdir() if pattern.fullmatch(path.name)]
+
+
+@contextmanager
+def _abandoned(scratch: Path) -> Generator[bool]:
+    """Hold the lock of a process that has died; raise an OSError if it may be alive.
+
+    Gives whether the temporary folder is old: a new one may be about to be locked.
+    """
+    age = time.time() - scratch.stat().st_mtime
+    if fcntl is None or not (scratch / _LOCK).exists():
+        if age < _STALE:
+            raise BlockingIOError(f"{scratch} is new")
+        yield True
+        return
+    with (scratch / _LOCK).open("rb+") as lock:
+        _lock(lock)
+        yield age > 1
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Lock a file until it is closed; raise an OSError if another process holds it."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _refuse_others(folder: Path, names: Collection[str], what: str) -> None:

@@ -1,8 +1,9 @@
 """The command line: what `gtpool` can do, and how it ends."""
 
+import signal
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -39,6 +40,7 @@ def main() -> None:
         return line if new else ""
 
     warnings.formatwarning = one_line
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         app()
     except (ValueError, OSError) as error:
@@ -53,10 +55,12 @@ def main() -> None:
         typer.secho(f"gtpool: {_MEMORY}: {_first_line(error)}", err=True, fg="red")
         raise SystemExit(1) from None
     except SystemExit as end:
-        if end.code == 130:  # Ctrl-C
+        if end.code in _ENDED:
             kept = _KEPT if sys.argv[1:2] and sys.argv[1] in _RESUMING else ""
-            typer.secho(f"gtpool: interrupted{kept}", err=True, fg="yellow")
+            typer.secho(f"gtpool: {_ENDED[end.code]}{kept}", err=True, fg="yellow")
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 _MEMORY = (
@@ -75,6 +79,12 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def _stop(*_: object) -> NoReturn:
+    """End on SIGTERM as on Ctrl-C, so that workers and temporary files are cleaned up."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+_ENDED = {130: "interrupted", 128 + signal.SIGTERM: "stopped by SIGTERM"}
 _RESUMING = ("train", "search", "study", "bench", "data")
 _KEPT = "; what is finished is kept, and the same command goes on where it stopped"
 

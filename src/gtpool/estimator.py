@@ -206,7 +206,7 @@ class _GraphEstimator:
     def _load(cls, folder: Path | str) -> tuple[Self, dict[str, Any]]:
         """Give the estimator of a bundle, and what the bundle says of it."""
         bundle = load_bundle(folder)
-        schema = read_schema(bundle.about.get("schema"), str(folder))
+        schema = read_schema(bundle.about.get("schema"), str(folder), bundle.model.shape)
         if schema.task != cls._task or schema.num_outputs != bundle.model.shape.outputs:
             raise ValueError(
                 f"{folder} is a model of {bundle.model.shape.outputs} outputs for {schema.task}, "

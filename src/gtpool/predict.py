@@ -12,6 +12,7 @@ from gtpool.data.delimited import safe_cell, write_records
 from gtpool.data.schema import Schema, Task
 from gtpool.data.unseen import Unit, Unseen, read_unseen, truth
 from gtpool.model.bundle import Bundle
+from gtpool.study.inputs import source_digest
 from gtpool.study.store import write_whole
 from gtpool.study.unit import choose_device
 from gtpool.train.fit import predict
@@ -203,10 +204,23 @@ def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
     return free
 
 
+def was_trained_on(bundle: Bundle, source: str) -> bool:
+    """Say whether a model was trained on a part of a source: a dataset's name, or equal files.
+
+    Args:
+        bundle: What ``load_bundle`` gave.
+        source: As for ``predict_source``.
+    """
+    digest = source_digest(source)
+    if digest is None or bundle.about.get("source_digest") is None:  # a name, or an older bundle
+        return bundle.part("run", "data").get("source") == source
+    return digest == bundle.about["source_digest"]
+
+
 def schema_of(bundle: Bundle) -> Schema:
     """Read what a model predicts from which features; one that does not say is an error."""
     where = str(bundle.folder or "the model")
-    schema = read_schema(bundle.about.get("schema"), where)
+    schema = read_schema(bundle.about.get("schema"), where, bundle.model.shape)
     if schema.num_outputs != bundle.model.shape.outputs:
         raise ValueError(
             f"{where} names {schema.num_outputs} targets, but its network has "

@@ -269,3 +269,8 @@ def _members(kind: Any) -> list[Any]:  # noqa: ANN401
     if get_origin(kind) in (Union, UnionType):
         return [member for part in get_args(kind) for member in _members(part)]
     return [get_origin(kind) or kind]
+
+
+def check_value(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
+    """Give a plain value as a type hint wants it; raise a ValueError that names it if none fits."""
+    return _read(kind, value, where)

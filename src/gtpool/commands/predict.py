@@ -70,7 +70,7 @@ def evaluate(
 ) -> None:
     """Compare a model's predictions with labels that are known."""
     from gtpool.model.bundle import load_bundle
-    from gtpool.predict import evaluate_source
+    from gtpool.predict import evaluate_source, was_trained_on
     from gtpool.report.cells import shown, titled
     from gtpool.report.table import Table, tasks_table
 
@@ -93,7 +93,7 @@ def evaluate(
         columns = ([task[what] for task in tasks] for what in ("task", "labels", "value"))
         targets, labels, values = columns
         typer.echo(tasks_table(targets, labels, found["metric"], {(0, 0): values}).terminal())
-    if bundle.about.get("run", {}).get("data", {}).get("source") == data:
+    if was_trained_on(bundle, data):
         typer.secho(
             "gtpool: the model was trained on a part of these graphs", err=True, fg="yellow"
         )

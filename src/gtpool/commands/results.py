@@ -244,5 +244,6 @@ def _save_model(
         "all_runs": summary(rows)._asdict(),
         "versions": row["versions"],
         "run": row["spec"],
+        "source_digest": row.get("source_digest"),
     }
     save_bundle(folder, model, about)

@@ -1,43 +1,82 @@
 """A recipe of features that was learned before, followed on other graphs."""
 
 from dataclasses import replace
+from math import isfinite
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, scale
-from gtpool.data.features import Raw
+from gtpool.data.features import FEATURES, Raw
 from gtpool.data.schema import TASKS, Recipe, Schema
 from gtpool.spec import AtomOrder, ShapeSpec
 
 
-def read_schema(value: Any, where: str) -> Schema:  # noqa: ANN401
+def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schema:  # noqa: ANN401
     """Read the schema that a model was saved with; one that cannot be is a ValueError.
 
     Args:
         value: What JSON gave, by a stranger perhaps.
         where: Where it comes from, for the message.
+        shape: What the network takes, if known: the recipe must make that many columns.
     """
     try:
         schema = Schema.from_json(value)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{where} does not say what the model was trained on: {error}") from error
+        why = str(error)[:200]
+        raise ValueError(f"{where} does not say what the model was trained on: {why}") from error
     recipe = schema.recipe
-    columns = (recipe.attributes,) * 2 if recipe.mean is not None else (0, 0)
     sound = (
         _all(str, (schema.name, recipe.kind))
+        and recipe.kind in {*FEATURES, "given", "molecule"}
         and schema.task in TASKS
         and recipe.atom_order in get_args(AtomOrder)
         and _all(str, schema.targets)
         and all(_all(int, part) and sorted(part) == [*part] for part in _labels(recipe))
-        and _all(int, (recipe.attributes, recipe.edge_attributes, recipe.max_degree or 0))
-        and all(_all(float, part or ()) for part in (recipe.mean, recipe.std))
-        and (len(recipe.mean or ()), len(recipe.std or ())) == columns
+        and all(-(2**63) <= label < 2**63 for part in _labels(recipe) for label in part)
+        and {type(recipe.degree), type(recipe.edge_weighted)} == {bool}
+        and _are_counts(recipe.attributes, recipe.edge_attributes)
+        and (recipe.max_degree is None or _are_counts(recipe.max_degree))
+        and _are_statistics(recipe)
     )
     if not sound:
         raise ValueError(f"{where} says nonsense about what the model was trained on")
+    if shape is not None:
+        _check_columns(recipe, shape, where)
     return schema
+
+
+def _are_counts(*values: Any) -> bool:  # noqa: ANN401
+    return _all(int, values) and all(0 <= value < 2**31 for value in values)
+
+
+def _are_statistics(recipe: Recipe) -> bool:
+    """Say whether mean and deviation are finite, the latter above 0, one each a column."""
+    if recipe.mean is None and recipe.std is None:
+        return True
+    sound = _all(float, recipe.mean) and _all(float, recipe.std)
+    if not sound or recipe.mean is None or recipe.std is None:
+        return False
+    lengths = {len(recipe.mean), len(recipe.std), recipe.attributes}
+    return len(lengths) == 1 and all(map(isfinite, recipe.mean)) and min(recipe.std, default=1) > 0
+
+
+def _check_columns(recipe: Recipe, shape: ShapeSpec, where: str) -> None:
+    """Raise a ValueError unless a recipe makes the columns that a network takes."""
+    if recipe.kind == "molecule":
+        return
+    degrees = 0 if recipe.max_degree is None else recipe.max_degree + 1
+    nodes = recipe.attributes + len(recipe.labels) + degrees or 1
+    edges = recipe.edge_attributes + len(recipe.edge_labels)
+    fits = (nodes, edges) == (shape.node_width, shape.edge_width)
+    if recipe.kind == "given":  # as it comes, in all columns numbers or in none
+        fits = recipe.attributes in {0, shape.node_width}
+    if not fits or recipe.edge_weighted != shape.edge_weighted:
+        raise ValueError(
+            f"{where} does not hold a sound model: its recipe makes {nodes} node and {edges} edge "
+            f"columns, and its network takes {shape.node_width} and {shape.edge_width}"
+        )
 
 
 def strange(raw: Raw, recipe: Recipe) -> dict[int, str]:

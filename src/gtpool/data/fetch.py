@@ -75,9 +75,11 @@ def unpack(archive: Path, folder: Path, *, limit: int = 4 << 30) -> None:
     try:
         with ZipFile(archive) as packed:
             _check_members(archive, packed, limit)
-            packed.extractall(temporary)
-        inside = list(temporary.iterdir())
-        top = inside[0] if len(inside) == 1 and inside[0].is_dir() else temporary
+            made = temporary / "made"  # the temporary folder itself is closed to other users
+            made.mkdir()
+            packed.extractall(made)
+        inside = list(made.iterdir())
+        top = inside[0] if len(inside) == 1 and inside[0].is_dir() else made
         settle(top, folder)
     except (BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # or packed as none can read
         raise ValueError(f"{archive} is not a sound zip file: {error}") from error

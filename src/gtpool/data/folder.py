@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gtpool.atomic import new_folder
+from gtpool.atomic import new_folder, recover_folder
 
 _FORMAT = 1
 _TENSORS, _SCHEMA = "graphs.safetensors", "schema.json"
@@ -30,6 +30,8 @@ def write_folder(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[st
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Map the tensors that ``write_folder`` wrote into memory and read the values."""
+    if not folder.exists():
+        recover_folder(folder)
     try:
         values = json.loads((folder / _SCHEMA).read_text(encoding="utf-8"))
         tensors = load_file(folder / _TENSORS)

@@ -105,16 +105,17 @@ def download_folds(name: str, source: Source, url: str = FOLDS_URL) -> Path:
     folder = cache_dir() / "raw" / "splits" / "10fold_idx" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
-    digest = sha256()
+    made, digest = temporary / "made", sha256()
     try:
+        made.mkdir()  # the temporary folder itself is closed to other users
         for fold in range(1, 11):
             for part in ("train", "test"):
-                file = temporary / f"{part}_idx-{fold}.txt"
+                file = made / f"{part}_idx-{fold}.txt"
                 fetch(f"{url}/{name}/10fold_idx/{file.name}", file, progress=False)
                 digest.update(file.read_bytes())
         if digest.hexdigest() != source.folds_sha256:
             raise ValueError(f"the folds of {name} at {url} are not those of the GMT protocol")
-        settle(temporary, folder)
+        settle(made, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder

@@ -81,7 +81,8 @@ def explain_source(
             else the one called "smiles".
         device: "auto", "cpu" or "cuda".
     """
-    model, schema = bundle.model, read_schema(bundle.about.get("schema"), str(bundle.folder))
+    model = bundle.model
+    schema = read_schema(bundle.about.get("schema"), str(bundle.folder), model.shape)
     if schema.num_outputs != model.shape.outputs:
         raise ValueError(f"{bundle.folder} does not name a target for each output of its network")
     asked = None if target is None else _place(schema, target)

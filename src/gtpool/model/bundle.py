@@ -6,22 +6,29 @@ Nothing in it is code: the weights are plain numbers, the rest is JSON that is c
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast, get_type_hints
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gtpool.atomic import new_folder
+from gtpool.atomic import new_folder, recover_folder
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
-from gtpool.spec import ModelSpec, ShapeSpec
+from gtpool.model.readout import LEARNED
+from gtpool.pool import POOLS
+from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
 FORMAT = 1
 FILES = _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
 _KEYS = {"format", "model", "shape", "about"}
 _Json = dict[str, Any]
+_RUN = {"data": DataSpec, "split": SplitSpec, "model": ModelSpec, "train": TrainSpec}
+_STEPS = 1000  # of a read-out or a pooler, which no tensor bounds
+_LARGEST = 2**31 - 1
+_NAMED = 1000  # characters of a name
+_LONGEST = 300  # characters of a message, which may quote what a stranger wrote
 
 
 class Bundle(NamedTuple):
@@ -50,14 +57,15 @@ def save_bundle(folder: Path | str, model: Classifier, about: dict[str, Any]) ->
     Args:
         folder: Where to; made if it is not there.
         model: The trained network.
-        about: Plain values that JSON can hold; a number that is not finite is kept as null.
+        about: Plain values that JSON can hold; a number that is not finite is kept as null, and of
+            the path of the data in ``run`` only the file's name.
     """
     folder = Path(folder)
     config = {
         "format": FORMAT,
         "model": model.spec.to_json(),
         "shape": model.shape.to_json(),
-        "about": about,
+        "about": _without_path(about),
     }
     try:
         text = json.dumps(_finite(config), indent=1, allow_nan=False)
@@ -75,12 +83,19 @@ def load_bundle(folder: Path | str) -> Bundle:
 
     No file in the folder can execute anything.
 
+    Each value is checked for its type and bounded by the tensors or a stated limit, so that a
+    config cannot make this process run out of memory or never end.
+
     Args:
         folder: Where it lies.
     """
     folder = Path(folder)
     _check_files(folder)
     config = _read_config(folder)
+    try:
+        _check_about(config["about"])
+    except ValueError as error:
+        raise ValueError(f"{folder / _CONFIG}: about.{_brief(error)}") from error
     try:
         tensors = load_file(folder / _WEIGHTS)
     except SafetensorError as error:
@@ -89,8 +104,18 @@ def load_bundle(folder: Path | str) -> Bundle:
         model = _build(config, tensors)
     # What a stranger wrote into the options can fail anywhere in the layers that are given them.
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{folder} does not hold a sound model: {error}") from error
+        raise ValueError(f"{folder} does not hold a sound model: {_brief(error)}") from error
     return Bundle(model, config["about"], folder)
+
+
+def _without_path(about: _Json) -> _Json:
+    """Keep the name of the file that a model was trained on, and not where it lay."""
+    run: Any = about.get("run")
+    data: Any = run.get("data") if isinstance(run, dict) else None
+    if not isinstance(data, dict) or not isinstance(data.get("source"), str):
+        return about
+    name = Path(data["source"]).absolute().name
+    return {**about, "run": {**run, "data": {**data, "source": name}}}
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401
@@ -104,6 +129,8 @@ def _finite(value: Any) -> Any:  # noqa: ANN401
 
 def _check_files(folder: Path) -> None:
     if not folder.is_dir():
+        recover_folder(folder)
+    if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a model: there is no such folder")
     for name in (_CONFIG, _WEIGHTS):
         if not (folder / name).is_file():
@@ -115,7 +142,8 @@ def _check_files(folder: Path) -> None:
 def _read_config(folder: Path) -> _Json:
     path = folder / _CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        text = path.read_text(encoding="utf-8")
+        config = json.loads(text, parse_constant=_refuse_constant, parse_float=_read_float)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
@@ -123,12 +151,13 @@ def _read_config(folder: Path) -> _Json:
     config = cast("_Json", config)
     if "format" in config and config["format"] != FORMAT:
         raise ValueError(
-            f"{folder} is of format {config['format']!r}, and this version of gtpool reads format "
-            f"{FORMAT}: load it with the version that wrote it, or train it again"
+            f"{folder} is of format {_brief(config['format'])}, and this version of gtpool reads "
+            f"format {FORMAT}: load it with the version that wrote it, or train it again"
         )
     if set(config) != _KEYS:
         wrong = min(set(config) ^ _KEYS)
-        raise ValueError(f"{path}: key {wrong!r} is {'unknown' if wrong in config else 'missing'}")
+        is_there = "unknown" if wrong in config else "missing"
+        raise ValueError(f"{path}: key {_brief(wrong)!r} is {is_there}")
     for key in sorted(_KEYS - {"format"}):
         if not isinstance(config[key], dict):
             raise ValueError(f"{path}: {key!r} must be an object")
@@ -139,9 +168,64 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+def _read_float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{_brief(text)} is too large for a JSON number")
+    return value
+
+
+def _brief(error: object) -> str:
+    """Give the first line of a message, cut where it is long."""
+    line = next(iter(str(error).splitlines()), "")
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+def _check_about(about: _Json) -> None:
+    """Raise a ValueError for a value in ``about`` that is not of its kind.
+
+    ``schema`` is checked by ``gtpool.data.apply.read_schema``, by whoever needs it.
+    """
+    for name in ("schema", "metrics", "versions", "run", "estimator"):
+        check_value(dict, about.get(name, {}), name)
+    for name in ("license", "source_digest"):
+        check_value(str | None, about.get(name), name)
+    for name, number in about.get("versions", {}).items():
+        check_value(str, number, f"versions.{name}")
+    for name, figure in about.get("metrics", {}).items():
+        check_value(str | float | int | None, figure, f"metrics.{name}")
+    run = about.get("run", {})
+    check_value(int, run.get("seed", 0), "run.seed")
+    for name, kind in _RUN.items():
+        part, hints = check_value(dict, run.get(name, {}), f"run.{name}"), get_type_hints(kind)
+        for option in part.keys() & hints:  # others are of another version, and not read
+            check_value(hints[option], part[option], f"run.{name}.{option}")
+            if isinstance(part[option], str) and len(part[option]) > _NAMED:
+                raise ValueError(f"run.{name}.{option} is longer than {_NAMED} characters")
+
+
+def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
+    """Raise a ValueError for an option of a wrong type, or a number that no tensor bounds."""
+    parts = {
+        "pool_options": (POOLS.get(spec.pool), spec.pool_options),
+        "readout_options": (LEARNED.get(spec.readout), spec.readout_options),
+    }
+    for where, (make, options) in parts.items():
+        hints = get_type_hints(getattr(make, "func", make).__init__) if make else {}
+        for name in options.keys() & hints:
+            check_value(hints[name], options[name], f"{where}.{name}")
+            most = _STEPS if name == "steps" else _LARGEST
+            if isinstance(options[name], int) and options[name] > most:
+                raise ValueError(f"{where}.{name} is {options[name]}, and at most {most} is taken")
+    for name, size in {"ratio": spec.ratio, "width": spec.width, **shape.to_json()}.items():
+        for number in size if isinstance(size, list) else [size]:
+            if not -1 < number <= _LARGEST:
+                raise ValueError(f"{name} must be from 0 to {_LARGEST}, got {number}")
+
+
 def _build(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
     """Make the network of a config and fill it, once names, shapes and kinds of tensors agree."""
     spec, shape = ModelSpec.from_json(config["model"]), ShapeSpec.from_json(config["shape"])
+    _check_options(spec, shape)
     if spec.levels * spec.convs_per_level > len(tensors):
         raise ValueError(f"{len(tensors)} tensors are too few for {spec.levels} levels")
     with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten

@@ -1,5 +1,6 @@
 """Ways to do many runs: here, side by side, in processes. All call one unit and yield rows."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -12,7 +13,7 @@ from gtpool.study.pool import work_in_processes
 from gtpool.study.row import lost
 from gtpool.study.store import Row, Store
 from gtpool.study.together import group, run_together
-from gtpool.study.unit import run_unit
+from gtpool.study.unit import has_artifact, run_unit
 from gtpool.train.course import Epoch
 
 
@@ -52,7 +53,9 @@ class Unit(NamedTuple):
 
     def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> Row:
         """Do a run, unless another process on the store has done it by now."""
-        row = self.done(spec)
+        with warnings.catch_warnings():  # whoever asked for the run has said what is damaged
+            warnings.simplefilter("ignore")
+            row = self.done(spec)
         if row is None:
             row = run_unit(
                 spec,
@@ -78,7 +81,7 @@ class Unit(NamedTuple):
         row = self.store.get(spec.key)
         if row is None or row["status"] != "done":
             return None
-        if self.keep and not self.store.artifact(spec.key).exists():
+        if self.keep and not has_artifact(self.store.artifact(spec.key), row):
             return None
         same = row.get("source_digest") == source_digest(spec.data.source)
         return row if same else None

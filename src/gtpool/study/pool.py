@@ -5,8 +5,9 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
+from threading import Thread
 from time import monotonic
 from traceback import format_exc
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ def work_in_processes(
 
     A task whose worker dies is begun again, ``ATTEMPTS`` times in all, while the others go on. An
     exception in ``work`` is raised here. When the iterator is closed, or left by Ctrl-C, the
-    workers are ended; when this process is killed, each ends with its next report.
+    workers are ended; when this process is killed, they end by themselves.
 
     Args:
         work: A function that a new process can import, or a ``partial`` of one.
@@ -151,10 +152,19 @@ def _serve(work: Work, pipe: Connection) -> None:
     """Do what comes through the pipe until the end is sent, or the parent is gone."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, _leave)
+    Thread(target=_leave_with_parent, daemon=True).start()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(("ready", None))
         while (task := pipe.recv()) is not None:
             pipe.send(_attempt(work, task, pipe))
+
+
+def _leave_with_parent() -> None:
+    """Wait for the parent to end, however it ends, and end as well."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        _leave()
 
 
 def _leave(*_: object) -> None:

@@ -36,7 +36,7 @@ def run_many(
     Each row is stored as soon as its run is over: after Ctrl-C, a crash or a loss of power the same
     call goes on where it stopped. Failed runs are tried again. A run on files of the user's counts
     as done only while those files are the same. On a CPU every executor gives the same numbers, bit
-    for bit.
+    for bit; runs side by side (``together``) give them up to rounding.
 
     Args:
         specs: The runs.

@@ -29,7 +29,20 @@ _CIRCUMSTANCES = frozenset(
         "finished",
         "together",
         "processes",
+        "artifact_digest",
     }
+)
+_FINISHED = (
+    "metric",
+    "higher_is_better",
+    "test",
+    "valid_loss",
+    "valid_metric",
+    "epoch",
+    "epochs_run",
+    "seconds",
+    "device",
+    "versions",
 )
 
 
@@ -63,7 +76,7 @@ class Store:
 
     def sweep(self) -> None:
         """Remove what processes that were killed while writing have left."""
-        for left in self._runs.glob(".*.tmp"):
+        for left in (*self._runs.glob(".*.tmp"), *self.folder.glob(f".*.{'[0-9a-f]' * 32}.tmp")):
             with suppress(FileNotFoundError):  # finished or removed by another process
                 if time.time() - left.stat().st_mtime > _STALE:
                     left.unlink()
@@ -245,13 +258,17 @@ def _read_row(path: Path) -> Row | None:
 
 
 def _parse(content: bytes | str) -> Row | None:
-    """Read a row; None for what is no JSON object with a key and a status."""
+    """Read a row; None for what is no JSON object with all that its status asks for."""
     try:
         row = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    sound = isinstance(row, dict) and "key" in row and row.get("status") in {"done", "failed"}
-    return cast("Row", row) if sound else None
+    if not isinstance(row, dict) or not isinstance(row.get("key"), str):
+        return None
+    finished = row.get("status") == "done" and row.keys() >= set(_FINISHED)
+    parts = (row.get("spec"), row.get("split"), row.get("other_rules"))
+    whole = finished and all(isinstance(part, dict) for part in parts)
+    return cast("Row", row) if whole or row.get("status") == "failed" else None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -16,8 +16,8 @@ from gtpool.model.stack import why_not_stacked
 from gtpool.spec import TU, RunSpec
 from gtpool.study.inputs import choose_split, load_data, shape_of
 from gtpool.study.row import blank, circumstances, numbers, opening
-from gtpool.study.store import Row, write_whole
-from gtpool.study.unit import choose_device, pack, settled
+from gtpool.study.store import Row
+from gtpool.study.unit import choose_device, pack, settled, write_artifact
 from gtpool.train.course import Epoch, Outcome, TrainingError, unmeasurable
 from gtpool.train.crossval import fit_many
 from gtpool.train.fit import seeded
@@ -92,7 +92,8 @@ def run_together(
                 row |= numbers(outcome)
                 if artifact is not None:  # on the CPU: the GPU is full of the runs that go on
                     data = _as_trained(spec, loaded.dataset, split)
-                    write_whole(artifact(spec.key), pack(model.cpu(), data, split, spec))
+                    content = pack(model.cpu(), data, split, spec)
+                    row |= write_artifact(artifact(spec.key), content)
             yield row | circumstances(place, seconds) | {"together": beside}
 
 

@@ -1,13 +1,16 @@
 """One run: from a spec to a row."""
 
 import os
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from gtpool.data.dataset import GraphDataset
@@ -70,7 +73,7 @@ def run_unit(
         else:
             row |= numbers(outcome)
             if artifact is not None:
-                write_whole(artifact, pack(model, data, split, spec))
+                row |= write_artifact(artifact, pack(model, data, split, spec))
         row |= circumstances(place, perf_counter() - start)
         return row if group.size == 1 else row | {"processes": group.size}
 
@@ -150,6 +153,32 @@ def _drain(
                 return end.value
         if on_epoch is not None:
             on_epoch(epoch)
+
+
+def write_artifact(path: Path, content: bytes) -> Row:
+    """Write an artifact, and give what its row says of it."""
+    write_whole(path, content)
+    return {"artifact_digest": sha256(content).hexdigest()}
+
+
+def has_artifact(path: Path, row: Row) -> bool:
+    """Say whether the artifact of a run is there, whole and its own; a wrong one warns.
+
+    A row from before digests were stored has none: its artifact need only be readable.
+    """
+    digest = row.get("artifact_digest")
+    try:
+        if digest is None:
+            with safe_open(path, "pt"):
+                return True
+        if sha256(path.read_bytes()).hexdigest() == digest:
+            return True
+    except FileNotFoundError:
+        return False
+    except (OSError, SafetensorError):
+        pass
+    warnings.warn(f"{path} is damaged or of another run: its run is done again", stacklevel=2)
+    return False
 
 
 def pack(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> bytes:
