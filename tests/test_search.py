@@ -475,7 +475,9 @@ def test_without_optuna_the_extra_is_named():
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "gtpool: to search, optuna is needed: pip install 'gtpool[search]'\n"
+    assert (
+        done.stderr == "gtpool: to search, optuna is needed: pip install '.[search]' in a clone\n"
+    )
 
 
 # Real processes, really killed

@@ -96,7 +96,7 @@ def search(  # noqa: PLR0917 - an option each
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         raise ValueError(
-            f"to search, {error.name} is needed: pip install 'gtpool[search]'"
+            f"to search, {error.name} is needed: pip install '.[search]' in a clone"
         ) from error
 
     folder = output_dir or Path("gtpool-runs", f"{plan.data}-{plan.method}-search")
