@@ -279,6 +279,9 @@ def test_validation_data_choose_the_epoch_and_train_nothing(mutag):
     )
     losses = [[epoch.train_loss for epoch in one.history_] for one in (estimator, fewer)]
     assert losses[0] == losses[1]
+    bare = [Data(graph.x, graph.edge_index) for graph in graphs[150:]]  # GCN sees no bonds
+    alike = GraphClassifier(**QUICK).fit(graphs[:100], y[:100], validation_data=(bare, y[150:]))
+    np.testing.assert_array_equal(alike.predict_proba(graphs), fewer.predict_proba(graphs))
     numbers = [float(graph.num_nodes) for graph in graphs]
     regressor = GraphRegressor(**QUICK)
     regressor.fit(graphs[:50], numbers[:50], validation_data=(graphs[50:80], numbers[50:80]))

@@ -35,7 +35,7 @@ from gtpool.explain.explanation import Explanation, explain
 from gtpool.model import METHODS
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
-from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, ShapeSpec, TrainSpec
+from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.unit import choose_device
 from gtpool.train.course import Epoch, Outcome
@@ -188,16 +188,7 @@ class _GraphEstimator:
         labels = self._labels(graphs, y)
         target = self._target(labels)
         data = target.put_on(self._read(graphs), labels)
-        shape = shape_of(data)
-        if validation_data is None:
-            strata = data.y if target.task == "classes" else None
-            train, valid = _hold_out(len(data), strata, self.valid_fraction, self.seed)
-        else:
-            other = self._read_validation(validation_data, data.schema.recipe, target)
-            check_fit(other, shape, edges=True)
-            train, valid = torch.arange(len(data) + len(other)).tensor_split([len(data)])
-            data = join([data, other])
-        self._train(data, shape, train, valid)
+        self._train(data, target, validation_data)
         if target.classes is not None:
             self.classes_ = target.classes
         return self
@@ -281,15 +272,25 @@ class _GraphEstimator:
         graphs = listed(pair[0])
         return target.put_on(self._read(graphs, recipe), self._labels(graphs, pair[1]))
 
-    def _train(self, data: GraphDataset, shape: ShapeSpec, train: Tensor, valid: Tensor) -> None:
-        """Train a network on labelled graphs, of which a part chooses the epoch."""
+    def _train(self, data: GraphDataset, target: Target, validation_data: Any) -> None:  # noqa: ANN401
+        """Train a network on labelled graphs; others, or a part of them, choose the epoch."""
         model_spec, train_spec = self._specs()
         place = choose_device(self.device)
+        train = valid = torch.arange(len(data))
+        if validation_data is None:
+            strata = data.y if target.task == "classes" else None
+            train, valid = _hold_out(len(data), strata, self.valid_fraction, self.seed)
         if self.standardize:
             data = data.standardized(train)
         with seeded(self.seed, torch.device("cpu")):
-            model = Classifier(model_spec, shape).to(place)
-        check_fit(data, model.shape, edges=model.uses_edge_features)
+            model = Classifier(model_spec, shape_of(data)).to(place)
+        bonds = model.uses_edge_features
+        check_fit(data, model.shape, edges=bonds)
+        if validation_data is not None:
+            held = self._read_validation(validation_data, data.schema.recipe, target)
+            check_fit(held, model.shape, edges=bonds)
+            parts = [part if bonds else replace(part, edge_attr=None) for part in (data, held)]
+            valid, data = torch.arange(len(data), len(data) + len(held)), join(parts)
         # There is no test part here: whoever scores the estimator holds one back.
         parts = cast("Split", _Parts(train, valid, train[:0]))
         epochs = fit(model, data.to(place), parts, train_spec, seed=self.seed)
