@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -31,3 +32,16 @@ def data_dir():
     if not folder:
         pytest.skip("GTPOOL_DATA does not name a folder with the datasets")
     return Path(folder)
+
+
+@pytest.fixture
+def inductor():
+    """Name torch.compile's default back-end, with several threads and an empty cache."""
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("there is no C++ compiler, which inductor needs")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # inductor writes other code for one thread
+    torch.compiler.reset()
+    yield "inductor"
+    torch.compiler.reset()
+    torch.set_num_threads(threads)

@@ -5,7 +5,10 @@ import sys
 import pytest
 
 from gtpool.cli import main
+from gtpool.data.jsonl import write_jsonl
+from gtpool.data.locate import EMBEDDED
 from gtpool.data.registry import DATASETS
+from gtpool.data.sources import load
 
 MAIN = "from gtpool.cli import main; main()"
 
@@ -94,6 +97,30 @@ def test_a_synthetic_set_is_described_and_needs_no_download(gtpool):
         "long-range: made on the spot, there is nothing to get\n",
         "",
     )
+
+
+@pytest.mark.usefixtures("alone")
+def test_info_of_graphs_of_ones_own(gtpool, tmp_path):
+    table, lines = tmp_path / "mine.csv", tmp_path / "mine.jsonl"
+    table.write_text("mol,size,toxic\nCCO,3.5,yes\nCC,2,no\nC1,9,no\nCCCC,,no\n")
+    write_jsonl(load("MUTAG"), lines)
+    columns = ("--smiles-column", "mol", "--target-columns")
+    code, said, heard = gtpool("data", "info", str(table), *columns, "size", "--task", "regression")
+    assert code == 0
+    assert "values:        2 to 3.5, mean 2.75, 1 missing (33.3 %)" in said
+    assert "split:         random\n" in said
+    assert "left out:      1 of 4 rows" in said
+    assert heard == "gtpool: line 4 is left out: not a valid SMILES\n"
+    _, said, _ = gtpool("data", "info", str(table), *columns, "toxic")
+    assert "classes:       2: no (2), yes (1)" in said
+    for source in (lines, EMBEDDED / "MUTAG"):
+        code, said, _ = gtpool("data", "info", str(source))
+        assert code == 0
+        assert "classes:       2: -1 (63), 1 (125)" in said
+        assert "split:         stratified, 10 folds" in said
+    code, _, heard = gtpool("data", "info", str(table))
+    assert code == 2
+    assert "--smiles-column" in heard
 
 
 def test_info_of_sets_with_splits_of_their_own(gtpool, data_dir):

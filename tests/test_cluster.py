@@ -262,7 +262,7 @@ def test_the_parts_of_an_array_leave_nothing_to_do_for_the_whole(tmp_path):
 
 def test_without_ray_the_error_names_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"pip install 'gtpool\[cluster\]'"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[cluster\]'"):
         run_many(FOLDS, Store(tmp_path), executor=Ray())
 
 

@@ -52,11 +52,11 @@ def test_law(name, make, law, check):
 @pytest.mark.parametrize(
     "name", [*(n for n in POOLS if n not in OWN_TESTS), "gtpool-v gated, four heads, projected"]
 )
-def test_inductor_gives_what_eager_gives(name):
+def test_inductor_gives_what_eager_gives(name, inductor):
     if name in DROPPING:
-        law_compile(DROPPING[name], backend="inductor")
+        law_compile(DROPPING[name], backend=inductor)
     else:
-        law_compile(CLUSTERING[name], size=4, backend="inductor")
+        law_compile(CLUSTERING[name], size=4, backend=inductor)
 
 
 def test_exceptions_name_poolers_and_laws_that_exist():

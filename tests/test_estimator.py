@@ -7,10 +7,13 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch.utils.data import Dataset, Subset
+from torch_geometric.data import Batch, Data, InMemoryDataset
+from torch_geometric.loader import DataLoader
 
 import gtpool
 from gtpool.data.sources import load
+from gtpool.data.table import read_table
 from gtpool.estimator import GraphClassifier, GraphRegressor, NotFittedError
 from gtpool.predict import evaluate_source, predict_source
 
@@ -155,7 +158,10 @@ def test_codes_that_the_training_data_did_not_have():
     [
         ([0] * 24, "one class only"),
         ([0, 1], "one class for each of 24 graphs"),
-        ([[0, 1]] * 24, "one class for each of 24 graphs"),
+        ([[0, 1]] * 24, "no column of y has both"),
+        ([[0, 2], [1, 0]] * 12, "0, 1, or NaN"),
+        ([["a", "b"]] * 24, "0, 1, or NaN"),
+        ([[0, 1], [1, 0]], "one row for each of 24 graphs"),
         ([0.0, float("nan")] * 12, r"y\[1\] is missing"),
         ([None, "a"] * 12, r"y\[0\] is missing"),
         (np.array([1, "a"] * 12, dtype=object), "all texts or all numbers"),
@@ -214,6 +220,127 @@ def test_a_wrong_parameter_is_named_when_fitting(params, says):
     graphs, names = _shapes()
     with pytest.raises(ValueError, match=says):
         GraphClassifier(**{**QUICK, **params}).fit(graphs, names)
+
+
+def test_a_method_is_named_as_on_the_command_line(tmp_path):
+    graphs, names = _shapes()
+    estimator = GraphClassifier("gin", width=16, epochs=1).fit(graphs, names)
+    spec = estimator.model_.spec
+    assert (spec.pool, spec.conv, spec.readout) == ("none", "gin", "sum")
+    assert (spec.levels, spec.convs_per_level, spec.width) == (1, 3, 16)
+    estimator.save(tmp_path / "model")
+    assert GraphClassifier.load(tmp_path / "model").get_params() == estimator.get_params()
+    topk = GraphClassifier("gtpool-topk", **QUICK, readout="sum", pool_options={"heads": 2})
+    spec = topk.fit(graphs, names).model_.spec
+    assert (spec.pool, spec.readout, spec.levels) == ("gtpool", "sum", 2)
+    assert spec.pool_options == {"sampler": "topk", "heads": 2}
+
+
+def _answers(graphs):
+    y = [[at % 2, len(graph) > 6, np.nan if at % 3 else 1] for at, graph in enumerate(graphs)]
+    return np.array(y, dtype=float)
+
+
+def test_several_answers_with_some_missing(tmp_path):
+    graphs, _ = _shapes()
+    y = _answers(graphs)
+    estimator = GraphClassifier("none", **PATIENT).fit(graphs, y)
+    shares, found = estimator.predict_proba(graphs), estimator.predict(graphs)
+    assert shares.shape == found.shape == (24, 3)
+    assert estimator.schema_.task == "binary"
+    assert (found == (shares >= 0.5)).all()
+    assert [part.tolist() for part in estimator.classes_] == [[0, 1]] * 3
+    assert estimator.score(graphs, y) == (found == y)[~np.isnan(y)].mean() > 0.9
+    with pytest.raises(ValueError, match="1 numbers a graph, fitted were 3"):
+        estimator.score(graphs, y[:, 0])
+    assert estimator.explain(graphs, importance=False, target=2)
+    estimator.save(tmp_path / "model")
+    loaded = GraphClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(graphs), shares)
+    assert len(loaded.classes_) == 3
+
+
+def test_several_answers_that_the_graphs_carry(mutag):
+    graphs = [
+        Data(graph.x, graph.edge_index, y=torch.tensor([[float(at % 2), float(at % 3 == 0)]]))
+        for at, graph in enumerate(mutag.to_pyg()[:20])
+    ]
+    carried = GraphClassifier(**QUICK).fit(graphs).predict_proba(graphs)
+    told = GraphClassifier(**QUICK).fit(graphs, torch.cat([graph.y for graph in graphs]))
+    np.testing.assert_array_equal(told.predict_proba(graphs), carried)
+
+
+def test_validation_data_choose_the_epoch_and_train_nothing(mutag):
+    graphs, y = mutag.to_pyg(), mutag.y.numpy()
+    apart = graphs[100:], y[100:]
+    estimator = GraphClassifier(**QUICK).fit(graphs[:100], y[:100], validation_data=apart)
+    shares = estimator.predict_proba(apart[0])[range(88), apart[1]]
+    assert estimator.best_epoch_.valid_loss == pytest.approx(-np.log(shares).mean(), rel=1e-4)
+    fewer = GraphClassifier(**QUICK).fit(
+        graphs[:100], y[:100], validation_data=(graphs[150:], None)
+    )
+    losses = [[epoch.train_loss for epoch in one.history_] for one in (estimator, fewer)]
+    assert losses[0] == losses[1]
+    bare = [Data(graph.x, graph.edge_index) for graph in graphs[150:]]  # GCN sees no bonds
+    alike = GraphClassifier(**QUICK).fit(graphs[:100], y[:100], validation_data=(bare, y[150:]))
+    np.testing.assert_array_equal(alike.predict_proba(graphs), fewer.predict_proba(graphs))
+    numbers = [float(graph.num_nodes) for graph in graphs]
+    regressor = GraphRegressor(**QUICK)
+    regressor.fit(graphs[:50], numbers[:50], validation_data=(graphs[50:80], numbers[50:80]))
+    error = (regressor.predict(graphs[50:80]) - numbers[50:80]) / np.std(numbers[:50])
+    assert regressor.best_epoch_.valid_loss == pytest.approx((error**2).mean(), rel=1e-3)
+
+
+def test_validation_data_that_do_not_fit():
+    graphs, names = _shapes()
+    with pytest.raises(ValueError, match="'cube'"):
+        GraphClassifier(**QUICK).fit(graphs, names, validation_data=(graphs[:2], ["ring", "cube"]))
+    with pytest.raises(ValueError, match="pair"):
+        GraphClassifier(**QUICK).fit(graphs, names, validation_data=graphs)
+    with pytest.raises(ValueError, match="1 node features"):
+        GraphClassifier(**QUICK).fit(
+            ["C", "CC"] * 4, [0, 1] * 4, validation_data=(graphs, [0] * 24)
+        )
+    with pytest.raises(ValueError, match="2 numbers a graph, fitted were 1"):
+        GraphClassifier(**QUICK).fit(graphs, names, validation_data=(graphs, [[0, 1]] * 24))
+
+
+def test_datasets_of_pyg_and_torch_are_lists_of_graphs(mutag):
+    graphs = mutag.to_pyg()[:24]
+
+    class Stored(InMemoryDataset):
+        def __init__(self):
+            super().__init__(None)
+            self.data, self.slices = self.collate(graphs)
+
+    class Endless(Dataset):
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, index):
+            return graphs[index % 24]
+
+    expected = GraphClassifier(**QUICK).fit(graphs).predict_proba(graphs)
+    for dataset in (Stored(), Endless(), Subset(Stored(), range(24)), iter(graphs)):
+        found = GraphClassifier(**QUICK).fit(dataset).predict_proba(graphs)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_no_list_of_graphs_is_told_what_to_give(mutag, tmp_path):
+    graphs, path = mutag.to_pyg()[:4], tmp_path / "mine.csv"
+    path.write_text("smiles,y\nCC,a\nCO,b\n")
+    for wrong, instead in (
+        (DataLoader(graphs, batch_size=2), r"\.dataset"),
+        (Batch.from_data_list(graphs), r"to_data_list\(\)"),
+        (graphs[0], r"\[graph\]"),
+        (path, "gtpool.load"),
+        (str(path), "gtpool.load"),
+        (read_table(path), r"\.dataset"),
+        (3, "got int"),
+    ):
+        for call in (GraphClassifier().fit, GraphRegressor().fit):
+            with pytest.raises(ValueError, match=instead):
+                call(wrong)
 
 
 def test_graphs_of_no_known_kind():
@@ -337,6 +464,10 @@ def test_scikit_learn_takes_them_for_its_own(mutag):
     search = selection.GridSearchCV(estimator, {"width": np.array([8, 16])}, cv=2).fit(graphs, y)
     assert search.best_params_["width"] in {8, 16}
     assert search.predict(graphs[:4]).shape == (4,)
+    several = np.stack([y, np.arange(len(y)) % 2], 1)
+    auc = selection.cross_val_score(estimator, graphs, several, cv=2, scoring="roc_auc")
+    assert np.isfinite(auc).all()
+    assert base.clone(GraphClassifier("gin", width=8)).get_params()["pool"] == "gin"
     numbers = [float(graph.num_nodes) for graph in graphs]
     errors = selection.cross_val_score(GraphRegressor(**QUICK), graphs, numbers, cv=2)
     assert np.isfinite(errors).all()

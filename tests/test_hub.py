@@ -129,7 +129,7 @@ def test_without_the_extra_one_line_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)  # noqa: PLW1510
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: gtpool.hub needs huggingface_hub: pip install 'gtpool[hub]'"
+        "ImportError: gtpool.hub needs huggingface_hub: pip install '.[hub]' in a clone"
     )
 
 

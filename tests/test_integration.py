@@ -155,6 +155,29 @@ def test_compiled_model_gives_what_eager_gives():
         close(eager, ours)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"gate": "tanh", "heads": 4}], ids=str)
+def test_inductor_gives_what_eager_gives_on_one_graph_and_on_many(options, inductor):
+    pool = GTPool(16, **options)
+    compiled = torch.compile(copy.deepcopy(pool), backend=inductor)
+    for count, size in ((1, 6), (1, 20), (1, 7), (1, 1), (3, 5), (7, 4)):
+        nodes = torch.arange(count * size)
+        following = nodes - nodes % size + (nodes + 1) % size
+        edges = torch.stack([torch.cat([nodes, following]), torch.cat([following, nodes])])
+        batch = None if count == 1 else nodes // size
+        features = torch.randn(len(nodes), 16, generator=torch.Generator().manual_seed(size))
+        results = []
+        for layer in (pool, compiled):
+            layer.zero_grad()
+            x = features.clone().requires_grad_()
+            out = layer(x, edges, batch=batch)
+            (out.x.square().sum() + out.score.square().sum()).backward()
+            grads = [p.grad for p in layer.parameters() if p.requires_grad]
+            results.append([out.x, out.edge_index, out.perm, out.score, x.grad, *grads])
+        for eager, ours in zip(*results, strict=True):
+            torch.testing.assert_close(eager, ours, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("gate", [None, "tanh"])
 def test_bf16_autocast(gate):
     model, batch = Classifier(gate=gate, heads=4, out_proj=True), mutag_batches(64)[0]

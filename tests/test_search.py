@@ -429,6 +429,22 @@ def test_the_command_ends_with_settings_that_train_and_says_what_it_left_out(tmp
     )
 
 
+def test_a_table_is_searched_with_the_data_options_of_train(tmp_path, gtpool):
+    space, table, out = tmp_path / "space.toml", tmp_path / "mine.csv", tmp_path / "out"
+    space.write_text('"model.width" = [8]')
+    parts = ("train", "train", "train", "valid", "test")
+    rows = [f"{'C' * (at + 1)}O,{at}.5,{at % 2},{parts[at % 5]}" for at in range(20)]
+    table.write_text("\n".join(("mol,size,odd,part", *rows)))
+    options = ("--smiles-column", "mol", "--target-columns", "size", "--task", "regression")
+    command = ("search", table, *options, "--split-column", "part", "--epochs", 1)
+    code, _, heard = gtpool(*command, "--trials", 1, "--space", space, "--output-dir", out)
+    assert code == 0, heard
+    spec = json.loads((out / "best.json").read_text())
+    assert spec["data"]["target_columns"] == ["size"]
+    (row,) = Store(out).rows()
+    assert (row["metric"], row["spec"]["split"]["rule"]) == ("rmse", "column")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -459,7 +475,9 @@ def test_without_optuna_the_extra_is_named():
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "gtpool: to search, optuna is needed: pip install 'gtpool[search]'\n"
+    assert (
+        done.stderr == "gtpool: to search, optuna is needed: pip install '.[search]' in a clone\n"
+    )
 
 
 # Real processes, really killed

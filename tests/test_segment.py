@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,3 +114,17 @@ def test_no_edge_survives_between_other_nodes():
     edges, features = induced(torch.tensor([[0], [1]]), torch.ones(1, 3), torch.tensor([2]), 3)
     assert edges.shape == (2, 0)
     assert features.shape == (0, 3)
+
+
+@pytest.mark.slow
+def test_one_graph_compiles_by_inductor(inductor):
+    value = normal(6).float().requires_grad_()
+    batch, weight = torch.zeros(6, dtype=torch.long), torch.arange(6.0)
+
+    def weighed(value):
+        return segment_sum(segment_softmax(value, batch, 1) * weight, batch, 1)
+
+    (wanted,) = torch.autograd.grad(weighed(value), value)
+    compiled = torch.compile(weighed, backend=inductor)(value)
+    torch.testing.assert_close(compiled, weighed(value))
+    torch.testing.assert_close(*torch.autograd.grad(compiled, value), wanted)

@@ -485,7 +485,7 @@ def test_a_port_in_use_is_one_line(gtpool):
 def test_without_the_extra_it_says_how_to_get_it(gtpool):
     code, out, err = gtpool(before="import sys; sys.modules['fastapi'] = None; ")
     assert (code, out) == (2, "")
-    assert err == "gtpool: to serve, fastapi is needed: pip install 'gtpool[serve]'\n"
+    assert err == "gtpool: to serve, fastapi is needed: pip install '.[serve]' in a clone\n"
 
 
 def test_it_listens_to_this_machine_alone_unless_told(trained, molecules):

@@ -170,6 +170,16 @@ def test_status_says_which_runs_made_the_pace(tmp_path):
     assert "'cpu', 'gpu'" in wrong.output
 
 
+def test_status_outside_the_repository_says_which_folder_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["study", "status", "table3"])
+    assert found.exit_code == 0
+    assert "results/runs" in found.stderr
+    assert "--known" in found.stderr
+    (tmp_path / "results/runs").mkdir(parents=True)
+    assert not CliRunner().invoke(app, ["study", "status", "table3"]).stderr
+
+
 def test_a_run_ends_with_the_command_that_shows_its_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["study", "run", "tasks", "--only", "dataset=low-scores,pool=gcn", "--seeds", "1"]

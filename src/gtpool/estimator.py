@@ -4,7 +4,7 @@ import inspect
 import math
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import fields, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -18,11 +18,22 @@ from torch import Tensor
 from gtpool import __version__
 from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.gather import Array, GraphsOf, classes_of, numbers_of, read_graphs
+from gtpool.data.gather import (
+    Array,
+    GraphsOf,
+    Target,
+    check_columns,
+    join,
+    labels_of,
+    listed,
+    numbers_of,
+    read_graphs,
+)
 from gtpool.data.molecule import atom_numbers
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.split import Split
 from gtpool.explain.explanation import Explanation, explain
+from gtpool.model import METHODS
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
@@ -42,7 +53,10 @@ class _GraphEstimator:
     """What classifier and regressor share."""
 
     _estimator_type: ClassVar[str]
-    _task: ClassVar[Task]
+    _tasks: ClassVar[tuple[Task, ...]]
+    _labels: ClassVar[Callable[..., Array]]
+    _target: ClassVar[Callable[..., Target]]
+    classes_: Any
 
     def __init__(
         self,
@@ -82,7 +96,8 @@ class _GraphEstimator:
         """Choose how to learn.
 
         Args:
-            pool: A key of ``POOLS``, or "none" for a flat model.
+            pool: A key of ``POOLS``, or "none" for a flat model; or a key of ``METHODS``, such as
+                "gin": then options of the network that are at their defaults are the method's.
             conv: The convolution, a key of ``CONVS``.
             readout: From the nodes to one vector a graph, a key of ``READOUTS``.
             combine: "sum" or "cat": how the levels' vectors become one.
@@ -103,7 +118,8 @@ class _GraphEstimator:
             weight_decay: Of Adam.
             patience: Stop when the validation loss has not improved for more epochs; None: never.
             class_weights: Weigh classes inversely to their share.
-            valid_fraction: Share of the graphs, of each class, that chooses the epoch.
+            valid_fraction: Share of the graphs, of each class, that chooses the epoch where ``fit``
+                is given no ``validation_data``.
             features: Of networkx graphs: how nodes become features, a key of ``FEATURES``.
             standardize: Scale continuous features by mean and deviation of the training part.
             node_features: Of networkx graphs: attributes of nodes that hold numbers.
@@ -151,10 +167,37 @@ class _GraphEstimator:
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
+    def fit(
+        self,
+        graphs: GraphsOf,
+        y: Any = None,  # noqa: ANN401
+        *,
+        validation_data: tuple[GraphsOf, Any] | None = None,
+    ) -> Self:
+        """Learn from graphs and what is known of each.
+
+        Args:
+            graphs: A ``GraphDataset``, or PyG graphs (``x``, ``edge_index`` and ``edge_attr`` are
+                used), networkx graphs or SMILES, in a list or in a dataset of PyG or torch.
+            y: Of a classifier texts or numbers, one a graph, or [graphs, tasks] of 0 and 1 for
+                several yes-or-no tasks; of a regressor one number a graph, or [graphs, tasks]. NaN
+                in a column is missing. If not given, the graphs must carry them.
+            validation_data: Graphs and their ``y`` that choose the epoch and are not trained on; by
+                default ``valid_fraction`` of the graphs.
+        """
+        graphs = listed(graphs)
+        labels = self._labels(graphs, y)
+        target = self._target(labels)
+        data = target.put_on(self._read(graphs), labels)
+        self._train(data, target, validation_data)
+        if target.classes is not None:
+            self.classes_ = target.classes
+        return self
+
     def save(self, folder: Path | str) -> None:
         """Write the trained model as a bundle, which ``load`` and ``gtpool predict`` read."""
         schema = self._fitted()
-        classes = getattr(self, "classes_", None)
+        classes = None if schema.task != "classes" else self.classes_.tolist()
         about = {
             "schema": schema.to_json(),
             "metrics": {"valid_loss": self.best_epoch_.valid_loss} if self.history_ else {},
@@ -162,7 +205,7 @@ class _GraphEstimator:
             "estimator": {
                 "name": type(self).__name__,
                 "params": {name: _plain(part) for name, part in self.get_params().items()},
-                "classes": None if classes is None else classes.tolist(),
+                "classes": classes,
             },
         }
         save_bundle(folder, self.model_, about)
@@ -198,7 +241,7 @@ class _GraphEstimator:
             epochs=epochs,
             seed=seed,
             target=target,
-            task=self._task,
+            task=self.schema_.task,
             numbers=atom_numbers(smiles, order) if isinstance(smiles, str) else None,
         )
 
@@ -207,7 +250,7 @@ class _GraphEstimator:
         """Give the estimator of a bundle, and what the bundle says of it."""
         bundle = load_bundle(folder)
         schema = read_schema(bundle.about.get("schema"), str(folder), bundle.model.shape)
-        if schema.task != cls._task or schema.num_outputs != bundle.model.shape.outputs:
+        if schema.task not in cls._tasks or schema.num_outputs != bundle.model.shape.outputs:
             raise ValueError(
                 f"{folder} is a model of {bundle.model.shape.outputs} outputs for {schema.task}, "
                 f"{schema.num_outputs} targets: no {cls.__name__}"
@@ -221,16 +264,37 @@ class _GraphEstimator:
         found.n_features_in_ = shape.node_width or len(shape.node_categories)
         return found, told
 
-    def _fit(self, data: GraphDataset, strata: Tensor | None) -> Self:
-        """Train a network on labelled graphs, of which a part chooses the epoch."""
+    def _read_validation(
+        self,
+        pair: Any,  # noqa: ANN401
+        recipe: Recipe,
+        target: Target,
+    ) -> GraphDataset:
+        """Read the graphs that choose the epoch as those to train on were read."""
+        if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
+            raise ValueError("validation_data must be a pair (graphs, y); y may be None")
+        graphs = listed(pair[0])
+        return target.put_on(self._read(graphs, recipe), self._labels(graphs, pair[1]))
+
+    def _train(self, data: GraphDataset, target: Target, validation_data: Any) -> None:  # noqa: ANN401
+        """Train a network on labelled graphs; others, or a part of them, choose the epoch."""
         model_spec, train_spec = self._specs()
         place = choose_device(self.device)
-        train, valid = _hold_out(len(data), strata, self.valid_fraction, self.seed)
+        train = valid = torch.arange(len(data))
+        if validation_data is None:
+            strata = data.y if target.task == "classes" else None
+            train, valid = _hold_out(len(data), strata, self.valid_fraction, self.seed)
         if self.standardize:
             data = data.standardized(train)
         with seeded(self.seed, torch.device("cpu")):
             model = Classifier(model_spec, shape_of(data)).to(place)
-        check_fit(data, model.shape, edges=model.uses_edge_features)
+        bonds = model.uses_edge_features
+        check_fit(data, model.shape, edges=bonds)
+        if validation_data is not None:
+            held = self._read_validation(validation_data, data.schema.recipe, target)
+            check_fit(held, model.shape, edges=bonds)
+            parts = [part if bonds else replace(part, edge_attr=None) for part in (data, held)]
+            valid, data = torch.arange(len(data), len(data) + len(held)), join(parts)
         # There is no test part here: whoever scores the estimator holds one back.
         parts = cast("Split", _Parts(train, valid, train[:0]))
         epochs = fit(model, data.to(place), parts, train_spec, seed=self.seed)
@@ -238,13 +302,17 @@ class _GraphEstimator:
         self.model_, self.schema_ = model.eval(), data.schema
         self.n_features_in_ = data.num_features
         self.history_, self.best_epoch_ = outcome.epochs, outcome.best
-        return self
 
     def _specs(self) -> tuple[ModelSpec, TrainSpec]:
         given = {name: _plain(value) for name, value in self.get_params().items()}
         given["pool_options"] = dict(self.pool_options or {})
         given["readout_options"] = dict(self.readout_options or {})
         model = {field.name: given[field.name] for field in fields(ModelSpec)}
+        if (method := METHODS.get(str(self.pool))) is not None:
+            usual = ModelSpec(pool=self.pool).to_json()
+            options = {**method.model.get("pool_options", {}), **given["pool_options"]}
+            changed = {name: part for name, part in model.items() if part != usual[name]}
+            model |= {**method.model, **changed, "pool_options": options}
         train = {name: given[name] for name in _TRAINED}
         spec = TrainSpec.from_json(train)
         return ModelSpec.from_json(model), replace(spec, warmup=spec.epochs // 10)
@@ -286,10 +354,11 @@ class _GraphEstimator:
 
 
 class GraphClassifier(_GraphEstimator):
-    """Classify graphs.
+    """Classify graphs: by one class each, or by a yes or no to each of several tasks.
 
-    Attributes after ``fit``: ``classes_``, ``n_features_in_``, ``model_`` (the network),
-    ``history_`` (all epochs) and ``best_epoch_`` (the one that was kept).
+    Attributes after ``fit``: ``classes_`` (of several tasks a list, as in scikit-learn),
+    ``n_features_in_``, ``model_`` (the network), ``history_`` (all epochs) and ``best_epoch_`` (the
+    one that was kept).
 
     Example:
         >>> from gtpool.data.sources import load
@@ -300,30 +369,16 @@ class GraphClassifier(_GraphEstimator):
     """
 
     _estimator_type = "classifier"
-    _task = "classes"
-
-    def fit(self, graphs: GraphsOf, y: Any = None) -> Self:  # noqa: ANN401
-        """Learn from graphs and the class of each.
-
-        Args:
-            graphs: A ``GraphDataset``, or a list of PyG graphs (``x``, ``edge_index`` and
-                ``edge_attr`` are used), of networkx graphs or of SMILES.
-            y: Texts or numbers, one a graph; if not given, the graphs must carry them.
-        """
-        classes, codes = np.unique(classes_of(graphs, y), return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(f"y holds one class only, {classes.tolist()}: nothing to learn")
-        data = self._read(graphs)
-        names, numbers = tuple(map(str, classes.tolist())), torch.from_numpy(codes)
-        schema = replace(data.schema, task="classes", targets=names)
-        self._fit(replace(data, y=numbers, schema=schema), numbers)
-        self.classes_: Array = classes
-        return self
+    _tasks = ("classes", "binary")
+    _labels, _target = staticmethod(labels_of), staticmethod(Target.of_labels)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """Read a trained model, saved by an estimator or by ``gtpool train``."""
         found, told = cls._load(folder)
+        if found.schema_.task == "binary":
+            found.classes_ = [np.array([0, 1])] * found.schema_.num_outputs
+            return found
         classes = told.get("classes") or list(found.schema_.targets)
         if not isinstance(classes, list) or len(classes) != found.schema_.num_outputs:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"{folder} does not name a class for each output of its network")
@@ -331,18 +386,27 @@ class GraphClassifier(_GraphEstimator):
         return found
 
     def predict(self, graphs: GraphsOf) -> Array:
-        """Give the class of each graph."""
+        """Give the class of each graph, [graphs], or 0 or 1 for each task, [graphs, tasks]."""
         shares = self.predict_proba(graphs)
+        if self.schema_.task == "binary":
+            return (shares >= 0.5).astype(int)
         return self.classes_[shares.argmax(1)]
 
     def predict_proba(self, graphs: GraphsOf) -> Array:
-        """Give the probability of each class, by the order of ``classes_``, [graphs, classes]."""
-        return self._outputs(graphs).double().softmax(1).numpy()
+        """Give the probability of each class by the order of ``classes_``, or of yes to each task.
+
+        The shape is [graphs, classes] or [graphs, tasks].
+        """
+        found = self._outputs(graphs).double()
+        return (found.sigmoid() if self.schema_.task == "binary" else found.softmax(1)).numpy()
 
     def score(self, graphs: GraphsOf, y: Any = None) -> float:  # noqa: ANN401
-        """Give the share of graphs whose class is found."""
-        found = self.predict(graphs)
-        return float((found == classes_of(graphs, y)).mean())
+        """Give the share of classes, or of the known answers to all tasks, that are found."""
+        graphs = listed(graphs)
+        found, wanted = self.predict(graphs), labels_of(graphs, y)
+        check_columns(found, wanted)
+        right = found == wanted
+        return float((right[~np.isnan(wanted)] if wanted.ndim == 2 else right).mean())
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         """Tell scikit-learn what this is; only it asks."""
@@ -362,21 +426,8 @@ class GraphRegressor(_GraphEstimator):
     """
 
     _estimator_type = "regressor"
-    _task = "regression"
-
-    def fit(self, graphs: GraphsOf, y: Any = None) -> Self:  # noqa: ANN401
-        """Learn from graphs and a number, or a row of numbers, for each.
-
-        Args:
-            graphs: As for ``GraphClassifier``.
-            y: One number a graph, or [graphs, tasks] with NaN where one is missing; if not given,
-                the graphs must carry them.
-        """
-        rows = torch.from_numpy(numbers_of(graphs, y))
-        data = self._read(graphs)
-        tasks = tuple(f"task {number + 1}" for number in range(rows.size(1)))
-        schema = replace(data.schema, task="regression", targets=tasks)
-        return self._fit(replace(data, y=rows, schema=schema), None)
+    _tasks = ("regression",)
+    _labels, _target = staticmethod(numbers_of), staticmethod(Target.of_numbers)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -390,11 +441,9 @@ class GraphRegressor(_GraphEstimator):
 
     def score(self, graphs: GraphsOf, y: Any = None) -> float:  # noqa: ANN401
         """Give R², averaged over the tasks: 1 is perfect, 0 as good as the mean."""
+        graphs = listed(graphs)
         found, wanted = self._outputs(graphs).double().numpy(), numbers_of(graphs, y)
-        if found.shape != wanted.shape:
-            raise ValueError(
-                f"y is {wanted.shape[1]} numbers a graph, fitted were {found.shape[1]}"
-            )
+        check_columns(found, wanted)
         residual = np.nansum((wanted - found) ** 2, 0)
         spread = np.nansum((wanted - np.nanmean(wanted, 0)) ** 2, 0)
         return float(np.mean(1 - residual / np.where(spread > 0, spread, np.nan)))

@@ -6,7 +6,9 @@ from typing import Self
 try:
     from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 except ImportError as error:
-    raise ImportError("gtpool.hub needs huggingface_hub: pip install 'gtpool[hub]'") from error
+    raise ImportError(
+        "gtpool.hub needs huggingface_hub: pip install '.[hub]' in a clone"
+    ) from error
 
 from gtpool.model.bundle import FILES, Bundle, load_bundle, save_bundle
 from gtpool.model.card import model_card

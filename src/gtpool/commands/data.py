@@ -1,8 +1,19 @@
-"""`gtpool data`: the datasets that are known by name."""
+"""`gtpool data`: the datasets that are known by name, and what is in the user's own."""
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from gtpool.commands.options import DataDir
+from gtpool.commands.options import (
+    DataDir,
+    Features,
+    SmilesColumn,
+    SplitColumn,
+    TargetColumns,
+    TaskName,
+    data_options,
+)
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -27,21 +38,51 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
 
 @app.command("info")
-def describe_dataset(name: str, data_dir: DataDir = None) -> None:
-    """Load a dataset and say what is in it."""
-    from gtpool.data.locate import locate
-    from gtpool.data.registry import look_up
-    from gtpool.data.sources import load
-    from gtpool.data.summary import describe
+def describe_dataset(
+    data: Annotated[str, typer.Argument(help="A name, a CSV, a folder or a .jsonl file.")],
+    features: Features = None,
+    smiles_column: SmilesColumn = None,
+    target_columns: TargetColumns = None,
+    split_column: SplitColumn = None,
+    task: TaskName = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Load a dataset, known by name or your own, and say what is in it."""
+    from gtpool.data.summary import describe, describe_splits
     from gtpool.report.table import printable
+    from gtpool.spec import DataSpec, RunSpec
+    from gtpool.study.inputs import lay_out, load_data
 
-    source, origin = look_up(name), locate(name, data_dir).origin
-    facts = describe(load(name, data_dir=data_dir), data_dir)
-    facts |= {"licence": source.licence, "citation": source.citation}
-    facts |= {"published at": source.url} if source.url else {}
-    facts |= {"taken from": "nowhere: made on the spot" if origin == "made" else origin}
+    options = data_options(data, features, smiles_column, target_columns, split_column, task)
+    given = {name: value for name, value in options.items() if value is not None}
+    spec = DataSpec.from_json(given)
+    loaded = load_data(spec, data_dir)
+    facts = describe(loaded.dataset)
+    if loaded.name is not None:
+        facts |= describe_splits(loaded.dataset, data_dir) | _origin(loaded.name, data_dir)
+    else:
+        runs = lay_out(RunSpec(data=spec), data_dir=data_dir)
+        facts["split"] = f"{runs[0].split.rule}{f', {len(runs)} folds' if len(runs) > 1 else ''}"
+    if loaded.lines is not None:
+        facts["left out"] = (
+            f"{len(loaded.skipped)} of {len(loaded.lines) + len(loaded.skipped)} rows"
+        )
     for what, value in facts.items():
         typer.echo(printable(f"{what + ':':<15}{value}"))
+    for row in loaded.skipped[:5]:
+        told = printable(f"line {row.line} is left out: {row.reason}")
+        typer.secho(f"gtpool: {told}", err=True, fg="yellow")
+
+
+def _origin(name: str, data_dir: Path | None) -> dict[str, str]:
+    """Say where a dataset known by name comes from, and whose it is."""
+    from gtpool.data.locate import locate
+    from gtpool.data.registry import look_up
+
+    source, origin = look_up(name), locate(name, data_dir).origin
+    facts = {"licence": source.licence, "citation": source.citation}
+    facts |= {"published at": source.url} if source.url else {}
+    return facts | {"taken from": "nowhere: made on the spot" if origin == "made" else origin}
 
 
 @app.command("get")

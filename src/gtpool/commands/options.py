@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gtpool.spec import SplitRule
+
 if TYPE_CHECKING:
     from gtpool.study.executor import Executor
 
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where to look first; laid out as GTPOOL_DATA is.")
-]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")
 ]
@@ -19,9 +18,34 @@ Together = Annotated[
     int | None,
     typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
 ]
+SplitType = Annotated[
+    SplitRule | None,
+    typer.Option(
+        help="How graphs are divided. (auto: the set's own rule)", rich_help_panel="Training"
+    ),
+]
 
 
-def _cluster(text: str) -> Any:  # noqa: ANN401 - typer's own return type
+def _data(text: str) -> Any:  # noqa: ANN401 - typer's own return type
+    return typer.Option(help=text, rich_help_panel="Data")
+
+
+DataDir = Annotated[Path | None, _data("Where to look first; laid out as GTPOOL_DATA is.")]
+Features = Annotated[
+    str | None, _data("What nodes are given: gmt, fair, degree or constant. (gmt)")
+]
+SmilesColumn = Annotated[str | None, _data("Of a CSV. (the one named so)")]
+TargetColumns = Annotated[
+    str | None, _data("Of a CSV: what to predict, with commas between. (the only other)")
+]
+SplitColumn = Annotated[str | None, _data("Of a CSV: says train, valid or test.")]
+TaskName = Annotated[
+    Literal["classes", "binary", "regression"] | None,
+    _data("Of a CSV or .jsonl. (told by the values)"),
+]
+
+
+def _cluster(text: str) -> Any:  # noqa: ANN401
     return typer.Option(help=text, rich_help_panel="Cluster")
 
 
@@ -43,6 +67,25 @@ Shard = Annotated[
 def names(text: str) -> list[str]:
     """List what an option names, with commas between; spaces do not count."""
     return [name.strip() for name in text.split(",")]
+
+
+def data_options(
+    source: str | None,
+    features: str | None,
+    smiles_column: str | None,
+    target_columns: str | None,
+    split_column: str | None,
+    task: str | None,
+) -> dict[str, Any]:
+    """Give the options of ``DataSpec`` that a command line sets; None is what it leaves out."""
+    return {
+        "source": source,
+        "features": features,
+        "smiles_column": smiles_column,
+        "target_columns": None if target_columns is None else names(target_columns),
+        "split_column": split_column,
+        "task": task,
+    }
 
 
 def check_output(output: Path, data: str) -> None:

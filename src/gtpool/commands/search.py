@@ -10,14 +10,20 @@ from gtpool.commands.options import (
     DataDir,
     Device,
     ExecutorName,
+    Features,
     GpusPerUnit,
     Jobs,
+    SmilesColumn,
+    SplitColumn,
+    SplitType,
+    TargetColumns,
+    TaskName,
     Together,
     UnitLimit,
     choose_executor,
+    data_options,
 )
 from gtpool.commands.plan import make_plan, read_settings
-from gtpool.spec import SplitRule
 
 _EXTRA = ("filelock", "optuna", "sqlalchemy")
 
@@ -36,10 +42,13 @@ def search(  # noqa: PLR0917 - an option each
     ] = None,
     folds: Annotated[int | None, typer.Option(help="Parts of the cross-validation. (10)")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each fold, from 42 on. (1)")] = None,
-    split_type: Annotated[
-        SplitRule | None, typer.Option(help="How graphs are divided. (auto: the set's own rule)")
-    ] = None,
+    split_type: SplitType = None,
     epochs: Annotated[int | None, typer.Option(help="At most; a tenth warms up. (500)")] = None,
+    features: Features = None,
+    smiles_column: SmilesColumn = None,
+    target_columns: TargetColumns = None,
+    split_column: SplitColumn = None,
+    task: TaskName = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings of what is not searched, TOML or JSON.")
     ] = None,
@@ -55,7 +64,7 @@ def search(  # noqa: PLR0917 - an option each
         str | None, typer.Option(help="URL of a database. (a journal in the output folder)")
     ] = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-POOL-search)")
+        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-TARGET-TASK-POOL-search)")
     ] = None,
     jobs: Jobs = 1,
     together: Together = None,
@@ -73,7 +82,7 @@ def search(  # noqa: PLR0917 - an option each
     """
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds},
-        "data": {"source": data},
+        "data": data_options(data, features, smiles_column, target_columns, split_column, task),
         "split": {"rule": split_type, "folds": folds},
         "model": {"pool": pool},
         "train": {"epochs": epochs},
@@ -87,10 +96,10 @@ def search(  # noqa: PLR0917 - an option each
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         raise ValueError(
-            f"to search, {error.name} is needed: pip install 'gtpool[search]'"
+            f"to search, {error.name} is needed: pip install '.[search]' in a clone"
         ) from error
 
-    folder = output_dir or Path("gtpool-runs", f"{plan.data}-{plan.method}-search")
+    folder = output_dir or Path("gtpool-runs", f"{plan.folder}-search")
     who = choose_executor(executor, address, gpus_per_unit, unit_limit)
     how = Running(folder, data_dir, jobs, device, together=together, executor=who)
     wanted = Wanted(trials, seed, rung, prune, storage, folds is not None)

@@ -50,7 +50,7 @@ def serve(
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         raise ValueError(
-            f"to serve, {error.name} is needed: pip install 'gtpool[serve]'"
+            f"to serve, {error.name} is needed: pip install '.[serve]' in a clone"
         ) from error
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import schema_of

@@ -134,7 +134,8 @@ def status(
     from gtpool.report.standing import standing_table, standing_total
     from gtpool.study.status import known_rows, ran_on, standings
 
-    rows = known_rows([*_evidence(known), *existing(output_dir)])
+    sources = [*_evidence(known), *existing(output_dir)]
+    rows = known_rows(sources)
     found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
     typer.echo(standing_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
     devices = Counter(row["device"] for row in ran_on(rows.values(), on))
@@ -146,6 +147,14 @@ def status(
     elif on is not None:
         typer.echo(f"time left: not known, since no run was done on a {on}")
     typer.echo(standing_total(found))
+    if not sources:
+        typer.secho(
+            f"gtpool: no finished run is known here: there is neither the folder {EVIDENCE} of a "
+            f"clone of the repository nor {output_dir}; call this inside a clone, or name the rows "
+            "by --known",
+            err=True,
+            fg="yellow",
+        )
 
 
 @app.command()

@@ -2,35 +2,38 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gtpool.commands.options import (
     Address,
+    DataDir,
     Device,
     ExecutorName,
+    Features,
     GpusPerUnit,
     Jobs,
     Shard,
+    SmilesColumn,
+    SplitColumn,
+    SplitType,
+    TargetColumns,
+    TaskName,
     Together,
     UnitLimit,
     choose_executor,
-    names,
+    data_options,
 )
 from gtpool.commands.plan import make_plan, read_settings
 from gtpool.report.table import printable
-from gtpool.spec import Conv, Readout, SplitRule
+from gtpool.spec import Conv, Readout
 
 if TYPE_CHECKING:
     from gtpool.commands.crossval import Finished
 
 
-def _data(text: str) -> Any:  # noqa: ANN401 - typer's own return type
-    return typer.Option(help=text, rich_help_panel="Data")
-
-
-def _model(text: str) -> Any:  # noqa: ANN401
+def _model(text: str) -> Any:  # noqa: ANN401 - typer's own return type
     return typer.Option(help=text, rich_help_panel="Model")
 
 
@@ -51,25 +54,16 @@ def train(  # noqa: PLR0917 - an option each
     ratio: Annotated[str | None, _model("Share of nodes kept a step, or number. (0.5)")] = None,
     folds: Annotated[int | None, _training("Parts of the cross-validation. (10)")] = None,
     seeds: Annotated[int | None, _training("How many, from 42 on. (1)")] = None,
-    split_type: Annotated[
-        SplitRule | None, _training("How graphs are divided. (auto: the set's own rule)")
-    ] = None,
+    split_type: SplitType = None,
     epochs: Annotated[int | None, _training("At most; a tenth warms up. (500)")] = None,
     batch_size: Annotated[int | None, _training("Graphs a step. (128)")] = None,
     lr: Annotated[float | None, _training("Learning rate. (5e-4; OGB sets 1e-3)")] = None,
-    features: Annotated[
-        str | None, _data("What nodes are given: gmt, fair, degree or constant. (gmt)")
-    ] = None,
-    smiles_column: Annotated[str | None, _data("Of a CSV. (the one named so)")] = None,
-    target_columns: Annotated[
-        str | None, _data("Of a CSV: what to predict, with commas between. (the only other)")
-    ] = None,
-    split_column: Annotated[str | None, _data("Of a CSV: says train, valid or test.")] = None,
-    task: Annotated[
-        Literal["classes", "binary", "regression"] | None,
-        _data("Of a CSV or .jsonl. (told by the values)"),
-    ] = None,
-    data_dir: Annotated[Path | None, _data("Where to look first; laid out as GTPOOL_DATA.")] = None,
+    features: Features = None,
+    smiles_column: SmilesColumn = None,
+    target_columns: TargetColumns = None,
+    split_column: SplitColumn = None,
+    task: TaskName = None,
+    data_dir: DataDir = None,
     output_dir: Annotated[
         Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-TARGET-TASK-POOL)")
     ] = None,
@@ -109,14 +103,7 @@ def train(  # noqa: PLR0917 - an option each
             return
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds},
-        "data": {
-            "source": data,
-            "features": features,
-            "smiles_column": smiles_column,
-            "target_columns": None if target_columns is None else names(target_columns),
-            "split_column": split_column,
-            "task": task,
-        },
+        "data": data_options(data, features, smiles_column, target_columns, split_column, task),
         "split": {"rule": split_type, "folds": folds},
         "model": {
             "pool": pool,

@@ -1,25 +1,140 @@
 """Graphs as a program holds them: a dataset, or a list of PyG graphs, networkx graphs or SMILES."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, Self, cast
 
 import networkx as nx
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from gtpool.data.apply import follow, strange
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.molecule import read_molecules
 from gtpool.data.nx import from_networkx_raw
-from gtpool.data.schema import Recipe
+from gtpool.data.schema import Recipe, Task
 from gtpool.spec import AtomOrder
 
 Array = NDArray[Any]
 GraphsOf = GraphDataset | Sequence[Data] | Sequence["nx.Graph[Any]"] | Sequence[str]
+
+
+class Target(NamedTuple):
+    """What is to be predicted, as the labels of the training graphs say it."""
+
+    task: Task
+    names: tuple[str, ...]
+    """Of the classes, or of the tasks."""
+    classes: Any = None
+    """The classes in order; of several yes-or-no tasks a list of 0 and 1 for each, as scikit-learn
+    has it; None for a regression."""
+
+    @classmethod
+    def of_labels(cls, labels: Array) -> Self:
+        """Learn to classify by what ``labels_of`` gave."""
+        if labels.ndim == 2:
+            if not ((labels == 0).any(0) & (labels == 1).any(0)).any():
+                raise ValueError("no column of y has both a 0 and a 1: nothing to learn")
+            return cls.of_numbers(labels)._replace(
+                task="binary", classes=[np.array([0, 1])] * labels.shape[1]
+            )
+        classes = np.unique(labels)
+        if len(classes) < 2:
+            raise ValueError(f"y holds one class only, {classes.tolist()}: nothing to learn")
+        return cls("classes", tuple(map(str, classes.tolist())), classes)
+
+    @classmethod
+    def of_numbers(cls, numbers: Array) -> Self:
+        """Learn to predict what ``numbers_of`` gave."""
+        return cls("regression", tuple(f"task {at + 1}" for at in range(numbers.shape[1])))
+
+    def put_on(self, data: GraphDataset, labels: Array) -> GraphDataset:
+        """Label graphs, those to train on or others, with what is known of them."""
+        if self.task == "classes":
+            check_columns(self.classes, labels)
+            new = ~np.isin(labels, self.classes)
+            if new.any():
+                raise ValueError(f"no graph to train on is of class {labels[new].tolist()[0]!r}")
+            labels = np.searchsorted(self.classes, labels)
+        else:
+            check_columns(np.empty((0, len(self.names))), labels)
+        schema = replace(data.schema, task=self.task, targets=self.names)
+        return replace(data, y=torch.from_numpy(labels), schema=schema)
+
+
+def check_columns(found: Array, wanted: Array) -> None:
+    """Refuse a y of other columns than the one that was fitted."""
+    made, given = (part.shape[1] if part.ndim == 2 else 1 for part in (found, wanted))
+    if made != given:
+        raise ValueError(f"y is {given} numbers a graph, fitted were {made}")
+
+
+def listed(graphs: GraphsOf) -> GraphDataset | list[Any]:
+    """Give graphs as a list of one kind; a ``GraphDataset`` stays what it is.
+
+    Args:
+        graphs: A ``GraphDataset``; or PyG's ``Data``, networkx graphs or SMILES, in a list, in any
+            other iterable, or in a dataset of PyG or torch.
+    """
+    if isinstance(graphs, GraphDataset):
+        return graphs
+    if isinstance(graphs, str | Path | Data):
+        raise ValueError(f"graphs must be a list: give {_instead(graphs)}")
+    items = _items(graphs)
+    if not items:
+        raise ValueError("there are no graphs")
+    for kind in (str, Data, nx.Graph):
+        if all(isinstance(item, kind) and not isinstance(item, Batch) for item in items):
+            return items
+    found = ", ".join(sorted({type(item).__name__ for item in items}))
+    held = getattr(graphs, "dataset", None)  # of a table, or of a DataLoader
+    hint = "" if held is None else f"; give the .dataset of this {type(graphs).__name__}"
+    raise ValueError(f"{_KINDS}, got {found}{hint}")
+
+
+_KINDS = "graphs must be a GraphDataset, or a list of PyG Data, of networkx graphs or of SMILES"
+
+
+def _instead(one: object) -> str:
+    """Say what to give in place of one graph, a batch or the name of a file."""
+    if isinstance(one, Data):
+        return "batch.to_data_list()" if isinstance(one, Batch) else "[graph]"
+    file = f"gtpool.load({str(one)!r}) of a file"
+    return f"[{one!r}], or {file}" if isinstance(one, str) else file
+
+
+def _items(graphs: object) -> list[Any]:
+    """List what an iterable holds, or what can be had by number, as from a Dataset of torch."""
+    if isinstance(graphs, Iterable):
+        return list(cast("Iterable[Any]", graphs))
+    if isinstance(graphs, Sized) and hasattr(graphs, "__getitem__"):
+        return [cast("Any", graphs)[number] for number in range(len(graphs))]
+    raise ValueError(f"{_KINDS}, got {type(graphs).__name__}")
+
+
+def join(parts: Sequence[GraphDataset]) -> GraphDataset:
+    """Put sets of graphs that one recipe made behind one another.
+
+    Example:
+        >>> join([read_graphs(["CO"]), read_graphs(["CCO", "C"])]).sizes.tolist()
+        [2, 3, 1]
+    """
+    if len(parts) == 1:
+        return parts[0]
+    edge_attrs = [part.edge_attr for part in parts if part.edge_attr is not None]
+    return GraphDataset(
+        torch.cat([part.x for part in parts]),
+        torch.cat([part.edge_index for part in parts], 1),
+        torch.cat(edge_attrs) if edge_attrs else None,
+        torch.cat([part.sizes for part in parts]),
+        torch.cat([part.edge_counts for part in parts]),
+        torch.cat([part.y for part in parts]),
+        parts[0].schema,
+    )
 
 
 def read_graphs(
@@ -48,34 +163,52 @@ def read_graphs(
         >>> read_graphs(["CO", "CCO"]).sizes.tolist()
         [2, 3]
     """
+    graphs = listed(graphs)
     if isinstance(graphs, GraphDataset):
         schema = replace(graphs.schema, task="regression", targets=())
         return _follow(replace(graphs, y=torch.empty(len(graphs), 0), schema=schema), recipe)
-    if isinstance(graphs, str):
-        raise ValueError(f"graphs must be a list; to ask for one molecule, give [{graphs!r}]")
-    items = list(cast("Sequence[Any]", graphs))
-    if items and all(isinstance(item, str) for item in items):
+    if isinstance(graphs[0], str):
         order = "canonical" if recipe is None else recipe.atom_order
-        return _follow(_of_smiles(items, order), recipe)
-    if items and all(isinstance(item, Data) for item in items):
-        return _follow(_of_pyg(items), recipe)
-    if items and all(isinstance(item, nx.Graph) for item in items):
-        raw = from_networkx_raw(
-            items,
-            node_features=node_features,
-            node_label=node_label,
-            edge_features=edge_features,
-            edge_weight=edge_weight,
-        )
-        recipe = learn_recipe(raw, features) if recipe is None else recipe
-        for number, reason in sorted(strange(raw, recipe).items()):
-            raise ValueError(f"graph {number}: {reason}")
-        return featurize(raw, recipe)
-    kinds = ", ".join(sorted({type(item).__name__ for item in items})) or "nothing"
-    raise ValueError(
-        "graphs must be a GraphDataset, or a list of PyG Data, of networkx graphs or of SMILES, "
-        f"got {kinds}"
+        return _follow(_of_smiles(graphs, order), recipe)
+    if isinstance(graphs[0], Data):
+        return _follow(_of_pyg(graphs), recipe)
+    raw = from_networkx_raw(
+        graphs,
+        node_features=node_features,
+        node_label=node_label,
+        edge_features=edge_features,
+        edge_weight=edge_weight,
     )
+    recipe = learn_recipe(raw, features) if recipe is None else recipe
+    for number, reason in sorted(strange(raw, recipe).items()):
+        raise ValueError(f"graph {number}: {reason}")
+    return featurize(raw, recipe)
+
+
+def labels_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
+    """Give the class of each graph, [G], or where y has several columns, 0, 1 or NaN, [G, T].
+
+    Args:
+        graphs: What ``listed`` gave.
+        y: Classes or columns of answers; None takes what the graphs carry.
+    """
+    given = _carried(graphs) if y is None else np.asarray(y)
+    if given.ndim != 2 or given.shape[1] < 2:
+        return classes_of(graphs, given)
+    try:
+        answers = given.astype(np.float32)
+    except (TypeError, ValueError):
+        answers = np.full(given.shape, np.inf, np.float32)
+    if len(answers) != len(graphs):
+        raise ValueError(
+            f"y must hold one row for each of {len(graphs)} graphs, got {len(answers)}"
+        )
+    if not (np.isin(answers, (0, 1)) | np.isnan(answers)).all():
+        raise ValueError(
+            "y of several columns must hold 0, 1, or NaN where an answer is missing: a column is a "
+            "yes-or-no task"
+        )
+    return answers
 
 
 def classes_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401

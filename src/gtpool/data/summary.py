@@ -11,14 +11,8 @@ from gtpool.data.split import Split, fixed_folds, ogb_split, stratified_folds
 _LISTED = 12
 
 
-def describe(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]:
-    """Describe a dataset that has a name: its graphs, labels, features and splits.
-
-    Args:
-        data: What ``load`` gave.
-        data_dir: Where ``load`` looked first, for the files of the splits.
-    """
-    rule, splits = _splits(data, data_dir)
+def describe(data: GraphDataset) -> dict[str, str]:
+    """Describe a dataset: its graphs, labels and features."""
     return {
         "name": data.schema.name,
         "graphs": str(len(data)),
@@ -26,8 +20,6 @@ def describe(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]
         "mean nodes": f"{data.sizes.double().mean():.2f}",
         "mean edges": f"{data.edge_counts.double().mean() / 2:.2f}",
         "features": _features(data),
-        "split": rule,
-        "split digests": " ".join(split.digest for split in splits),
     }
 
 
@@ -68,6 +60,17 @@ def _counts(data: GraphDataset, column: int) -> str:
     return f"{said}, {missing} missing" if missing else said
 
 
+def describe_splits(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]:
+    """Describe the splits of a dataset that has a name.
+
+    Args:
+        data: What ``load`` gave.
+        data_dir: Where ``load`` looked first, for the files of the splits.
+    """
+    rule, splits = _splits(data, data_dir)
+    return {"split": rule, "split digests": " ".join(split.digest for split in splits)}
+
+
 def _labels(data: GraphDataset) -> dict[str, str]:
     """Count the graphs of each class, or the answers to each task."""
     names = data.schema.targets
@@ -75,13 +78,15 @@ def _labels(data: GraphDataset) -> dict[str, str]:
         counts = data.y.bincount(minlength=len(names)).tolist()
         listed = (f"{name} ({count})" for name, count in zip(names, counts, strict=True))
         return {"classes": f"{len(names)}: {', '.join(listed)}"}
-    yes, missing = int((data.y == 1).sum()), int(data.y.isnan().sum())
-    share = f"{100 * missing / data.y.numel():.1f} %"
+    missing = int(data.y.isnan().sum())
+    gaps = f"{missing} missing ({100 * missing / data.y.numel():.1f} %)"
     named = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
-    return {
-        "tasks": f"{len(names)}: {named}",
-        "labels": f"{yes} yes, {data.y.numel() - yes - missing} no, {missing} missing ({share})",
-    }
+    tasks = {"tasks": f"{len(names)}: {named}"}
+    if data.schema.task == "regression":
+        told = data.y[~data.y.isnan()]
+        return tasks | {"values": f"{told.min():g} to {told.max():g}, mean {told.mean():g}, {gaps}"}
+    yes = int((data.y == 1).sum())
+    return tasks | {"labels": f"{yes} yes, {data.y.numel() - yes - missing} no, {gaps}"}
 
 
 def _features(data: GraphDataset) -> str:

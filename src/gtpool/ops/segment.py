@@ -72,6 +72,9 @@ def spread(value: Tensor, batch: Tensor) -> Tensor:
 
 def segment_sum(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """Add up the rows of each graph, [N, ...] -> [G, ...]."""
+    if num_graphs == 1 and torch.compiler.is_compiling():
+        # Inductor cannot add to a single row by index on a CPU (pytorch/pytorch issue 160391).
+        return value.sum(0, keepdim=True, dtype=value.dtype)
     return value.new_zeros(num_graphs, *value.shape[1:]).index_add(0, batch, value)
 
 
@@ -90,5 +93,5 @@ def segment_softmax(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         [0.5, 0.5, 1.0]
     """
     top = segment_max(value.detach(), batch, num_graphs)
-    share = (value - top.index_select(0, batch)).exp()
-    return share / segment_sum(share, batch, num_graphs).index_select(0, batch)
+    share = (value - spread(top, batch)).exp()
+    return share / spread(segment_sum(share, batch, num_graphs), batch)

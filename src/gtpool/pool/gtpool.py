@@ -23,7 +23,7 @@ from gtpool.ops.entry import lay_out
 from gtpool.ops.memory import check_fits
 from gtpool.ops.noise import Gumbel
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
-from gtpool.ops.segment import segment_softmax
+from gtpool.ops.segment import segment_softmax, segment_sum, spread
 
 Attention = Literal["exact", "linear"]
 ATTENTIONS = ("exact", "linear")
@@ -315,8 +315,8 @@ class GTPool(nn.Module):
         weight = attention.on_edges(source, target)  # [E + N, H]
         weight = weight.masked_fill(listed.unsqueeze(1), 0.0).flatten()
         source, target = each_head(source, self.heads), each_head(target, self.heads)
-        sent = weight * near.T.flatten().index_select(0, source)
-        local = sent.new_zeros(near.numel()).index_add(0, target, sent).view(-1, self.heads)
+        sent = weight * spread(near.T.flatten(), source)
+        local = segment_sum(sent, target, near.numel()).view(-1, self.heads)
         global_score = self.act(attention.project(far.T, thetas[:, 1])).sum(1)
         local_score = self.act(local).sum(1)
         score = self.lam * global_score + (1 - self.lam) * local_score

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.gather import join
 from gtpool.graph import Coarse
 from gtpool.model.classifier import Classifier
 from gtpool.ops.chain import build_chain
@@ -134,28 +135,6 @@ class Batcher:
         for part in everyone.split(self._graphs):
             self._seen(part.numel())
         return predict(self._model, data, everyone, self._graphs).cpu()
-
-
-def join(parts: Sequence[GraphDataset]) -> GraphDataset:
-    """Put sets of graphs that one recipe made behind one another.
-
-    Example:
-        >>> from gtpool.data.gather import read_graphs
-        >>> join([read_graphs(["CO"]), read_graphs(["CCO", "C"])]).sizes.tolist()
-        [2, 3, 1]
-    """
-    if len(parts) == 1:
-        return parts[0]
-    edge_attrs = [part.edge_attr for part in parts if part.edge_attr is not None]
-    return GraphDataset(
-        torch.cat([part.x for part in parts]),
-        torch.cat([part.edge_index for part in parts], 1),
-        torch.cat(edge_attrs) if edge_attrs else None,
-        torch.cat([part.sizes for part in parts]),
-        torch.cat([part.edge_counts for part in parts]),
-        torch.cat([part.y for part in parts]),
-        parts[0].schema,
-    )
 
 
 def chain_of(data: GraphDataset, steps: int) -> tuple[Coarse, ...]:

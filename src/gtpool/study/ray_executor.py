@@ -118,7 +118,7 @@ def import_ray() -> Any:  # noqa: ANN401 - a module
     try:
         import ray  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        hint = "to run on a cluster, Ray is needed: pip install 'gtpool[cluster]'"
+        hint = "to run on a cluster, Ray is needed: pip install '.[cluster]' in a clone"
         raise ValueError(hint) from error
     return ray
 
