@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().sp
 MOLECULES = [line.split("\t") for line in B3DB[:40] + B3DB[-40:]]
 KEY = "a key of ours"
 SMILES = [smiles for smiles, _ in MOLECULES]
+LARGE_RING = "c1" + "c" * 1994 + "c1"  # a tenth of a second to read, and more
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +169,7 @@ BROKEN = {
     "a zero byte": ({"smiles": "C\0C"}, "smiles"),
     "beyond ASCII": ({"smiles": "Cé"}, "smiles"),
     "a long SMILES": ({"smiles": "C" * 2001}, "smiles"),
+    "a SMILES of too many cycles": ({"smiles": f"C1{'C%10CCC(CC%10)' * 16}C1"}, "smiles"),
     "more graphs than allowed": ({"smiles": ["C"] * 513}, "smiles[512]"),
     "more atoms than allowed": ({"smiles": ["C" * 2000] * 11}, "smiles[10]"),
     "graphs for molecules": ({"graphs": PATHS}, "smiles"),
@@ -411,12 +414,23 @@ def test_only_those_with_the_key_are_served(narrow):
 
 
 def test_what_takes_too_long_is_given_up(trained):
-    rings = ["c1" + "c" * 1994 + "c1"] * 40  # a tenth of a second each, and more
+    rings = [LARGE_RING] * 40
     with serving(trained, "--time-limit", "2", "--max-nodes", "99999") as served:
         check_refused(served.ask({"smiles": rings}), 503, None)
         status, told = HalfSent(served, {"smiles": "C"}).answer()
         assert (status, told["where"]) == (408, None)
         wait_for(lambda: served.ask({"smiles": "C"}).status_code == 200)
+
+
+def test_memory_of_large_requests_comes_back(molecules):
+    def megabytes():
+        status = Path(f"/proc/{molecules.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+    molecules.ask({"smiles": SMILES})
+    before = megabytes()
+    assert molecules.ask({"smiles": [LARGE_RING] * 8}).status_code == 200
+    wait_for(lambda: megabytes() < before + 50)
 
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])

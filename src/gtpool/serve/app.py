@@ -1,5 +1,7 @@
 """The service of a model, for any server that speaks ASGI."""
 
+import asyncio
+import ctypes
 import hmac
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,6 +25,7 @@ from gtpool.study.unit import choose_device
 
 _PAGE = Path(__file__).parent / "page.html"
 _KEY = APIKeyHeader(name="X-API-Key", auto_error=False)
+_TRIM_SECONDS = 5
 _TURNED_AWAY = (408, 413, 415, 422, 429, 503)
 
 
@@ -47,7 +50,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        trimming = asyncio.create_task(_trim_memory())
         yield
+        trimming.cancel()
         service.close()
 
     app = FastAPI(
@@ -67,6 +72,14 @@ def create_app(
     paths = {*described["paths"], *pages, "/openapi.json"}
     app.add_middleware(Counted, metrics=service.metrics, paths=paths)
     return app
+
+
+async def _trim_memory() -> None:
+    """Give memory that large requests have left free back to the system, where glibc can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(_TRIM_SECONDS)
+        await asyncio.to_thread(trim, 0)  # 0.3 ms where there is nothing to give back
 
 
 def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
