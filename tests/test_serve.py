@@ -413,6 +413,26 @@ def test_only_those_with_the_key_are_served(narrow):
                 assert stranger.get(path).status_code == 200
 
 
+def test_only_requests_for_its_own_host_are_answered(trained, molecules):
+    def ask(served, host, path="/healthz"):
+        return served.http.get(path, headers={"Host": host})
+
+    for host in ("localhost", "LOCALHOST.:80", "127.0.0.1:1", "[::1]", "[0:0::1]:8000"):
+        assert ask(molecules, host).status_code == 200, host
+    for host in ("evil.test", "localhost.evil.test", "10.0.0.1", "[::2]", "a b", "", "x" * 5000):
+        response = ask(molecules, host, "/model")
+        check_refused(response, 400, None)
+        assert "--allowed-host" in response.json()["detail"]
+    chosen = ("--allowed-host", "models.example.org", "--allowed-host", "10.0.0.1")
+    with serving(trained, *chosen) as served:
+        assert ask(served, "Models.Example.org:443").status_code == 200
+        assert ask(served, "10.0.0.1").status_code == 200
+        assert ask(served, "example.org").status_code == 400
+    with serving(trained, "--allowed-host", "*") as served:
+        response = ask(served, "evil.test", "/docs/")
+        assert (response.status_code, "location" in response.headers) == (404, False)
+
+
 def test_what_takes_too_long_is_given_up(trained):
     rings = [LARGE_RING] * 40
     with serving(trained, "--time-limit", "2", "--max-nodes", "99999") as served:
@@ -488,6 +508,12 @@ def test_a_key_in_a_file_and_what_is_no_key(trained, gtpool, tmp_path):
     assert (code, err.count("\n")) == (2, 1)
 
 
+def test_an_allowed_host_is_a_name_alone(gtpool):
+    code, out, err = gtpool("--allowed-host", "http://models.example.org", "--port", "0")
+    assert (code, out) == (2, "")
+    assert "http://models.example.org" in err
+
+
 def test_a_port_in_use_is_one_line(gtpool):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -513,7 +539,9 @@ def test_it_listens_to_this_machine_alone_unless_told(trained, molecules):
         said = process.stdout.readline()
         assert " on http://[::]:" in said
         port = said.split()[-4].rpartition(":")[2]
-        assert httpx.get(f"http://[::1]:{port}/healthz").status_code == 200
+        for host, status in (("[::1]", 200), ("192.0.2.7", 200), ("evil.test", 400)):
+            named = httpx.get(f"http://[::1]:{port}/healthz", headers={"Host": host})
+            assert named.status_code == status
         process.terminate()
         _, warned = process.communicate(timeout=60)
     assert process.returncode == 0

@@ -18,7 +18,7 @@ from gtpool.model.bundle import Bundle
 from gtpool.serve import messages
 from gtpool.serve.describe import answers_with, asks_for, describe, docs_page
 from gtpool.serve.endpoints import HANDLERS, Endpoints
-from gtpool.serve.limits import Limits, Refusal
+from gtpool.serve.limits import HostCheck, Hosts, Limits, Refusal
 from gtpool.serve.metrics import CONTENT_TYPE, Counted
 from gtpool.serve.service import Service
 from gtpool.study.unit import choose_device
@@ -35,6 +35,7 @@ def create_app(
     *,
     batch: bool = True,
     api_key: str | None = None,
+    hosts: Hosts | None = None,
     device: str = "auto",
 ) -> FastAPI:
     """Make the service; its threads stop when the server that runs it does.
@@ -44,6 +45,7 @@ def create_app(
         limits: How much it takes on; None for the defaults.
         batch: Whether requests that wait together share a forward pass.
         api_key: What clients must send as ``X-API-Key``; None asks for nothing.
+        hosts: What requests may name as their Host, as ``allowed_hosts`` gives it; None: anything.
         device: "auto", "cpu" or "cuda".
     """
     service = Service(bundle, limits or Limits(), batch=batch, device=choose_device(device))
@@ -62,6 +64,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host that a client sent
         lifespan=lifespan,
         exception_handlers=HANDLERS,
     )
@@ -70,6 +73,8 @@ def create_app(
     pages = {"/": _PAGE.read_text(encoding="utf-8"), "/docs": docs_page(described)}
     _add_pages(app, pages, json.dumps(described))
     paths = {*described["paths"], *pages, "/openapi.json"}
+    if hosts is not None:
+        app.add_middleware(HostCheck, hosts=hosts)
     app.add_middleware(Counted, metrics=service.metrics, paths=paths)
     return app
 
