@@ -215,6 +215,13 @@ def test_rdkit_draws_the_molecule_in_the_ink_of_the_page():
             draw_level(FIRST, PATH, [*"CCO"], smiles=wrong)
 
 
+def test_a_molecule_that_rdkit_would_draw_for_seconds_is_drawn_as_a_graph():
+    smiles = f"C1{'C%10CCC(CC%10)' * 11}C1"  # rdkit counts 2,059 smallest rings
+    edges = [(node, node + 1) for node in range(67)]
+    svg = draw_graph(edges, ["C"] * 68, Marks(), "a necklace", smiles)
+    assert "<title>node 67: C</title>" in svg
+
+
 def test_any_graph_can_be_drawn_or_says_that_it_is_too_large():
     alone = draw_graph([(0, 0)], ["0"], Marks((0,)), "one")
     assert len(parts(alone, "circle")) == 1

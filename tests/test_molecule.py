@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gtpool.data import molecule
+from gtpool.data import limits, molecule
 from gtpool.data.molecule import (
     ATOM_FIELDS,
     ATOM_SIZES,
@@ -145,7 +145,39 @@ def test_failures_carry_a_reason(smiles, reason):
 
 
 def test_a_smiles_of_the_longest_length_is_read():
-    assert read_molecules(["C" * molecule.MAX_SMILES]).sizes.tolist() == [molecule.MAX_SMILES]
+    assert read_molecules(["[CH2]" * (limits.MAX_SMILES // 5)]).sizes.tolist() == [1000]
+
+
+def necklace(rings: int) -> str:
+    """Six-membered rings linked through opposite atoms into one large ring, as cyclodextrins."""
+    return f"C1{'C%10CCC(CC%10)' * rings}C1"
+
+
+C60 = (
+    "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5c1c1c6c6c"
+    "%11c2c2c7c3c3c8c4c4c9c5c1c1c6c2c3c41"
+)
+
+
+@pytest.mark.parametrize(
+    ("smiles", "reason"),
+    [
+        ("C" * 2001, "more than 2000 atoms"),
+        ("*1**1" * 101, "more than 100 rings"),
+        (necklace(16), "cycles"),  # 65,552 of them: 0.9 s and 70 MB of rdkit
+        (necklace(40) + "." + necklace(8), "cycles"),  # more than 32 bits can count
+        ("*" + "(*)" * 16 + "*1**1" * 13, "neighbours"),
+    ],
+)
+def test_a_molecule_too_dense_for_rdkit_is_refused(smiles, reason):
+    (failure,) = read_molecules([smiles]).failed
+    assert reason in failure.reason
+
+
+def test_large_and_dense_molecules_of_chemists_are_read():
+    peptide = "N[C@@H](Cc1c[nH]c2ccccc12)C(=O)" * 40 + "O"
+    read = read_molecules(["C" * 2000, necklace(10), C60, peptide])
+    assert read.sizes.tolist() == [2000, 62, 60, 561]
 
 
 def test_rdkit_is_silent_inside_the_call_and_talks_again_after_it():

@@ -142,8 +142,16 @@ def download(page) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def results(page):
+    return page.get_by_role("table").first
+
+
 def rows(page):
-    return page.get_by_role("table").locator("tbody tr")
+    return results(page).locator("tbody tr")
+
+
+def tasks(page):
+    return page.get_by_role("region", name="Predictions by task")
 
 
 def slider(page):
@@ -382,8 +390,9 @@ def test_several_targets_have_a_column_each(tmp_path, visit, task):
     with serving(model) as served:
         page = visit(served)
         predict(page, *DRUGS)
-        heads = page.get_by_role("columnheader")
+        heads = results(page).get_by_role("columnheader")
         expect(heads).to_have_text(["SMILES", "first", "second, quoted"])
+        expect(tasks(page).get_by_role("rowheader")).to_have_text(["first", "second, quoted"])
         expect(page.get_by_role("status")).to_have_text("Predicted 3 of 3 molecules.")
         said = served.ask({"smiles": DRUGS}).json()["predictions"]
         for line, prediction in zip(download(page), said, strict=True):
@@ -396,6 +405,62 @@ def test_several_targets_have_a_column_each(tmp_path, visit, task):
         expect(slider(page)).to_have_attribute("aria-valuetext", "level 1 of 2: 7 of 13 atoms")
         words = "the value of first is" if task == "regression" else "the probability of "
         expect(page.get_by_role("main")).to_contain_text(words)
+
+
+TWELVE = [
+    *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
+    *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
+]
+"""The tasks of Tox21."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_twelve_tasks_are_a_table_of_their_own_at_any_width(tmp_path, visit, task):
+    with serving(molecules_model(tmp_path / "model", task, TWELVE)) as served:
+        said = served.ask({"smiles": DRUGS}).json()["predictions"]
+        for width in (390, 1280, 1600, 1920):
+            page = visit(served, viewport={"width": width, "height": 900})
+            predict(page, *DRUGS)
+            expect(slider(page)).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            for part in (page.get_by_role("img"), tasks(page)):
+                assert part.bounding_box()["width"] > 300
+            expect(tasks(page).get_by_role("rowheader")).to_have_text(TWELVE)
+        expect(tasks(page).get_by_role("cell")).to_have_text(shown_tasks(said[0]))
+        rows(page).nth(1).click()
+        expect(tasks(page).get_by_role("cell")).to_have_text(shown_tasks(said[1]))
+        page.get_by_label("Task", exact=True).select_option("SR-p53")
+        for line, one in zip(rows(page).all(), said, strict=True):
+            assert line.locator("td").all_inner_texts() == [one["id"], *shown_tasks(one, 11)]
+        expect(page.get_by_role("button", name=DRUGS[1])).to_have_attribute("aria-current", "true")
+        assert list(download(page)[0])[2] == "prediction_NR-AR"
+
+
+def shown_tasks(said, *which) -> list[str]:
+    """What the page shows of a molecule's tasks, one after the other."""
+    shown = []
+    for at in which or range(len(TWELVE)):
+        shown.append(f"{said['prediction'][at]:.4g}")
+        if said["probabilities"]:
+            shown.append(f"{said['probabilities'][TWELVE[at]]:.3f}")
+    return shown
+
+
+@pytest.mark.slow
+def test_the_page_takes_the_column_that_the_model_was_trained_on(tmp_path, visit):
+    model = molecules_model(tmp_path / "model")
+    about = json.loads((model / "config.json").read_text())
+    about["about"]["run"] = {"data": {"smiles_column": "mol"}}
+    (model / "config.json").write_text(json.dumps(about))
+    with serving(model) as served:
+        page = visit(served)
+        expect(page.get_by_role("main")).to_contain_text("a column named mol or smiles")
+        for head, smiles in (("mol", "CCC"), ("SMILES", "CCO"), ("smiles,mol", "CO,CCN")):
+            upload(page, "mine.csv", f"{head}\n{smiles}")
+            expect(page.get_by_label("one a line")).to_have_value(smiles.split(",")[-1])
+        upload(page, "mine.csv", "structure\nCCO")
+        expect(page.get_by_role("alert")).to_contain_text("no column named mol or smiles")
 
 
 @pytest.mark.slow
@@ -481,6 +546,7 @@ def contrast(one: float, other: float) -> float:
 @pytest.mark.parametrize("width", [320, 390, 768, 1600])
 def test_the_page_is_never_wider_than_the_window(service, visit, width):
     page = visit(service, viewport={"width": width, "height": 700})
-    predict(page, "C" * 200, ASPIRIN, BROKEN)
+    predict(page, "C" * 200, ASPIRIN, "C" * 400 + "(")
+    expect(page.get_by_role("alert")).to_contain_text("was not predicted")
     expect(slider(page)).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == width

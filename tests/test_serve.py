@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().sp
 MOLECULES = [line.split("\t") for line in B3DB[:40] + B3DB[-40:]]
 KEY = "a key of ours"
 SMILES = [smiles for smiles, _ in MOLECULES]
+LARGE_RING = "c1" + "c" * 1994 + "c1"  # a tenth of a second to read, and more
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +136,7 @@ def test_a_graph_without_edges_fits_a_model_of_weighted_edges(graphs):
 def test_model_says_what_it_takes_and_how_much(molecules, graphs):
     told = molecules.http.get("/model").json()
     assert (told["takes"], told["method"], told["levels"]) == ("smiles", "gtpool-v", 3)
-    assert told["targets"] == ["BBB+", "BBB-"]
+    assert (told["targets"], told["smiles_columns"]) == (["BBB+", "BBB-"], ["smiles"])
     assert "valid_loss" in told["metrics"]
     told = graphs.http.get("/model").json()
     assert told["takes"] == "graphs"
@@ -167,6 +169,7 @@ BROKEN = {
     "a zero byte": ({"smiles": "C\0C"}, "smiles"),
     "beyond ASCII": ({"smiles": "Cé"}, "smiles"),
     "a long SMILES": ({"smiles": "C" * 2001}, "smiles"),
+    "a SMILES of too many cycles": ({"smiles": f"C1{'C%10CCC(CC%10)' * 16}C1"}, "smiles"),
     "more graphs than allowed": ({"smiles": ["C"] * 513}, "smiles[512]"),
     "more atoms than allowed": ({"smiles": ["C" * 2000] * 11}, "smiles[10]"),
     "graphs for molecules": ({"graphs": PATHS}, "smiles"),
@@ -410,13 +413,44 @@ def test_only_those_with_the_key_are_served(narrow):
                 assert stranger.get(path).status_code == 200
 
 
+def test_only_requests_for_its_own_host_are_answered(trained, molecules):
+    def ask(served, host, path="/healthz"):
+        return served.http.get(path, headers={"Host": host})
+
+    for host in ("localhost", "LOCALHOST.:80", "127.0.0.1:1", "[::1]", "[0:0::1]:8000"):
+        assert ask(molecules, host).status_code == 200, host
+    for host in ("evil.test", "localhost.evil.test", "10.0.0.1", "[::2]", "a b", "", "x" * 5000):
+        response = ask(molecules, host, "/model")
+        check_refused(response, 400, None)
+        assert "--allowed-host" in response.json()["detail"]
+    chosen = ("--allowed-host", "models.example.org", "--allowed-host", "10.0.0.1")
+    with serving(trained, *chosen) as served:
+        assert ask(served, "Models.Example.org:443").status_code == 200
+        assert ask(served, "10.0.0.1").status_code == 200
+        assert ask(served, "example.org").status_code == 400
+    with serving(trained, "--allowed-host", "*") as served:
+        response = ask(served, "evil.test", "/docs/")
+        assert (response.status_code, "location" in response.headers) == (404, False)
+
+
 def test_what_takes_too_long_is_given_up(trained):
-    rings = ["c1" + "c" * 1994 + "c1"] * 40  # a tenth of a second each, and more
+    rings = [LARGE_RING] * 40
     with serving(trained, "--time-limit", "2", "--max-nodes", "99999") as served:
         check_refused(served.ask({"smiles": rings}), 503, None)
         status, told = HalfSent(served, {"smiles": "C"}).answer()
         assert (status, told["where"]) == (408, None)
         wait_for(lambda: served.ask({"smiles": "C"}).status_code == 200)
+
+
+def test_memory_of_large_requests_comes_back(molecules):
+    def megabytes():
+        status = Path(f"/proc/{molecules.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+    molecules.ask({"smiles": SMILES})
+    before = megabytes()
+    assert molecules.ask({"smiles": [LARGE_RING] * 8}).status_code == 200
+    wait_for(lambda: megabytes() < before + 50)
 
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
@@ -474,6 +508,12 @@ def test_a_key_in_a_file_and_what_is_no_key(trained, gtpool, tmp_path):
     assert (code, err.count("\n")) == (2, 1)
 
 
+def test_an_allowed_host_is_a_name_alone(gtpool):
+    code, out, err = gtpool("--allowed-host", "http://models.example.org", "--port", "0")
+    assert (code, out) == (2, "")
+    assert "http://models.example.org" in err
+
+
 def test_a_port_in_use_is_one_line(gtpool):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -499,7 +539,9 @@ def test_it_listens_to_this_machine_alone_unless_told(trained, molecules):
         said = process.stdout.readline()
         assert " on http://[::]:" in said
         port = said.split()[-4].rpartition(":")[2]
-        assert httpx.get(f"http://[::1]:{port}/healthz").status_code == 200
+        for host, status in (("[::1]", 200), ("192.0.2.7", 200), ("evil.test", 400)):
+            named = httpx.get(f"http://[::1]:{port}/healthz", headers={"Host": host})
+            assert named.status_code == status
         process.terminate()
         _, warned = process.communicate(timeout=60)
     assert process.returncode == 0

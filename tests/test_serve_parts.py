@@ -3,6 +3,7 @@
 import html
 import json
 from threading import Event
+from time import monotonic
 
 import pytest
 import torch
@@ -125,6 +126,13 @@ def test_an_error_is_paid_for_by_the_request_that_makes_it(molecules, batcher_of
     assert answers[1].exception(60) is not None
     for answer in (answers[0], answers[2]):
         torch.testing.assert_close(answer.result(60), first.result(60))
+
+
+def test_the_clock_is_checked_at_each_molecule(molecules):
+    reader = Reader(molecules.model, schema_of(molecules), Limits())
+    body = json.dumps({"smiles": ["c1" + "c" * 1994 + "c1"] * 8}).encode()  # 0.1 s each
+    with pytest.raises(TimeoutError):
+        reader.many(body, monotonic() + 0.05)
 
 
 def test_a_closed_batcher_answers_what_is_queued_and_takes_no_more(molecules):

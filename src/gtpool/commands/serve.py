@@ -20,6 +20,7 @@ def _limit(text: str) -> Any:  # noqa: ANN401 - typer's own return type
 
 def serve(
     model: Model,
+    *,
     host: Annotated[
         str, typer.Option(help="Where to listen; others need this told.")
     ] = "127.0.0.1",
@@ -30,6 +31,10 @@ def serve(
     api_key_file: Annotated[
         Path | None,
         typer.Option(help="Holds the key that clients must send. (env GTPOOL_API_KEY, or none)"),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Also answer requests for this name; may be repeated, * is any name."),
     ] = None,
     max_graphs: Annotated[int, _limit("In a request.")] = 512,
     max_nodes: Annotated[int, _limit("In a request.")] = 20_000,
@@ -43,7 +48,7 @@ def serve(
     key = _read_key(api_key_file)
     try:
         from gtpool.serve.app import create_app
-        from gtpool.serve.limits import Limits
+        from gtpool.serve.limits import Limits, allowed_hosts
         from gtpool.serve.run import bind
         from gtpool.serve.run import serve as run
     except ModuleNotFoundError as error:
@@ -64,9 +69,10 @@ def serve(
         seconds=time_limit,
     )
     with bind(host, port) as listener:
-        bundle = load_bundle(model)
-        app = create_app(bundle, limits, batch=batch, api_key=key, device=device)
         address, at, *_ = listener.getsockname()
+        hosts = allowed_hosts(host, address, allowed_host or ())
+        bundle = load_bundle(model)
+        app = create_app(bundle, limits, batch=batch, api_key=key, hosts=hosts, device=device)
 
         def ready() -> None:
             shown = f"[{address}]" if ":" in address else address

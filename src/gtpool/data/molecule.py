@@ -5,7 +5,7 @@ blood-brain barrier permeability with chemical descriptors", 2021 (B3DB).
 """
 
 import gzip
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.limits import MAX_SMILES, excess
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.spec import AtomOrder
 
@@ -63,9 +64,6 @@ BOND_FIELDS: dict[str, tuple[_Value, ...]] = {
 
 ATOM_SIZES = tuple(map(len, ATOM_FIELDS.values()))
 BOND_SIZES = tuple(map(len, BOND_FIELDS.values()))
-
-MAX_SMILES = 5_000
-"""Longest SMILES that is read, in characters: rdkit's time grows with the square and more."""
 
 _ATOM_GETTERS = (
     "GetAtomicNum",
@@ -123,12 +121,12 @@ class Molecules(NamedTuple):
         )
 
 
-def read_molecules(smiles: Sequence[str], *, atom_order: AtomOrder = "canonical") -> Molecules:
+def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical") -> Molecules:
     """Turn SMILES into graphs with OGB's codes.
 
     Args:
-        smiles: One molecule each. Those that rdkit cannot read, that have no atoms or are longer
-            than ``MAX_SMILES`` are left out and named in ``failed``.
+        smiles: One molecule each. Those that rdkit cannot read, that have no atoms or exceed
+            a limit of ``gtpool.data.limits`` are left out and named in ``failed``.
         atom_order: "canonical" reads the molecule from rdkit's canonical SMILES, so that every way
             to write it gives the same tensors; "given" reads the SMILES as it is written, equal to
             ``ogb.utils.mol.smiles2graph``.
@@ -239,11 +237,16 @@ def _parse(smiles: str) -> "Mol | str":
         return "the SMILES is empty"
     if len(smiles) > MAX_SMILES:
         return f"longer than {MAX_SMILES} characters"
-    if not smiles.isascii():  # rdkit would leave out the rest without a word
+    unchecked = None
+    if smiles.isascii():  # of other text rdkit would read the start alone
+        unchecked = cast("Mol | None", Chem.MolFromSmiles(smiles, sanitize=False))
+    if unchecked is None:
         return "not a valid SMILES"
+    if too_much := excess(unchecked):
+        return too_much
     molecule = cast("Mol | None", Chem.MolFromSmiles(smiles))
     if molecule is None:
-        return _refusal(Chem.MolFromSmiles(smiles, sanitize=False))
+        return _refusal(unchecked)
     return molecule if molecule.GetNumAtoms() else "the molecule has no atoms"
 
 
@@ -266,12 +269,10 @@ def _canonical(molecule: "Mol", smiles: str) -> "tuple[Mol, list[int]]":
     return again, order
 
 
-def _refusal(unchecked: "Mol | None") -> str:
-    """Say why rdkit refuses a molecule, of which it could perhaps read the bare graph."""
+def _refusal(unchecked: "Mol") -> str:
+    """Say why rdkit refuses a molecule whose bare graph it can read."""
     from rdkit import Chem  # noqa: PLC0415
 
-    if unchecked is None:
-        return "not a valid SMILES"
     try:
         problems = Chem.DetectChemistryProblems(unchecked)
     except RuntimeError:  # rdkit breaks down over a few that it should refuse, as [CH99999]

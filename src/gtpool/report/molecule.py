@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MOST_DRAWN = 250
 """Nodes above which a graph is not drawn: nobody could tell them apart."""
 
+MOST_RINGS = 300
+"""Smallest rings, by rdkit's count, above which it takes many seconds to find places for atoms."""
+
 _FILL = {
     "kept": "fill:var(--kept,#a9d3ea);stroke:none",
     "important": "fill:var(--important,#f5c9bd);stroke:none",
@@ -59,8 +62,8 @@ def draw_graph(
         text = f"{len(names)} nodes are too many to draw"
         body = f'<text x="150" y="25" text-anchor="middle" fill="currentColor">{text}</text>'
         return _svg(body, (0, 0, 300, 40), caption)
-    if smiles is not None:
-        return _molecule(smiles, len(names), marks, caption)
+    if smiles is not None and (molecule := _read(smiles, len(names))):
+        return _molecule(molecule, marks, caption)
     return _plane(_joined(edges), names, marks, caption)
 
 
@@ -128,16 +131,22 @@ def _short(name: str) -> str:
     return name if len(name) <= 4 else f"{name[:3]}…"
 
 
-def _molecule(smiles: str, atoms: int, marks: Marks, caption: str) -> str:
-    """Let rdkit draw, then put rings, fading and the page's colours into its drawing."""
+def _read(smiles: str, atoms: int) -> "Mol | None":
+    """Give the molecule, or None where rdkit should not draw it."""
     from rdkit.Chem import MolFromSmiles  # noqa: PLC0415 - other graphs do without
-    from rdkit.Chem.Draw.rdMolDraw2D import MolDraw2DSVG  # noqa: PLC0415
     from rdkit.rdBase import BlockLogs  # noqa: PLC0415
 
     with BlockLogs():
         molecule = cast("Mol | None", MolFromSmiles(smiles))
     if molecule is None or molecule.GetNumAtoms() != atoms:
         raise ValueError(f"{smiles[:60]!r} is no molecule of {atoms} atoms")
+    return molecule if molecule.GetRingInfo().NumRings() <= MOST_RINGS else None
+
+
+def _molecule(molecule: "Mol", marks: Marks, caption: str) -> str:
+    """Let rdkit draw, then put rings, fading and the page's colours into its drawing."""
+    from rdkit.Chem.Draw.rdMolDraw2D import MolDraw2DSVG  # noqa: PLC0415 - other graphs do without
+
     drawer = MolDraw2DSVG(*_SIZE)
     options = drawer.drawOptions()
     options.clearBackground = False
@@ -151,7 +160,7 @@ def _molecule(smiles: str, atoms: int, marks: Marks, caption: str) -> str:
         highlightBonds=[],
         highlightAtomColors=dict.fromkeys(filled, (1.0, 0.0, 1.0)),  # told apart from all others
     )
-    spots = [(spot.x, spot.y) for spot in map(drawer.GetDrawCoords, range(atoms))]
+    spots = [(spot.x, spot.y) for spot in map(drawer.GetDrawCoords, range(molecule.GetNumAtoms()))]
     drawer.FinishDrawing()
     body = drawer.GetDrawingText().partition("<!-- END OF HEADER -->\n")[2]
     body = re.sub(r"class='[^']*'", lambda found: _part(found[0], marks.faded), body)

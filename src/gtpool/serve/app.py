@@ -1,5 +1,7 @@
 """The service of a model, for any server that speaks ASGI."""
 
+import asyncio
+import ctypes
 import hmac
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,13 +18,14 @@ from gtpool.model.bundle import Bundle
 from gtpool.serve import messages
 from gtpool.serve.describe import answers_with, asks_for, describe, docs_page
 from gtpool.serve.endpoints import HANDLERS, Endpoints
-from gtpool.serve.limits import Limits, Refusal
+from gtpool.serve.limits import HostCheck, Hosts, Limits, Refusal
 from gtpool.serve.metrics import CONTENT_TYPE, Counted
 from gtpool.serve.service import Service
 from gtpool.study.unit import choose_device
 
 _PAGE = Path(__file__).parent / "page.html"
 _KEY = APIKeyHeader(name="X-API-Key", auto_error=False)
+_TRIM_SECONDS = 5
 _TURNED_AWAY = (408, 413, 415, 422, 429, 503)
 
 
@@ -32,6 +35,7 @@ def create_app(
     *,
     batch: bool = True,
     api_key: str | None = None,
+    hosts: Hosts | None = None,
     device: str = "auto",
 ) -> FastAPI:
     """Make the service; its threads stop when the server that runs it does.
@@ -41,13 +45,16 @@ def create_app(
         limits: How much it takes on; None for the defaults.
         batch: Whether requests that wait together share a forward pass.
         api_key: What clients must send as ``X-API-Key``; None asks for nothing.
+        hosts: What requests may name as their Host, as ``allowed_hosts`` gives it; None: anything.
         device: "auto", "cpu" or "cuda".
     """
     service = Service(bundle, limits or Limits(), batch=batch, device=choose_device(device))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        trimming = asyncio.create_task(_trim_memory())
         yield
+        trimming.cancel()
         service.close()
 
     app = FastAPI(
@@ -57,6 +64,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host that a client sent
         lifespan=lifespan,
         exception_handlers=HANDLERS,
     )
@@ -65,8 +73,18 @@ def create_app(
     pages = {"/": _PAGE.read_text(encoding="utf-8"), "/docs": docs_page(described)}
     _add_pages(app, pages, json.dumps(described))
     paths = {*described["paths"], *pages, "/openapi.json"}
+    if hosts is not None:
+        app.add_middleware(HostCheck, hosts=hosts)
     app.add_middleware(Counted, metrics=service.metrics, paths=paths)
     return app
+
+
+async def _trim_memory() -> None:
+    """Give memory that large requests have left free back to the system, where glibc can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(_TRIM_SECONDS)
+        await asyncio.to_thread(trim, 0)  # 0.3 ms where there is nothing to give back
 
 
 def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:

@@ -158,6 +158,9 @@ class Model(BaseModel):
     task: Task
     targets: list[str]
     takes: Literal["smiles", "graphs"]
+    smiles_columns: list[str] = Field(
+        description="Columns of a CSV that the page takes SMILES from, the first that is there."
+    )
     method: str
     metrics: dict[str, Any]
     versions: dict[str, Any]

@@ -1,6 +1,7 @@
 """From the bytes of a request to graphs, or to the place of what is wrong with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from threading import Lock
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from gtpool.serve.messages import ExplainGraph, ExplainSmiles, PredictGraphs, Pr
 
 _Record = dict[str, Any]
 
-_AT_ONCE = 8  # molecules between two looks at the clock
+_AT_ONCE = 8  # molecules between two checks of the request's size
 
 
 class Question(NamedTuple):
@@ -52,6 +53,9 @@ class Reader:
         self.takes = "smiles" if schema.recipe.kind == "molecule" else "graphs"
         self._recipe, self._limits = schema.recipe, limits
         self._shape, self._edges = model.shape, model.uses_edge_features
+        # rdkit holds the GIL while it reads a molecule. With one reader at a time, any other thread
+        # gets the GIL after at most one molecule.
+        self._rdkit = Lock()
 
     def example(self) -> str | _Record:
         """Give a molecule, or a graph with all that the model wants to know."""
@@ -121,11 +125,10 @@ class Reader:
         parts: list[GraphDataset] = []
         nodes = edges = 0
         for at in range(0, len(left), _AT_ONCE):
-            if monotonic() > deadline:
-                raise TimeoutError
             numbers = left[at : at + _AT_ONCE]
-            batch = [smiles[number] for number in numbers]
-            found = read_molecules(batch, atom_order=self._recipe.atom_order)
+            batch = _until(deadline, (smiles[number] for number in numbers))
+            with self._rdkit:
+                found = read_molecules(batch, atom_order=self._recipe.atom_order)
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
                 empty = torch.empty(found.sizes.numel(), 0)
@@ -169,6 +172,14 @@ class Reader:
         ):
             if found > most:
                 raise Refusal(422, f"more than {most} {what} in one request", place)
+
+
+def _until(deadline: float, items: Iterable[str]) -> Iterator[str]:
+    """Give the items, and a TimeoutError instead of the first after the deadline."""
+    for item in items:
+        if monotonic() > deadline:
+            raise TimeoutError
+        yield item
 
 
 def _unreadable(smiles: str, most: int) -> str | None:

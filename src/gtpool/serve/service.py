@@ -161,6 +161,7 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
         "task": schema.task,
         "targets": schema.targets,
         "takes": takes,
+        "smiles_columns": _smiles_columns(bundle) if takes == "smiles" else [],
         "method": method_name(bundle.model.spec.to_json()),
         "metrics": bundle.part("metrics"),
         "versions": bundle.part("versions"),
@@ -172,6 +173,12 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
             "body_bytes": limits.body_bytes,
         },
     }
+
+
+def _smiles_columns(bundle: Bundle) -> list[str]:
+    """Name the columns of a CSV that the page looks for: the trained one, then the default."""
+    trained = bundle.part("run", "data").get("smiles_column")
+    return list(dict.fromkeys([trained or "smiles", "smiles"]))
 
 
 def _rows(question: Question, logits: Tensor, schema: Schema) -> list[_Json]:

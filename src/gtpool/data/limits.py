@@ -1,0 +1,59 @@
+"""How large and how dense a molecule may be: rdkit's time and memory for rings can explode."""
+
+from typing import TYPE_CHECKING
+
+# rdkit is imported by the functions that need it: data that are no molecules do without.
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+MAX_SMILES = 5_000
+"""Most characters of a SMILES that is read."""
+
+MAX_ATOMS = 2_000
+"""Most atoms of a molecule that is read. The largest in B3DB and OGB's four sets has 222."""
+
+MAX_RINGS = 100
+"""Most independent rings (bonds - atoms + fragments). The most in the same sets is 48."""
+
+MAX_NEIGHBOURS = 16
+"""Most neighbours of an atom in a molecule whose cycles have to be counted."""
+
+MAX_CYCLES = 5_000
+"""Most cycles among which rdkit may have to find the smallest rings, by an upper bound.
+
+Each ring can double their number: a cyclodextrin of 8 sugars has 264, the most in the same sets;
+one of 20 has a million, for which rdkit takes 17 s and 1 GB.
+"""
+
+
+def excess(molecule: "Mol") -> str | None:
+    """Give the limit that a molecule exceeds, or None.
+
+    Args:
+        molecule: Parsed without sanitising, which is quick for every SMILES.
+    """
+    from rdkit import Chem  # noqa: PLC0415
+
+    atoms = molecule.GetNumAtoms()
+    if atoms > MAX_ATOMS:
+        return f"more than {MAX_ATOMS} atoms"
+    rings = molecule.GetNumBonds() - atoms + len(Chem.GetMolFrags(molecule))
+    if rings > MAX_RINGS:
+        return f"more than {MAX_RINGS} rings"
+    # A graph of r independent rings has less than 2 ** r cycles.
+    return None if 2**rings <= MAX_CYCLES else _excess_of_cycles(molecule)
+
+
+def _excess_of_cycles(molecule: "Mol") -> str | None:
+    """Give the limit that the rings exceed: rdkit finds families of cycles without listing them."""
+    from rdkit import Chem  # noqa: PLC0415
+
+    if max(atom.GetDegree() for atom in molecule.GetAtoms()) > MAX_NEIGHBOURS:
+        return f"more than {MAX_NEIGHBOURS} neighbours of an atom"
+    copy = Chem.Mol(molecule)
+    Chem.FindRingFamilies(copy)
+    found = copy.GetRingInfo()
+    families = zip(found.AtomRingFamilies(), found.BondRingFamilies(), strict=True)
+    if sum(2 ** (len(bonds) - len(atoms) + 1) for atoms, bonds in families) > MAX_CYCLES:
+        return f"its rings form more than {MAX_CYCLES} cycles"
+    return None
