@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from gtpool.cli import main
+from gtpool.commands.plan import make_plan
 from gtpool.model import METHODS
 from gtpool.report.searching import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
@@ -119,6 +120,27 @@ def test_a_method_and_its_options_are_chosen_as_poolers_are():
     assert chosen(BASE, both).model.pool_options == {"sampler": "topk", "heads": 2}
     assert METHODS["gtpool-topk"].model["pool_options"] == {"sampler": "topk"}
     assert chosen(BASE, {"model.width": 64, "train.lr": 1}).train.lr == 1.0
+
+
+@pytest.mark.parametrize(
+    ("base", "choice", "options"),
+    [
+        ({}, {"model.pool": "gtpool-v"}, {"order": "score"}),
+        ({}, {"model.pool": "sagpool_h-rws"}, {"sampler": "rws", "order": "score"}),
+        ({}, {"model.pool": "gtpool-topk"}, {"sampler": "topk"}),
+        ({}, {"model.pool": "gtpool", "model.pool_options.order": "index"}, {"order": "index"}),
+        (
+            {"pool_options": {"sampler": "topk"}},
+            {"model.pool_options.sampler": "rws"},
+            {"sampler": "rws", "order": "score"},
+        ),
+    ],
+)
+def test_a_choice_on_a_table_is_what_train_makes_of_it(base, choice, options):
+    plan = make_plan({"data": {"source": "mine.csv"}, "model": base}, {})
+    run = chosen(plan.run, choice)
+    assert run.model.pool_options == options
+    assert make_plan(plan._replace(run=run).to_json(), {}).run == run
 
 
 @pytest.mark.parametrize(
@@ -260,6 +282,10 @@ def test_a_process_whose_trial_was_taken_for_lost_goes_on_with_another(tmp_path)
     tried = list(search.run(6, take))
     assert len(tried) == len({str(choice) for choice in choices(tried)}) == 6
     assert taken[0].number not in {trial.number for trial in tried}
+
+
+def test_a_study_keeps_the_name_it_had_before_later_options(tmp_path):
+    assert Search(BASE, SIX, tmp_path).study.study_name == "MUTAG gtpool-v 8be3ed3c"  # of 0.1.0
 
 
 def test_what_differs_in_space_or_settings_is_another_study(tmp_path):
