@@ -205,7 +205,9 @@ def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
 
 
 def was_trained_on(bundle: Bundle, source: str) -> bool:
-    """Say whether a model was trained on a part of a source: a dataset's name, or equal files.
+    """Say whether a model was trained on a part of a source.
+
+    It was if the source is the same dataset by name, or files of the same names and contents.
 
     Args:
         bundle: What ``load_bundle`` gave.
