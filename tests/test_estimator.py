@@ -122,6 +122,15 @@ def test_smiles_and_what_cannot_be_read():
         estimator.predict(load("MUTAG"))
 
 
+def test_explain_takes_graphs_as_predict_does():
+    smiles = ["OCC", "CCC", "c1ccccc1", "CC(=O)O", "C#N", "CN", "CCCC", "CO"]
+    estimator = GraphClassifier(**QUICK, conv="ogb-gcn").fit(smiles, [0, 1] * 4)
+    found = estimator.explain(iter(smiles), 0, importance=False)
+    assert found == estimator.explain(smiles, 0, importance=False)
+    with pytest.raises(ValueError, match="there is no graph 8: the graphs are 0 to 7"):
+        estimator.explain(smiles, 8, importance=False)
+
+
 def test_networkx_attributes_and_a_kind_of_node_that_is_new():
     graphs, names = _shapes()
     for graph in graphs:
