@@ -16,7 +16,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.molecule import read_molecules
 from gtpool.data.nx import from_networkx_raw
-from gtpool.data.schema import Recipe, Task
+from gtpool.data.schema import FLOAT32_MAX, Recipe, Task
 from gtpool.spec import AtomOrder
 
 Array = NDArray[Any]
@@ -244,7 +244,7 @@ def numbers_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
         )
     if numbers.size == 0:
         raise ValueError("there are no graphs, or no numbers to predict")
-    large = np.argwhere(np.abs(numbers) > np.finfo(np.float32).max)
+    large = np.argwhere(np.abs(numbers) > FLOAT32_MAX)
     if large.size:
         row, task = large[0].tolist()
         raise ValueError(f"y[{row}, {task}] is {numbers[row, task]}; y must be finite in float32")

@@ -11,7 +11,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, read_records, unzipped_name
 from gtpool.data.molecule import read_molecules
-from gtpool.data.schema import TASKS, Task
+from gtpool.data.schema import FLOAT32_MAX, TASKS, Task
 from gtpool.data.targets import pack_targets
 from gtpool.spec import AtomOrder, nearest
 
@@ -19,7 +19,6 @@ _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
 _BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
 """Cells that say a target is missing, in capitals or not: as R and pandas write it."""
-_LARGEST = torch.finfo(torch.float).max
 Label = int | str | list[float | None]
 
 
@@ -291,8 +290,8 @@ def _read_number(cell: str) -> float:
         raise ValueError("is not a number; write a decimal point")
     if not NUMBER.fullmatch(cell):
         raise ValueError("is not a number; leave the cell blank if it is missing")
-    if abs(float(cell)) > _LARGEST:
-        raise ValueError(f"is beyond {_LARGEST:.4g}, the largest number of float32")
+    if abs(float(cell)) > FLOAT32_MAX:
+        raise ValueError(f"is beyond {FLOAT32_MAX:.4g}, the largest number of float32")
     return float(cell)
 
 
