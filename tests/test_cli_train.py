@@ -316,7 +316,11 @@ def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):
     assert float(third["p_BBB-"]) + float(third["p_BBB+"]) == pytest.approx(1, abs=1e-5)
     code, out, err = gtpool("evaluate", folder / "model", path)
     assert (code, "60 graphs" in out) == (0, True)
-    assert "1 left out; line 12: " in err
+    assert "gtpool: 1 row left out: line 12: " in err
+    write_csv(new, [(MOLECULES[0][0], "BBB+"), ("C1CC(", "BBB+"), ("CCO", "")], "smiles,other")
+    code, out, err = gtpool("evaluate", folder / "model", new)
+    assert out.startswith("column 'other' is compared with target 'bbb' of the model\n")
+    assert "gtpool: 2 rows left out, e.g. line 3: " in err
 
 
 def test_rows_left_out_are_listed_in_a_file_and_on_the_page(gtpool, tmp_path):
