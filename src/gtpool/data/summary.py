@@ -14,11 +14,18 @@ from gtpool.data.split import Split, fixed_folds, ogb_split, stratified_folds
 _LISTED = 12
 
 
-def describe(data: GraphDataset) -> dict[str, str]:
-    """Describe a dataset: its graphs, labels and features."""
+def describe(data: GraphDataset, columns: Sequence[str] = ()) -> dict[str, str]:
+    """Describe a dataset: its graphs, labels and features.
+
+    Args:
+        data: The graphs.
+        columns: The target columns of a table, if it is one.
+    """
+    of_classes = data.schema.task == "classes"  # tasks are named by their columns
     return {
         "name": data.schema.name,
         "graphs": str(len(data)),
+        **({"target": columns[0]} if columns and of_classes else {}),
         **_labels(data),
         "mean nodes": f"{data.sizes.double().mean():.2f}",
         "mean edges": f"{data.edge_counts.double().mean() / 2:.2f}",

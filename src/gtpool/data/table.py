@@ -133,17 +133,21 @@ def read_rows(
     split_column: str | None = None,
     need_targets: bool = True,
     trained_column: str | None = None,
+    trained_targets: Sequence[str] = (),
     keep_records: bool = False,
 ) -> tuple[list[str], list[str], list[Row]]:
     """Return the names of all columns as written, of the target columns, and the rows.
 
     The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
-    ``smiles_column``; with ``keep_records`` rows hold all their cells.
+    ``smiles_column``, and ``trained_targets`` are for ``target_columns``; with ``keep_records``
+    rows hold all their cells.
     """
     records = read_records(path)
     _, written = next(records)
     header = [name.strip() for name in written]
     smiles_column = smiles_column or _smiles_column(path, header, trained_column)
+    if need_targets and target_columns is None and trained_targets:
+        target_columns = _target_columns(path, header, smiles_column, trained_targets)
     columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
     rows = [columns.row(line, cells, keep_records) for line, cells in records]
     if not rows:
@@ -191,6 +195,21 @@ def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
             f"{path}: say which is the {_option('smiles_column')}, {' or '.join(named)}"
         )
     return named[0] if named else trained or "smiles"
+
+
+def _target_columns(
+    path: Path, header: list[str], smiles_column: str, trained: Sequence[str]
+) -> Sequence[str]:
+    """Return the default target columns: the model's own, or for a missing one the only other."""
+    others = [name for name in header if name != smiles_column]
+    if len(trained) > 1 or trained[0] in others:
+        return trained
+    if len(others) == 1:
+        return others
+    raise ValueError(
+        f"{path} has no column {trained[0]!r}, the target of the model; say which column holds "
+        f"the target, {_option('target_columns')}; beside the SMILES there are {_listed(others)}"
+    )
 
 
 def _choose(

@@ -149,10 +149,13 @@ def _find(read: Unseen, rows: Sequence[Row], number: int, source: str | Path) ->
             raise ValueError(f"{read.unit} {number} of {source} cannot be read: {row.reason}")
     numbers = [row.number for row in rows]
     if number not in numbers:
-        raise ValueError(
-            f"{source} has no {read.unit} {number}: it has {read.unit}s {min(numbers)} to "
-            f"{max(numbers)}"
-        )
+        kept = f"{min(numbers)} to {max(numbers)}"
+        if read.unit == "line":
+            raise ValueError(
+                f"{source} has no graph on line {number}; for this file, graph (--graph) is a line "
+                f"number, {kept}"
+            )
+        raise ValueError(f"{source} has no graph {number}: it has graphs {kept}")
     return numbers.index(number)
 
 
