@@ -22,8 +22,8 @@ from typing import Any
 
 from cluster import LOOK, NODES, NOTICE, Cluster, DriverDied
 
+from gtpool.bench.clock import ROOT, record, table
 from gtpool.spec import DataSpec, RunSpec
-from gtpool.speed.clock import ROOT, record, table
 from gtpool.study.pool import ATTEMPTS
 from gtpool.study.ray_executor import SPARE, Ray
 from gtpool.study.run import run_many

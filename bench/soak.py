@@ -26,8 +26,8 @@ from uuid import uuid4
 
 import proc
 
+from gtpool.bench.clock import record, table
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
-from gtpool.speed.clock import record, table
 from gtpool.study.inputs import lay_out
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole

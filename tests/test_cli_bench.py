@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gtpool.bench import benches
+from gtpool.bench.plan import Job
 from gtpool.cli import app, main
-from gtpool.speed import benches
-from gtpool.speed.plan import Job
 
 BENCH = ["bench", "--device", "cpu", "--quick"]
 

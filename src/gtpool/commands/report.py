@@ -74,8 +74,8 @@ def report(
 
 def _timings(folder: Path) -> "Iterable[Part]":
     """Give the speed and scalability tables, as far as they were measured."""
+    from gtpool.bench.show import SHEETS, evidence
     from gtpool.report.study_parts import Part, Sheet, measured
-    from gtpool.speed.show import SHEETS, evidence
 
     for name in _TIMED:
         path = folder / f"{name}.jsonl"

@@ -6,8 +6,8 @@ from typing import NamedTuple, Self
 
 import torch
 
-from gtpool.speed.clock import Row
-from gtpool.speed.published import CAP_GB, DENSITIES, NODES, SETS
+from gtpool.bench.clock import Row
+from gtpool.bench.published import CAP_GB, DENSITIES, NODES, SETS
 
 
 @dataclass(frozen=True, kw_only=True)

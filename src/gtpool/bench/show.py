@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gtpool.speed.published import (
+from gtpool.bench.published import (
     CAP_GB,
     DENSITIES,
     EAGER,

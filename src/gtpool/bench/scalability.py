@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import torch
 
+from gtpool.bench.clock import Row, measure_stages
+from gtpool.bench.plan import Job, Settings
+from gtpool.bench.published import scaled_models
+from gtpool.bench.race import Entry, describe_times, enter
+from gtpool.bench.rivals import hush_asap
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.synthetic import erdos_renyi
-from gtpool.speed.clock import Row, measure_stages
-from gtpool.speed.plan import Job, Settings
-from gtpool.speed.published import scaled_models
-from gtpool.speed.race import Entry, describe_times, enter
-from gtpool.speed.rivals import hush_asap
 
 MEMORY_FULL = "out of memory"
 _BESIDE = 2  # graphs beside the batch: a captured step is made from a whole split

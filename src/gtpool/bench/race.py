@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -9,21 +10,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from gtpool.bench.clock import Row, Taken
+from gtpool.bench.plan import Settings
+from gtpool.bench.published import CAPTURED, FIRST, OURS, RIVALS, models, plain
+from gtpool.bench.rivals import Rival
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import locate
 from gtpool.data.sources import load
+from gtpool.data.split import Split
+from gtpool.data.stock import Stock
 from gtpool.model.classifier import Classifier
-from gtpool.spec import ShapeSpec, TrainSpec
-from gtpool.speed.clock import Row, Taken
-from gtpool.speed.ours import build, captured
-from gtpool.speed.plan import Settings
-from gtpool.speed.published import CAPTURED, FIRST, OURS, RIVALS, models, plain
-from gtpool.speed.rivals import Rival
+from gtpool.model.stack import Stack
+from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
 from gtpool.study.inputs import shape_of
+from gtpool.train.program import Program
+
+SPEC = TrainSpec()
+
+
+def build(shape: ShapeSpec, width: int) -> Classifier:
+    """Make GTPool-V: three levels, ratio .5, mean-max read-outs that are added up."""
+    return Classifier(ModelSpec(width=width), shape)
+
 
 Build = Callable[[ShapeSpec, int], Rival | Classifier]
 BUILDS: dict[str, Build] = {**{name: partial(Rival, name) for name in RIVALS}, OURS: build}
-SPEC = TrainSpec()
 
 
 class Runner:
@@ -102,6 +113,40 @@ def enter(
             return str(error)
     runner = Runner(network, data, index)
     return Entry(width, parameters, (runner.step,) if whole else (runner.forward, runner.backward))
+
+
+def captured(
+    model: Classifier, data: GraphDataset, index: Tensor, spec: TrainSpec
+) -> Callable[[], object]:
+    """Capture a whole training step, forward, backward, clip and Adam, in one CUDA graph.
+
+    Args:
+        model: On the device of ``data``, which is a GPU.
+        data: The graphs.
+        index: Which of them make the batch, [B].
+        spec: Rate, decay and clip.
+
+    Returns:
+        A call that replays the step, which gathers the batch too. Its capacity is what batches of
+        as many graphs of the whole dataset are likely to need.
+    """
+    others = torch.arange(len(data))[~torch.isin(torch.arange(len(data)), index.cpu())]
+    spec = replace(spec, batch_size=index.numel())
+    train = torch.cat([index.cpu(), others[2:]])
+    split = Split(train, others[:1], others[1:2], "bench", len(data))
+    stock = Stock.of(data, model.shape.node_categories)
+    program = Program(Stack([model], int(data.sizes.max())), stock, data, [split], [spec])
+    need = stock.capacity(index.cpu().unsqueeze(0), model.ratios)
+    if not program.capacity.holds(need):
+        raise ValueError(f"the batch needs {need}, more than the usual {program.capacity}")
+    program.order[0, 0].copy_(index)
+    program.adam.lr.fill_(spec.lr)
+
+    def step() -> None:
+        program.step.zero_()
+        program.train_step()
+
+    return step
 
 
 def choose_widths(shape: ShapeSpec, settings: Settings, *, similar: bool) -> dict[str, int]:

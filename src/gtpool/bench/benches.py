@@ -1,12 +1,15 @@
-"""The paper's speed table, forward and backward of five networks, and their training steps."""
+"""All benches by name; the paper's speed table, and the training steps of its networks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 
-from gtpool.speed.clock import Row, measure_stages
-from gtpool.speed.plan import Job, Settings
-from gtpool.speed.published import SIZINGS, models
-from gtpool.speed.race import Entry, choose_widths, describe_times, enter, find, speedup
+from gtpool.bench.clock import Row, measure_stages, record
+from gtpool.bench.plan import Job, Settings
+from gtpool.bench.published import SIZINGS, models
+from gtpool.bench.race import Entry, choose_widths, describe_times, enter, find, speedup
+from gtpool.bench.roofline import roofline_jobs
+from gtpool.bench.scalability import scalability_jobs
 from gtpool.study.inputs import shape_of
 
 
@@ -25,6 +28,28 @@ def step_jobs(settings: Settings) -> list[Job]:
         Job("step", f"{name}, training step", _work(settings), partial(_step, name, settings))
         for name in settings.sets
     ]
+
+
+BENCHES: dict[str, Callable[[Settings], list[Job]]] = {
+    "speed": speed_jobs,
+    "step": step_jobs,
+    "scalability": scalability_jobs,
+    "roofline": roofline_jobs,
+}
+
+
+def plan_jobs(names: Sequence[str], settings: Settings) -> list[Job]:
+    """List what is to be measured; no names mean all benches."""
+    for name in names:
+        if name not in BENCHES:
+            raise ValueError(f"no bench {name!r}; there are {', '.join(BENCHES)}")
+    return [job for name in dict.fromkeys(names or BENCHES) for job in BENCHES[name](settings)]
+
+
+def run_job(job: Job, folder: Path) -> Iterable[Row]:
+    """Measure, and give each row once it is in the job's file."""
+    for row in job.run():
+        yield from record(job.what, [row], folder)
 
 
 def _work(settings: Settings) -> float:

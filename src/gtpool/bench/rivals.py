@@ -16,10 +16,10 @@ from torch_geometric.nn import (
     global_mean_pool,
 )
 
+from gtpool.bench.published import RIVALS
 from gtpool.graph import Graphs
 from gtpool.model.parts import CategoryEncoder
 from gtpool.spec import ShapeSpec
-from gtpool.speed.published import RIVALS
 
 RATIO, LEVELS = 0.5, 3
 

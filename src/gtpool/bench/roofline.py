@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from gtpool.bench.clock import Row, measure, measure_stages
+from gtpool.bench.plan import Job, Settings
+from gtpool.bench.published import RIVALS, models
+from gtpool.bench.race import Entry, enter, find
 from gtpool.graph import Graphs
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec
-from gtpool.speed.clock import Row, measure, measure_stages
-from gtpool.speed.plan import Job, Settings
-from gtpool.speed.published import RIVALS, models
-from gtpool.speed.race import Entry, enter, find
 from gtpool.study.inputs import shape_of
 
 _FLOAT, _INT = 4, 8  # bytes of a value and of an index
