@@ -59,6 +59,16 @@ def test_interrupted_it_keeps_the_rows_that_are_done(rows, tmp_path, monkeypatch
     assert [row["model"] for row in kept] == [f"net {number}" for number in range(rows)]
 
 
+def test_commands_import_the_laboratory_when_they_are_called():
+    code = (
+        "import sys, gtpool.cli\n"
+        "laboratory = ('gtpool.bench', 'gtpool.reproduce')\n"
+        "print([name for name in sys.modules if name.startswith(laboratory)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_help_imports_no_torch():
     code = "import sys; from gtpool.cli import app; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,9 +13,9 @@ from gtpool.model import METHODS, method_name
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.pool import KINDS, POOLS
+from gtpool.reproduce.published import TABLE_1
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.published import TABLE_1
 from gtpool.study.unit import run_unit
 from gtpool.train.fit import predict
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from gtpool.report.rounds import Rounds
+from gtpool.reproduce.tune import Rounds
 from gtpool.study.recipe import recipe
 
 

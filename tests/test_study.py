@@ -14,12 +14,12 @@ from gtpool.cli import app
 from gtpool.commands.plan import make_plan
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS, method_name
+from gtpool.reproduce.paper import STUDIES, find
+from gtpool.reproduce.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
+from gtpool.reproduce.status import find_runs, known_rows, named_runs, standings
 from gtpool.spec import RunSpec
-from gtpool.study.paper import STUDIES, find
-from gtpool.study.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
 from gtpool.study.recipe import recipe
 from gtpool.study.shard import shard
-from gtpool.study.status import find_runs, known_rows, named_runs, standings
 from gtpool.study.store import Store, check_writable
 
 _SMALL = "dataset=low-scores,pool=gin"
@@ -335,7 +335,7 @@ def test_done_rows_of_a_run_that_differ_are_told_and_the_first_counts(tmp_path):
 
 def test_studies_are_listed_without_torch():
     code = (
-        "import sys, gtpool.study.paper, gtpool.study.status, gtpool.report.standing;"
+        "import sys, gtpool.reproduce.paper, gtpool.reproduce.status, gtpool.reproduce.status;"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

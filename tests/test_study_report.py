@@ -19,18 +19,32 @@ from gtpool.cli import app
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS
 from gtpool.report.cells import Grid
-from gtpool.report.claims import CLAIMS, published
-from gtpool.report.ranks import _QUANTILES, critical_difference, rank
-from gtpool.report.stats import corrected_test, fold_differences, student_p
-from gtpool.report.study_cells import figures, published_by, results
-from gtpool.report.study_content import make_report
-from gtpool.report.study_page import html
-from gtpool.report.study_parts import SLIP
-from gtpool.report.study_tables import dataset_part
-from gtpool.report.study_text import comma_separated, latex, markdown
-from gtpool.report.verdicts import Figures, above, average, beats, best_at, drop, gain, hurts_more
-from gtpool.study.paper import STUDIES, Cell, Study, recipe
-from gtpool.study.published import STUDIED, TABLE_1, Published
+from gtpool.reproduce.claims import (
+    CLAIMS,
+    Figures,
+    above,
+    average,
+    beats,
+    best_at,
+    drop,
+    gain,
+    hurts_more,
+    published,
+)
+from gtpool.reproduce.paper import STUDIES, Cell, Study, recipe
+from gtpool.reproduce.published import STUDIED, TABLE_1, Published
+from gtpool.reproduce.stats import (
+    _QUANTILES,
+    corrected_test,
+    critical_difference,
+    fold_differences,
+    rank,
+    student_p,
+)
+from gtpool.reproduce.study_cells import figures, published_by, results
+from gtpool.reproduce.study_content import dataset_part, make_report
+from gtpool.reproduce.study_parts import SLIP
+from gtpool.reproduce.study_text import comma_separated, html, latex, markdown
 from gtpool.study.store import Store, read_rows
 
 ROOT = Path(__file__).parent.parent
@@ -623,11 +637,11 @@ def test_every_study_of_the_paper_fits_into_the_tables():
 def test_a_report_is_made_without_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from gtpool.report import study_page, study_text\n"
-        "from gtpool.report.study_content import make_report\n"
-        "from gtpool.study.paper import STUDIES\n"
+        "from gtpool.reproduce import study_text\n"
+        "from gtpool.reproduce.study_content import make_report\n"
+        "from gtpool.reproduce.paper import STUDIES\n"
         "made = make_report({}, {'tasks': STUDIES['tasks']})\n"
-        "assert 'none of 30 runs' in study_page.html(made)\n"
+        "assert 'none of 30 runs' in study_text.html(made)\n"
         "assert study_text.latex(made)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

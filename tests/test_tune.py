@@ -7,17 +7,16 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool.cli import app
-from gtpool.commands import tuning
-from gtpool.commands.tuning import tell
 from gtpool.model import METHODS
 from gtpool.model.check import check_spec
-from gtpool.study.candidates import configured, draw, space_of
-from gtpool.study.paper import find
+from gtpool.reproduce import tune as tuning
+from gtpool.reproduce.candidates import configured, draw, space_of
+from gtpool.reproduce.paper import find
+from gtpool.reproduce.status import find_runs
+from gtpool.reproduce.tune import Budget, Tried, Tuned, best, tell, tune
 from gtpool.study.run import run_many
-from gtpool.study.status import find_runs
 from gtpool.study.store import Store
 from gtpool.study.together import group
-from gtpool.study.tune import Budget, Tried, Tuned, best, tune
 
 SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}
 MODEL = {"pool": "gtpool-v", "levels": 1}

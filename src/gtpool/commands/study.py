@@ -46,7 +46,7 @@ Folder = Annotated[Path, typer.Option(help="The store of finished runs.")]
 def list_studies() -> None:
     """Show the studies and their size."""
     from gtpool.report.table import Table
-    from gtpool.study.paper import STUDIES
+    from gtpool.reproduce.paper import STUDIES
 
     lines = [
         (name, study.title, str(len(study.lines)), str(len(study.datasets)), str(study.seeds))
@@ -75,8 +75,8 @@ def run(  # noqa: PLR0917 - an option each
     shard: Shard = None,
 ) -> None:
     """Do the runs that are missing; stopped, the same command goes on where it was."""
+    from gtpool.reproduce.status import known_rows, named_runs
     from gtpool.study.shard import shard as part_of
-    from gtpool.study.status import known_rows, named_runs
 
     named = named_runs(studies or (), only, seeds, choices)
     wanted = [spec for spec, _ in named]
@@ -131,8 +131,13 @@ def status(
     ] = None,
 ) -> None:
     """Say what is done, what is missing, and how long that would take."""
-    from gtpool.report.standing import standing_table, standing_total
-    from gtpool.study.status import known_rows, ran_on, standings
+    from gtpool.reproduce.status import (
+        known_rows,
+        ran_on,
+        standing_table,
+        standing_total,
+        standings,
+    )
 
     sources = [*_evidence(known), *existing(output_dir)]
     rows = known_rows(sources)
@@ -203,7 +208,7 @@ def tune(
 
     Stopped, the same command goes on where it was.
     """
-    from gtpool.commands.tuning import tune_dataset
+    from gtpool.reproduce.tune import tune_dataset
 
     folder = output_dir or Path("gtpool-runs", f"tune-{dataset}")
     epochs = tuple(_whole(part) for part in rounds.split(",") if part)

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from gtpool.report.claims import CLAIMS, published
-from gtpool.report.ranks import rank
-from gtpool.report.stats import Paired, corrected_test, fold_differences
-from gtpool.report.study_cells import OURS, Result, figures
-from gtpool.report.study_parts import Entry, Part, Picture, Sheet, number, words
-from gtpool.report.study_plot import draw_ranks
-from gtpool.report.verdicts import Figures, Verdict
+from gtpool.reproduce.claims import CLAIMS, Figures, Verdict, published
+from gtpool.reproduce.stats import Paired, corrected_test, fold_differences, rank
+from gtpool.reproduce.study_cells import OURS, Result, figures
+from gtpool.reproduce.study_parts import Entry, Part, Picture, Sheet, number, words
+from gtpool.reproduce.study_plot import draw_ranks
 
 _RANKS = (
     "On each dataset the best method has rank 1; equal ones share. Only datasets count on which "

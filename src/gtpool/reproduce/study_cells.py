@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from gtpool.data.registry import DATASETS
 from gtpool.report.cells import RULES, Cell, Grid, Row, reported, sum_up
-from gtpool.study.paper import Cell as Place
-from gtpool.study.paper import Study
-from gtpool.study.published import AUTHORS_RAN, TABLE_1
+from gtpool.reproduce.paper import Cell as Place
+from gtpool.reproduce.paper import Study
+from gtpool.reproduce.published import AUTHORS_RAN, TABLE_1
 
 OURS = ("gtpool", "gtpool-v")
 RERUN = "the paper, of others' code"

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gtpool.model import METHODS
+from gtpool.reproduce.candidates import configured
+from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
 from gtpool.spec import RunSpec, did_you_mean
-from gtpool.study.candidates import configured
-from gtpool.study.mutag import HYPOTHESES
-from gtpool.study.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
 from gtpool.study.recipe import recipe
 
 _Options = Mapping[str, Any]
@@ -173,6 +172,42 @@ _POOLED = (
 _PLAIN: _Options = {}
 _TOPK = {"model": METHODS["gtpool-topk"].model}
 
+_GIN_SUM = {"conv": "gin", "readout": "sum"}
+
+HYPOTHESES: dict[str, dict[str, Any]] = {
+    "gtpool-v": {},
+    "gtpool-topk": {"model": METHODS["gtpool-topk"].model},
+    "score order": {"model": {"pool_options": {"order": "score"}}},
+    "ratio 0.8": {"model": {"ratio": 0.8}},
+    "ratio 1.0": {"model": {"ratio": 1.0}},
+    "3 convs a level": {"model": {"convs_per_level": 3}},
+    "read_input": {"model": {"read_input": True}},
+    "sum": {"model": {"readout": "sum"}},
+    "patience 200": {"train": {"patience": 200}},
+    "gin": {"model": {"conv": "gin"}},
+    "gin, sum": {"model": _GIN_SUM},
+    "gin, sum, read_input": {"model": {**_GIN_SUM, "read_input": True}},
+    "gin, sum, read_input, score order": {
+        "model": {
+            **_GIN_SUM,
+            "read_input": True,
+            "pool_options": {"order": "score"},
+        }
+    },
+    "gin, sum, read_input, 3 convs": {
+        "model": {**_GIN_SUM, "read_input": True, "convs_per_level": 3}
+    },
+    "gine (bonds), sum, read_input": {
+        "model": {"conv": "gine", "readout": "sum", "read_input": True}
+    },
+    "flat gcn": {"model": METHODS["gcn"].model},
+    "flat gin": {"model": METHODS["gin"].model},
+    "flat gine (bonds)": {"model": {**METHODS["gin"].model, "conv": "gine"}},
+    "flat gin, mean": {"model": {**METHODS["gin"].model, "readout": "mean"}},
+    "flat gcn, sum": {"model": {**METHODS["gcn"].model, "readout": "sum"}},
+}
+"""Why MUTAG is hard: what each line of that study changes of GTPool-V, by its name."""
+
 STUDIES: dict[str, Study] = {
     "table1": Study(
         "Table 1: all methods on all datasets",
@@ -254,7 +289,7 @@ STUDIES: dict[str, Study] = {
         "Tuned on validation parts",
         f"Each fold has the network that its own validation part chose among 24. {_POOLED}",
         10,
-        _tuned(files("gtpool.study").joinpath("tuned.json").read_text(encoding="utf-8")),
+        _tuned(files("gtpool.reproduce").joinpath("tuned.json").read_text(encoding="utf-8")),
     ),
     "ratio": Study(
         "Figure (a): share of nodes that stay",

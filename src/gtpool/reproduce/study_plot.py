@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gtpool.report.plot import INK, KEPT, OTHER, drawing, plain, svg_of
-from gtpool.report.ranks import Ranking
+from gtpool.reproduce.stats import Ranking
 
 
 class Point(NamedTuple):
