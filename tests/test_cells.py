@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from gtpool.report.cells import best, grid, shown, summary
 from gtpool.report.table import Table, methods_table, rules_table, runs_table, tasks_table
+from gtpool.study.cells import best, grid, shown, summary
 
 
 def row(test, *, seed=42, fold=0, status="done", rule="stratified", folds=3, **more):
@@ -136,8 +136,8 @@ def test_other_rules_are_told_beside_ours():
 
 def test_numbers_tables_pictures_and_page_need_no_torch():
     code = (
-        "import sys; sys.modules['torch'] = None; import gtpool.report.cells, gtpool.report.table,"
-        "gtpool.report.heldout, gtpool.report.plot, gtpool.report.site, gtpool.commands.plan"
+        "import sys; sys.modules['torch'] = None; import gtpool.study.cells, gtpool.report.table,"
+        "gtpool.study.heldout, gtpool.report.plot, gtpool.report.site, gtpool.study.plan"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -20,9 +20,9 @@ from torch import equal
 from gtpool.commands.options import choose_executor
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import lay_out
+from gtpool.study.plan import shard
 from gtpool.study.ray_executor import Ray, import_ray
 from gtpool.study.run import run_many
-from gtpool.study.shard import shard
 from gtpool.study.store import Store, collect
 
 # Ray reads these when it is imported; without them it leaves a token in the user's home.

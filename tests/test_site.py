@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gtpool.report.heldout import HeldOut, confusion, roc_curves, write_held_out
 from gtpool.report.plot import (
     _range,
     draw_confusion,
@@ -20,6 +19,7 @@ from gtpool.report.plot import (
 from gtpool.report.site import Section, write_report
 from gtpool.report.table import Table
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec
+from gtpool.study.heldout import HeldOut, confusion, roc_curves, write_held_out
 from gtpool.train.metric import roc_auc
 
 VOID = {"meta", "link", "br"}

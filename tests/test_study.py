@@ -11,15 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool.cli import app
-from gtpool.commands.plan import make_plan
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS, method_name
 from gtpool.reproduce.paper import STUDIES, find
 from gtpool.reproduce.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
 from gtpool.reproduce.status import find_runs, known_rows, named_runs, standings
 from gtpool.spec import RunSpec
+from gtpool.study.plan import make_plan, shard
 from gtpool.study.recipe import recipe
-from gtpool.study.shard import shard
 from gtpool.study.store import Store, check_writable
 
 _SMALL = "dataset=low-scores,pool=gin"

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from gtpool.cli import app
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS
-from gtpool.report.cells import Grid
 from gtpool.reproduce.claims import (
     CLAIMS,
     Figures,
@@ -45,6 +44,7 @@ from gtpool.reproduce.study_cells import figures, published_by, results
 from gtpool.reproduce.study_content import dataset_part, make_report
 from gtpool.reproduce.study_parts import SLIP
 from gtpool.reproduce.study_text import comma_separated, html, latex, markdown
+from gtpool.study.cells import Grid
 from gtpool.study.store import Store, read_rows
 
 ROOT = Path(__file__).parent.parent

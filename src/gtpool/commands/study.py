@@ -76,7 +76,7 @@ def run(  # noqa: PLR0917 - an option each
 ) -> None:
     """Do the runs that are missing; stopped, the same command goes on where it was."""
     from gtpool.reproduce.status import known_rows, named_runs
-    from gtpool.study.shard import shard as part_of
+    from gtpool.study.plan import shard as part_of
 
     named = named_runs(studies or (), only, seeds, choices)
     wanted = [spec for spec, _ in named]

@@ -15,7 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from gtpool.report.cells import titled
+from gtpool.study.cells import titled
 
 INK = "#22333b"
 """The colour of text and lines, which a page replaces by that of its own text."""

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gtpool.model import method_name
-from gtpool.report.cells import named, shown, spell_time
 from gtpool.spec import RunSpec
+from gtpool.study.cells import named, shown, spell_time
 
 _Row = dict[str, Any]
 _Line = dict[int, RunSpec]  # the runs of one line of the table, by fold
@@ -63,16 +63,16 @@ class Progress:
         self._since: dict[str, tuple[int, float]] = {}  # the first epoch heard of, and its time
         self._began, self._before, self._drawn = clock(), 0, clock()
         self._preparing: dict[str, float] = {}
+        self._draws = False
         self._live: Live | None = None
         self._group([])
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self._live = Live(console=self.console, auto_refresh=False)
-            self._live.start()
+        self._draws = self.console.is_terminal
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._draws = False
         if self._live is not None:
             self._draw()
             self._live.stop()
@@ -80,6 +80,9 @@ class Progress:
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[_Row]) -> None:
         """Take note of all runs, and of the rows that are there from before."""
+        if self._draws and self._live is None:  # not before: what is printed until then stays
+            self._live = Live(console=self.console, auto_refresh=False)
+            self._live.start()
         self._group(specs)
         for row in done:
             self._take(row)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from gtpool.model import WITH_BONDS
-from gtpool.report.cells import Row, rule_of, summary, titled
 from gtpool.report.plot import INK
 from gtpool.report.table import Table, methods_table, rules_table, runs_table
 from gtpool.report.template import template
+from gtpool.study.cells import Row, rule_of, summary, titled
 from gtpool.study.recipe import has_bonds
 from gtpool.study.store import write_whole
 

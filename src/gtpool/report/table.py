@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gtpool.report.cells import RULES, Grid, Row, grid, shown, sum_up, summary, titled
+from gtpool.study.cells import RULES, Grid, Row, grid, shown, sum_up, summary, titled
 
 _LINE = re.compile(r"[\t\n]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -6,7 +6,7 @@ from math import atan, copysign, cos, inf, pi, sin, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
 
-from gtpool.report.cells import Grid
+from gtpool.study.cells import Grid
 
 # Quantiles of the studentized range at infinitely many degrees of freedom, alpha 0.05, over √2,
 # for k = 2 … 20 methods. Up to 10: Demšar, Statistical comparisons of classifiers over multiple

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gtpool.data.registry import DATASETS
-from gtpool.report.cells import RULES, Cell, Grid, Row, reported, sum_up
 from gtpool.reproduce.paper import Cell as Place
 from gtpool.reproduce.paper import Study
 from gtpool.reproduce.published import AUTHORS_RAN, TABLE_1
+from gtpool.study.cells import RULES, Cell, Grid, Row, reported, sum_up
 
 OURS = ("gtpool", "gtpool-v")
 RERUN = "the paper, of others' code"

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gtpool.data.registry import DATASETS
-from gtpool.report.cells import RULES, Row
 from gtpool.report.progress import spell_time
 from gtpool.reproduce.paper import Study
 from gtpool.reproduce.published import TABLE_1, TABLE_6
@@ -23,6 +22,7 @@ from gtpool.reproduce.study_parts import (
     words,
 )
 from gtpool.reproduce.study_plot import Point, Spread, draw_boxes, draw_sweep
+from gtpool.study.cells import RULES, Row
 
 _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
 _FEW = 3  # seeds that a box plot needs

@@ -9,13 +9,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gtpool.report.cells import RULES, Row, reported
 from gtpool.report.site import inline
 from gtpool.report.table import Table
 from gtpool.report.template import template
 from gtpool.reproduce.study_cells import Result, published_by
 from gtpool.reproduce.study_content import Report
 from gtpool.reproduce.study_parts import Entry, Part, Sheet
+from gtpool.study.cells import RULES, Row, reported
 
 _COLUMNS = (
     *("study", "line", "dataset", "metric", "mean", "std", "std_over", "runs", "wanted", "failed"),

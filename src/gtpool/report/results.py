@@ -2,24 +2,27 @@
 
 import json
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file
 from torch import from_numpy
 
-from gtpool.commands.plan import Plan
 from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema
 from gtpool.data.summary import describe_targets
 from gtpool.model.bundle import FILES, save_bundle
-from gtpool.model.classifier import Classifier
-from gtpool.report.cells import Row, best, rule_of, shown, summary, titled
-from gtpool.report.heldout import (
+from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, standalone
+from gtpool.report.progress import Progress
+from gtpool.report.site import Section, write_report
+from gtpool.report.table import Table, tasks_table
+from gtpool.spec import FOLDED, DataSpec
+from gtpool.study.cells import shown, titled
+from gtpool.study.cross_validate import Chosen, CrossValidation, Running, plan_runs
+from gtpool.study.heldout import (
     HeldOut,
     confusion,
     read_held_out,
@@ -27,12 +30,8 @@ from gtpool.report.heldout import (
     write_csv,
     write_held_out,
 )
-from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, standalone
-from gtpool.report.site import Section, write_report
-from gtpool.report.table import Table, tasks_table
-from gtpool.spec import FOLDED, DataSpec, RunSpec
-from gtpool.study.inputs import Loaded, choose_split, load_data, shape_of
-from gtpool.study.store import Store, write_whole
+from gtpool.study.plan import Plan
+from gtpool.study.store import Row, Store, write_whole
 from gtpool.train.metric import METRICS
 
 
@@ -76,41 +75,35 @@ def _told(value: object) -> str:
     return "not given" if value is None else listed or "not given"
 
 
-def write_results(
-    folder: Path,
-    title: str,
-    rows: Sequence[Row],
-    loaded: Loaded,
-    data_dir: Path | None,
-    guess: float | None,
-) -> dict[str, Path]:
+def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path]:
     """Write all that people look at or use later, and say where it lies.
 
     Args:
-        folder: Where; its store holds the runs.
-        title: What was done, in words.
-        rows: The runs of one method on one dataset.
-        loaded: That dataset.
-        data_dir: Where to look first for a dataset known by name.
-        guess: Accuracy of saying the largest class to all, if there are classes.
+        folder: Where to; made if it is not there.
+        result: What ``cross_validate`` gave.
+
+    Returns:
+        The files and folders by what they are: "page", "model", "predictions", drawings such as
+        "curves", and "left out" for the rows of a table that could not be used.
     """
-    store, schema = Store(folder), loaded.dataset.schema
+    folder, loaded, rows = Path(folder), result.loaded, result.rows
+    schema, title = loaded.dataset.schema, f"{result.plan.method} on {result.plan.data}"
     files = {"page": folder / "report.html"}
     notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
-    section = method_section(title, rows, store, schema)
-    chosen = best(rows)
-    if chosen is not None:
+    section = method_section(title, rows, result.predictions, schema)
+    if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
-        _save_model(files["model"], chosen, rows, store, data_dir)
-        notes.append(_choice(chosen))
+        _save_model(files["model"], result.chosen, result)
+        notes.append(_choice(result.chosen.row))
         if one := one_split(rows):
             notes.append(f"{one.capitalize()}.")
-        if guess is not None:
-            notes.append(f"The largest class said to all graphs would have {100 * guess:.2f}.")
-        parts = read_held_out(rows, store.artifact, schema.task)
+        if result.majority is not None:
+            notes.append(
+                f"The largest class said to all graphs would have {100 * result.majority:.2f}."
+            )
         columns = {"line": loaded.lines, "smiles": loaded.smiles}
         names = {name: column for name, column in columns.items() if column is not None}
-        write_held_out(files["predictions"], parts, schema.task, schema.targets, names)
+        write_held_out(files["predictions"], result.predictions, schema.task, schema.targets, names)
         for name, caption in _CAPTIONS.items():
             if caption in section.pictures:
                 files[name] = folder / f"{name}.svg"
@@ -121,6 +114,33 @@ def write_results(
     write_report(files["page"], title, [section], notes, loaded.skipped)
     _remove_stale(folder, files.values())
     return files
+
+
+def compare_methods(
+    plans: Mapping[str, Plan], how: Running, page: Path, notes: Sequence[str]
+) -> dict[str, list[Row]]:
+    """Do the runs of several methods on one dataset and set them side by side on a page.
+
+    Args:
+        plans: The runs of each method, by the name it is to have.
+        how: Where and how.
+        page: The HTML file to write.
+        notes: What a reader must know of how the figures came about.
+    """
+    planned = {name: plan_runs(plan, how.data_dir) for name, plan in plans.items()}
+    with Progress() as watch:
+        found = how.do(
+            [spec for specs, _ in planned.values() for spec in specs], keep=True, watch=watch
+        )
+    by_key = {row["key"]: row for row in found}
+    rows = {name: [by_key[spec.key] for spec in specs] for name, (specs, _) in planned.items()}
+    schema, artifact = next(iter(planned.values()))[1].dataset.schema, Store(how.folder).artifact
+    sections = [
+        method_section(name, several, read_held_out(several, artifact, schema.task), schema)
+        for name, several in rows.items()
+    ]
+    write_report(page, f"{' · '.join(plans)} on {schema.name}", sections, notes)
+    return rows
 
 
 def one_split(rows: Sequence[Row]) -> str | None:
@@ -146,16 +166,17 @@ def _remove_stale(folder: Path, written: Collection[Path]) -> None:
         (folder / "model").rmdir()
 
 
-def method_section(name: str, rows: Sequence[Row], store: Store, schema: Schema) -> Section:
+def method_section(
+    name: str, rows: Sequence[Row], parts: Sequence[HeldOut], schema: Schema
+) -> Section:
     """Draw the runs of a method for a page.
 
     Args:
         name: Its heading.
         rows: The runs; those that failed are in no picture.
-        store: Where their test predictions lie.
+        parts: Their test predictions.
         schema: What the predictions mean.
     """
-    parts = read_held_out(rows, store.artifact, schema.task)
     pictures = _draw(rows, parts, schema) if parts else {}
     captioned = {_CAPTIONS[which]: svg for which, svg in pictures.items()}
     several = parts and schema.task != "classes" and schema.num_outputs > 1
@@ -197,7 +218,7 @@ def _draw(rows: Sequence[Row], parts: Sequence[HeldOut], schema: Schema) -> dict
     return pictures | {"scatter": draw_scatter(true[known], said[known])}
 
 
-def _choice(row: Row) -> str:
+def _choice(row: Mapping[str, Any]) -> str:
     spec, metric = row["spec"], row["metric"]
     folded = spec["split"]["rule"] in FOLDED
     place = f"seed {spec['seed']}" + (f", fold {spec['split']['fold'] + 1}" if folded else "")
@@ -208,28 +229,11 @@ def _choice(row: Row) -> str:
     )
 
 
-def _save_model(
-    folder: Path, row: Row, rows: Sequence[Row], store: Store, data_dir: Path | None
-) -> None:
-    """Save the network of a run, one of some, with all that it takes to use it on other graphs."""
-    spec = RunSpec.from_json(row["spec"])
-    loaded = load_data(spec.data, data_dir)
-    split = choose_split(spec.split, loaded, data_dir)
-    if split.digest != row["split"]["digest"]:
-        raise ValueError(
-            f"{store.folder} holds runs on other graphs than {rule_of(row)} has now; have its "
-            "files changed? Choose another --output-dir"
-        )
-    data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
-    tensors = load_file(store.artifact(row["key"]))
-    prefix = "weights."
-    weights = {
-        name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)
-    }
-    model = Classifier(spec.model, shape_of(data))
-    model.load_state_dict(weights)
+def _save_model(folder: Path, chosen: Chosen, result: CrossValidation) -> None:
+    """Save the network of the chosen run with all that it takes to use it on other graphs."""
+    row = chosen.row
     about: dict[str, Any] = {
-        "schema": data.schema.to_json(),
+        "schema": chosen.schema.to_json(),
         "metrics": {
             "metric": row["metric"],
             "test": row["test"],
@@ -237,13 +241,13 @@ def _save_model(
             "valid_loss": row["valid_loss"],
         },
         "data": {
-            "target_columns": loaded.targets,
-            "graphs": len(data),
+            "target_columns": result.loaded.targets,
+            "graphs": len(result.loaded.dataset),
             **{part: row["split"][part] for part in ("train", "valid", "test")},
         },
-        "all_runs": summary(rows)._asdict(),
+        "all_runs": result.cell._asdict(),
         "versions": row["versions"],
         "run": row["spec"],
         "source_digest": row.get("source_digest"),
     }
-    save_bundle(folder, model, about)
+    save_bundle(folder, chosen.model, about)

@@ -1,9 +1,9 @@
-"""From options and a file of settings to the runs that are asked for; needs no torch."""
+"""From options and a file of settings to the runs that are asked for; their shards. No torch."""
 
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -94,9 +94,52 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
         top["model"]["conv"] = conv_for(source, top["model"].get("conv", "gcn"))
     _number_atoms(source, top)
     top["train"] = _recipe(source, top["train"] | given.get("train", {}))
-    plan = Plan(RunSpec.from_json(top), seeds)
-    _check(plan)
+    return check_plan(Plan(RunSpec.from_json(top), seeds))
+
+
+def check_plan(plan: Plan) -> Plan:
+    """Give a plan back; raise where it has numbers that no run could start with."""
+    train = plan.run.train
+    counts = {
+        "seeds": plan.seeds,
+        "split.folds": plan.run.split.folds,
+        "train.epochs": train.epochs,
+        "train.batch_size": train.batch_size,
+    }
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    for name, value in {"train.lr": train.lr, "train.clip": train.clip}.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be more than 0, got {value}")
     return plan
+
+
+def shard(specs: Sequence[RunSpec], part: str) -> list[RunSpec]:
+    """Keep the runs of one part; the parts are disjoint, and together they are all runs.
+
+    Where a run belongs is told by its key alone, so that it stays there whatever else is asked for.
+
+    Args:
+        specs: The runs.
+        part: "i/n", the part from 1 to n and how many there are.
+
+    Example:
+        >>> from gtpool.spec import DataSpec, RunSpec
+        >>> specs = [RunSpec(data=DataSpec(source="MUTAG"), seed=seed) for seed in range(6)]
+        >>> [len(shard(specs, part)) for part in ("1/2", "2/2", "1/1")]
+        [3, 3, 6]
+    """
+    index, parts = read_part(part)
+    return [spec for spec in specs if int(spec.key, 16) % parts == index - 1]
+
+
+def read_part(part: str) -> tuple[int, int]:
+    """Read "i/n"."""
+    index, _, parts = part.partition("/")
+    if not (index.isdecimal() and parts.isdecimal() and 1 <= int(index) <= int(parts)):
+        raise ValueError(f"a shard is i/n with i from 1 to n, such as 2/8, got {part!r}")
+    return int(index), int(parts)
 
 
 def _said(values: Mapping[str, Any]) -> _Options:
@@ -136,20 +179,3 @@ def _recipe(source: str, train: _Options) -> _Options:
     if isinstance(epochs, int):  # a short training warms up for a tenth of its epochs, too
         usual["warmup"] = epochs // 10
     return usual | train
-
-
-def _check(plan: Plan) -> None:
-    """Refuse numbers that no run could start with."""
-    train = plan.run.train
-    counts = {
-        "seeds": plan.seeds,
-        "split.folds": plan.run.split.folds,
-        "train.epochs": train.epochs,
-        "train.batch_size": train.batch_size,
-    }
-    for name, value in counts.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    for name, value in {"train.lr": train.lr, "train.clip": train.clip}.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be more than 0, got {value}")
