@@ -235,7 +235,7 @@ def _check_classes(loaded: Loaded) -> None:
         return
     what = f"column {loaded.targets[0]!r}" if loaded.targets else "the label"
     numbers = all(name.removeprefix("-").isdecimal() for name in schema.targets)
-    other = ' or predict numbers by task "regression" (--task)' if numbers else ""
+    other = " or predict numbers by --task regression" if numbers else ""
     message = (
         f"{what} looks like an identifier: {kinds} different values in {graphs} rows; choose "
         f"another by target_columns (--target-columns){other}"
