@@ -22,7 +22,7 @@ def compare(table: Path, folder: Path, epochs: int = 30) -> str:
             "model": {"pool": method, "width": 32},
             "train": {"epochs": epochs, "warmup": 5, "lr": 2e-3},
         }
-        rows[method] = gtpool.cross_validate(table, options, folder=folder).rows
+        rows[method] = gtpool.cross_validate(table, options, folder=folder).runs
     return methods_table(rows).terminal()
 
 

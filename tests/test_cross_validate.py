@@ -28,8 +28,8 @@ def result():
 
 
 def test_every_graph_is_tested_once(result):
-    assert [row["spec"]["split"]["fold"] for row in result.rows] == [0, 1, 2]
-    assert {row["status"] for row in result.rows} == {"done"}
+    assert [row.spec.split.fold for row in result.runs] == [0, 1, 2]
+    assert {row.status for row in result.runs} == {"done"}
     tested = torch.cat([torch.from_numpy(part.graph) for part in result.predictions])
     assert tested.sort()[0].tolist() == list(range(188))
     assert result.metric == "accuracy"
@@ -41,8 +41,8 @@ def test_every_graph_is_tested_once(result):
 
 def test_the_model_is_that_of_the_lowest_validation_loss(result):
     chosen = result.chosen
-    assert chosen.row["key"] == best(result.rows)["key"]
-    (part,) = [one for one in result.predictions if one.fold == chosen.row["spec"]["split"]["fold"]]
+    assert chosen.run is best(result.runs)
+    (part,) = [one for one in result.predictions if one.fold == chosen.run.spec.split.fold]
     said = predict(chosen.model, result.loaded.dataset, torch.from_numpy(part.graph)).softmax(1)
     assert torch.allclose(said.double(), torch.from_numpy(part.output), atol=1e-5)
 
@@ -53,9 +53,9 @@ def test_the_command_line_gives_the_same(result, tmp_path):
     words = ["train", "MUTAG", "--config", settings, "--output-dir", folder]
     done = CliRunner().invoke(app, list(map(str, words)))
     assert done.exit_code == 0, done.output
-    stored = {row["key"]: row for row in Store(folder).rows()}
-    assert stored.keys() == {row["key"] for row in result.rows}
-    assert all(differing(stored[row["key"]], row) == [] for row in result.rows)
+    stored = {row.key: row for row in Store(folder).rows()}
+    assert stored.keys() == {row.key for row in result.runs}
+    assert all(differing(stored[row.key], row) == [] for row in result.runs)
     assert f"accuracy, % on the test parts: {result.cell.text}" in done.output
     files = write_results(tmp_path / "mine", result)
     assert files.keys() == {"page", "model", "predictions", "curves", "confusion"}
@@ -90,7 +90,7 @@ def test_a_folder_keeps_finished_runs(tmp_path):
     one = gtpool.cross_validate("MUTAG", SMALL, folder=tmp_path / "runs", watch=first)
     two = gtpool.cross_validate("MUTAG", SMALL, folder=tmp_path / "runs", watch=again)
     assert (len(first.specs), len(again.specs)) == (3, 0)
-    assert one.rows == two.rows
+    assert one.runs == two.runs
     assert all(map(torch.equal, one.chosen.model.parameters(), two.chosen.model.parameters()))
 
 
@@ -108,7 +108,7 @@ def test_a_run_spec_is_taken_as_it_is():
     )
     ((loaded, specs),) = begun
     assert loaded.dataset is found.loaded.dataset
-    assert [spec.key for spec in specs] == [row["key"] for row in found.rows]
+    assert [spec.key for spec in specs] == [row.key for row in found.runs]
     assert [(spec.seed, spec.data.source) for spec in specs] == [(7, "MUTAG"), (8, "MUTAG")]
     assert specs[0].model == run.model
     assert not specs[0].data.standardize

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gtpool
-from gtpool.study.row import circumstances
+from gtpool.study.row import commit
 
 Row = dict[str, Any]
 ROOT = Path(gtpool.__file__).parents[2]
@@ -123,7 +123,7 @@ def _circumstances() -> Row:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": circumstances(torch.device("cpu"), 0.0)["commit"] or "unknown",
+        "commit": commit() or "unknown",
         "device": "cuda" if gpu else "cpu",
         "cpu": _cpu(),
         "gpu": gpu,

@@ -84,7 +84,7 @@ def run(  # noqa: PLR0917 - an option each
     elsewhere = _evidence(known)
     rows = known_rows(elsewhere)
     sources = elsewhere if rows else []
-    done = {key for key, row in rows.items() if row["status"] == "done"}
+    done = {key for key, row in rows.items() if row.done}
     todo = [spec for spec in wanted if spec.key not in done]
     known_already = len(wanted) - len(todo)
     if known_already:
@@ -109,11 +109,11 @@ def run(  # noqa: PLR0917 - an option each
             device=device,
             watch=watch,
         )
-    failed = [row for row in rows if row["status"] == "failed"]
+    failed = [row for row in rows if row.status == "failed"]
     done = len(rows) - len(failed)
     typer.echo(f"{done} runs done, rows in {output_dir}; `{shows()}` shows them")
     if failed:
-        typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]['error']}", err=True, fg="red")
+        typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0].error}", err=True, fg="red")
         raise typer.Exit(1)
 
 
@@ -143,7 +143,7 @@ def status(
     rows = known_rows(sources)
     found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
     typer.echo(standing_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
-    devices = Counter(row["device"] for row in ran_on(rows.values(), on))
+    devices = Counter(row.device for row in ran_on(rows.values(), on))
     counts = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
     if counts:
         typer.echo(

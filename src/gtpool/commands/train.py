@@ -35,6 +35,7 @@ from gtpool.study.plan import shard as shard_of
 if TYPE_CHECKING:
     from gtpool.study.cross_validate import CrossValidation, Running
     from gtpool.study.inputs import Loaded
+    from gtpool.study.result import RunResult
 
 
 def _model(text: str) -> Any:  # noqa: ANN401 - typer's own return type
@@ -147,14 +148,14 @@ def train(  # noqa: PLR0917 - an option each
         from gtpool.train.parallel import joined
 
         joined().leave()
-    typer.echo(runs_table(done.rows).terminal())
+    typer.echo(runs_table(done.runs).terminal())
     said = f"{done.cell.text} ({done.cell.evidence})"
     typer.echo(f"\n{titled(done.metric)} on the test parts: {said}")
     _say_beside(done)
     for what, path in files.items():
         typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
     _say_rows(done, files)
-    _say_failed(done.rows)
+    _say_failed(done.runs)
 
 
 _TWINS = "where one is trained on and its twin tested on, the figure flatters"
@@ -191,7 +192,7 @@ def _begin(
     gone = f"; rows left out: {len(loaded.skipped)}" if loaded.skipped else ""
     targets = describe_targets(loaded.dataset, loaded.targets)
     typer.echo(printable(f"{plan.run.data.source}: {targets}{gone}"))
-    typer.echo(printable(f"network: {describe_network(plan.run.to_json())}"))
+    typer.echo(printable(f"network: {describe_network(plan.run)}"))
 
 
 def _say_beside(done: "CrossValidation") -> None:
@@ -200,12 +201,12 @@ def _say_beside(done: "CrossValidation") -> None:
 
     if done.majority is not None:
         typer.echo(f"the largest class said to all: {100 * done.majority:.2f}")
-    splits = {row["split"]["digest"]: row["split"] for row in done.rows if row["split"]}
+    splits = {row.split.digest: row.split for row in done.runs if row.split.digest}
     if len(splits) == 1:
         (split,) = splits.values()
-        sizes = f"{split['train']} train, {split['valid']} validate, {split['test']} test"
-        typer.echo(printable(f"{split['rule']}: {sizes}"))
-        typer.echo(one_split(done.rows))
+        sizes = f"{split.train} train, {split.valid} validate, {split.test} test"
+        typer.echo(printable(f"{split.rule}: {sizes}"))
+        typer.echo(one_split(done.runs))
 
 
 def _say_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
@@ -219,8 +220,8 @@ def _say_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 
-def _say_failed(rows: list[dict[str, Any]]) -> None:
-    failed = [row["error"] for row in rows if row["status"] == "failed"]
+def _say_failed(rows: "list[RunResult]") -> None:
+    failed = [row.error for row in rows if row.status == "failed"]
     if failed:
         note = printable(f"gtpool: {len(failed)} runs failed: {failed[0]}")
         typer.secho(note, err=True, fg="red")

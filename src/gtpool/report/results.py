@@ -31,7 +31,8 @@ from gtpool.study.heldout import (
     write_held_out,
 )
 from gtpool.study.plan import Plan
-from gtpool.study.store import Row, Store, write_whole
+from gtpool.study.result import RunResult
+from gtpool.study.store import Store, write_whole
 from gtpool.train.metric import METRICS
 
 
@@ -86,7 +87,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
         The files and folders by what they are: "page", "model", "predictions", drawings such as
         "curves", and "left out" for the rows of a table that could not be used.
     """
-    folder, loaded, rows = Path(folder), result.loaded, result.rows
+    folder, loaded, rows = Path(folder), result.loaded, result.runs
     schema, title = loaded.dataset.schema, f"{result.plan.method} on {result.plan.data}"
     files = {"page": folder / "report.html"}
     notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
@@ -94,7 +95,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], result.chosen, result)
-        notes.append(_choice(result.chosen.row))
+        notes.append(_choice(result.chosen.run))
         if one := one_split(rows):
             notes.append(f"{one.capitalize()}.")
         if result.majority is not None:
@@ -118,7 +119,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
 
 def compare_methods(
     plans: Mapping[str, Plan], how: Running, page: Path, notes: Sequence[str]
-) -> dict[str, list[Row]]:
+) -> dict[str, list[RunResult]]:
     """Do the runs of several methods on one dataset and set them side by side on a page.
 
     Args:
@@ -132,7 +133,7 @@ def compare_methods(
         found = how.do(
             [spec for specs, _ in planned.values() for spec in specs], keep=True, watch=watch
         )
-    by_key = {row["key"]: row for row in found}
+    by_key = {row.key: row for row in found}
     rows = {name: [by_key[spec.key] for spec in specs] for name, (specs, _) in planned.items()}
     schema, artifact = next(iter(planned.values()))[1].dataset.schema, Store(how.folder).artifact
     sections = [
@@ -143,13 +144,13 @@ def compare_methods(
     return rows
 
 
-def one_split(rows: Sequence[Row]) -> str | None:
+def one_split(rows: Sequence[RunResult]) -> str | None:
     """Say that all figures rest on one split, and what to do; None where they rest on several."""
-    splits = {row["split"]["digest"] for row in rows if row["split"]}
+    splits = {row.split.digest for row in rows if row.split.digest}
     if len(splits) != 1:
         return None
-    spec = rows[0]["spec"]
-    if spec["data"]["source"] in DATASETS and spec["split"]["rule"] == "scaffold":
+    spec = rows[0].spec
+    if spec.data.source in DATASETS and spec.split.rule == "scaffold":
         return "the figure rests on one split, the benchmark's own"
     return "the figure rests on one split; --split-type folds cross-validates"
 
@@ -167,7 +168,7 @@ def _remove_stale(folder: Path, written: Collection[Path]) -> None:
 
 
 def method_section(
-    name: str, rows: Sequence[Row], parts: Sequence[HeldOut], schema: Schema
+    name: str, rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema
 ) -> Section:
     """Draw the runs of a method for a page.
 
@@ -204,9 +205,9 @@ _CAPTIONS = {
 }
 
 
-def _draw(rows: Sequence[Row], parts: Sequence[HeldOut], schema: Schema) -> dict[str, str]:
+def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -> dict[str, str]:
     """Draw the curves and what fits the task, by the names of the files."""
-    pictures = {"curves": draw_curves([row for row in rows if row["status"] == "done"])}
+    pictures = {"curves": draw_curves([row for row in rows if row.done])}
     if schema.task == "classes":
         counts = confusion(parts, schema.num_outputs)
         return pictures | {"confusion": draw_confusion(counts, schema.targets)}
@@ -218,36 +219,38 @@ def _draw(rows: Sequence[Row], parts: Sequence[HeldOut], schema: Schema) -> dict
     return pictures | {"scatter": draw_scatter(true[known], said[known])}
 
 
-def _choice(row: Mapping[str, Any]) -> str:
-    spec, metric = row["spec"], row["metric"]
-    folded = spec["split"]["rule"] in FOLDED
-    place = f"seed {spec['seed']}" + (f", fold {spec['split']['fold'] + 1}" if folded else "")
+def _choice(row: RunResult) -> str:
+    spec, metric = row.spec, row.metric
+    folded = spec.split.rule in FOLDED
+    place = f"seed {spec.seed}" + (f", fold {spec.split.fold + 1}" if folded else "")
     return (
         f"The saved model is that of {place}, the run of the lowest validation loss "
-        f"({row['valid_loss']:.4f}); on its own test part it has {shown(row['test'], metric)} "
+        f"({row.valid_loss:.4f}); on its own test part it has {shown(row.test, metric)} "
         f"({titled(metric)})."
     )
 
 
 def _save_model(folder: Path, chosen: Chosen, result: CrossValidation) -> None:
     """Save the network of the chosen run with all that it takes to use it on other graphs."""
-    row = chosen.row
+    row = chosen.run
     about: dict[str, Any] = {
         "schema": chosen.schema.to_json(),
         "metrics": {
-            "metric": row["metric"],
-            "test": row["test"],
-            "valid_metric": row["valid_metric"],
-            "valid_loss": row["valid_loss"],
+            "metric": row.metric,
+            "test": row.test,
+            "valid_metric": row.valid_metric,
+            "valid_loss": row.valid_loss,
         },
         "data": {
             "target_columns": result.loaded.targets,
             "graphs": len(result.loaded.dataset),
-            **{part: row["split"][part] for part in ("train", "valid", "test")},
+            "train": row.split.train,
+            "valid": row.split.valid,
+            "test": row.split.test,
         },
         "all_runs": result.cell._asdict(),
-        "versions": row["versions"],
-        "run": row["spec"],
-        "source_digest": row.get("source_digest"),
+        "versions": row.versions,
+        "run": row.spec_json,
+        "source_digest": row.source_digest,
     }
     save_bundle(folder, chosen.model, about)

@@ -18,6 +18,7 @@ from gtpool.spec import FOLDED, RunSpec
 from gtpool.study.cells import shown
 from gtpool.study.cross_validate import Running, plan_runs
 from gtpool.study.plan import Plan, make_plan
+from gtpool.study.result import RunResult
 from gtpool.study.run import TOGETHER
 from gtpool.study.search import EVALUATOR, Search, Tried
 from gtpool.study.space import PAPER, Space, chosen, count, count_untried, ends, read_space, untried
@@ -128,7 +129,7 @@ class SearchProgress:
             self._live.update(Text(""), refresh=True)
             self._live.stop()
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
         """Take note of runs that were done before."""
         del specs
         self._made += len(done)
@@ -145,7 +146,7 @@ class SearchProgress:
         """Take note of an epoch."""
         self._show(f"fold {spec.split.fold + 1}, epoch {epoch.number} of {spec.train.epochs}")
 
-    def finished(self, row: Mapping[str, Any]) -> None:
+    def finished(self, row: RunResult) -> None:
         """Take note of a run."""
         del row
         self._made += 1

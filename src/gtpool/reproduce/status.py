@@ -15,7 +15,8 @@ from gtpool.report.progress import spell_time
 from gtpool.report.table import Table
 from gtpool.reproduce.paper import Cell, find
 from gtpool.spec import RunSpec, did_you_mean
-from gtpool.study.store import Row, differing, placed_rows
+from gtpool.study.result import RunResult
+from gtpool.study.store import differing, placed_rows
 
 Kind = Literal["cpu", "gpu"]
 """Where a run was done."""
@@ -87,20 +88,20 @@ def named_runs(
     return list(found.values())
 
 
-def known_rows(sources: Iterable[Path]) -> dict[str, Row]:
+def known_rows(sources: Iterable[Path]) -> dict[str, RunResult]:
     """Read rows by key; where a run has several, a done one counts, the first of equals.
 
     Done rows of a run with different numbers give a warning.
     """
-    rows: dict[str, Row] = {}
+    rows: dict[str, RunResult] = {}
     places: dict[str, str] = {}
     apart: dict[str, str] = {}
     for source in sources:
         for row, place in placed_rows(source):
-            key, known = row["key"], rows.get(row["key"])
-            if known is None or (known["status"] == "failed" and row["status"] == "done"):
+            key, known = row.key, rows.get(row.key)
+            if known is None or (known.status == "failed" and row.done):
                 rows[key], places[key] = row, place
-            elif row["status"] == known["status"] == "done" and (names := differing(row, known)):
+            elif row.status == known.status == "done" and (names := differing(row, known)):
                 apart.setdefault(
                     key, f"{places[key]}, not {place}; they differ in {', '.join(names)}"
                 )
@@ -117,7 +118,7 @@ def standings(
     studies: Iterable[str],
     only: str | None,
     seeds: int | None,
-    rows: Mapping[str, Row],
+    rows: Mapping[str, RunResult],
     *,
     choices: Path | None = None,
     on: Kind | None = None,
@@ -137,36 +138,36 @@ def standings(
     for name, cell, runs in _cells(studies, only, seeds, choices):
         known = {key: rows.get(key) for key in (run.key for run in runs)}
         done = ran_on((row for row in known.values() if row is not None), on)
-        states = {key: "missing" if row is None else row["status"] for key, row in known.items()}
+        states = {key: "missing" if row is None else row.status for key, row in known.items()}
         found.append(Standing(name, cell.line, cell.dataset, states, pace.of(cell, done)))
     return found
 
 
-def ran_on(rows: Iterable[Row], on: Kind | None) -> list[Row]:
+def ran_on(rows: Iterable[RunResult], on: Kind | None) -> list[RunResult]:
     """Give the rows of what was done on a CPU or on a GPU; None is on either."""
     if on not in {None, *get_args(Kind)}:
         raise ValueError(f"runs are on {' or '.join(get_args(Kind))}, got {on!r}")
-    done = [row for row in rows if row["status"] == "done"]
-    return [row for row in done if on is None or (row["device"] == "cpu") == (on == "cpu")]
+    done = [row for row in rows if row.done]
+    return [row for row in done if on is None or (row.device == "cpu") == (on == "cpu")]
 
 
 class _Pace:
     """How long a run takes, from what was done."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[RunResult]) -> None:
         self.all: _Times = {}
         self.by_method: dict[str, _Times] = {}
         for row in rows:
             # A share of a GPU and a whole CPU core say nothing of each other.
-            place = row["spec"]["data"]["source"], row.get("device") == "cpu"
-            method = _method(json.dumps(row["spec"]["model"]))
+            place = row.spec.data.source, row.device == "cpu"
+            method = _method(json.dumps(row.spec_json["model"]))
             for times in (self.all, self.by_method.setdefault(method, {})):
-                times.setdefault(place, []).append(row["seconds"])
+                times.setdefault(place, []).append(row.seconds)
 
-    def of(self, cell: Cell, done: list[Row]) -> float | None:
+    def of(self, cell: Cell, done: list[RunResult]) -> float | None:
         """Give the seconds of a run of this cell."""
         if done:
-            return fmean(row["seconds"] for row in done)
+            return fmean(row.seconds for row in done)
         mine = self.by_method.get(method_name(cell.specs[0].model.to_json()), {})
         here = [
             time for place, times in self.all.items() if place[0] == cell.dataset for time in times

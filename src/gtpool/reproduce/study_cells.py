@@ -7,7 +7,8 @@ from gtpool.data.registry import DATASETS
 from gtpool.reproduce.paper import Cell as Place
 from gtpool.reproduce.paper import Study
 from gtpool.reproduce.published import AUTHORS_RAN, TABLE_1
-from gtpool.study.cells import RULES, Cell, Grid, Row, reported, sum_up
+from gtpool.study.cells import RULES, Cell, Grid, reported, sum_up
+from gtpool.study.result import RunResult
 
 OURS = ("gtpool", "gtpool-v")
 RERUN = "the paper, of others' code"
@@ -23,7 +24,7 @@ class Result(NamedTuple):
     place: Place
     keys: tuple[str, ...]
     """The runs that it should have, seed after seed."""
-    rows: tuple[Row, ...]
+    rows: tuple[RunResult, ...]
     """The runs that are known, done or failed, in the same order."""
     grid: Grid
     """Test metric of all that it should have."""
@@ -51,10 +52,10 @@ class Result(NamedTuple):
     @property
     def failed(self) -> int:
         """How many runs failed."""
-        return sum(row["status"] == "failed" for row in self.rows)
+        return sum(row.status == "failed" for row in self.rows)
 
 
-def results(name: str, study: Study, rows: Mapping[str, Row]) -> list[Result]:
+def results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list[Result]:
     """Sum up every cell of a study.
 
     Args:
@@ -97,13 +98,13 @@ def figures(found: Sequence[Result]) -> dict[str, dict[str, float]]:
     return table
 
 
-def _result(name: str, cell: Place, seeds: int, rows: Mapping[str, Row]) -> Result:
+def _result(name: str, cell: Place, seeds: int, rows: Mapping[str, RunResult]) -> Result:
     keys = tuple(run.key for run in cell.runs(seeds))
     known = tuple(rows[key] for key in keys if key in rows)
-    metric = next((row["metric"] for row in known if row["metric"]), _metric(cell.dataset))
+    metric = next((row.metric for row in known if row.metric), _metric(cell.dataset))
     first, folds = cell.specs[0].seed, tuple(range(len(cell.specs)))
 
-    def lay_out(value: Callable[[Row], float | None]) -> Grid:
+    def lay_out(value: Callable[[RunResult], float | None]) -> Grid:
         flat = [value(rows[key]) if key in rows else None for key in keys]
         lines = (flat[at : at + len(folds)] for at in range(0, len(flat), len(folds)))
         return Grid(metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines)))
@@ -115,8 +116,8 @@ def _result(name: str, cell: Place, seeds: int, rows: Mapping[str, Row]) -> Resu
     return Result(name, address, cell, keys, known, laid, figure, rules)
 
 
-def _by(rule: str) -> Callable[[Row], float | None]:
-    return lambda row: None if reported(row) is None else row["other_rules"].get(rule)
+def _by(rule: str) -> Callable[[RunResult], float | None]:
+    return lambda row: None if reported(row) is None else row.other_rules.get(rule)
 
 
 def _metric(dataset: str) -> str:

@@ -117,8 +117,8 @@ def _best(result: Result, compared: Sequence[Result]) -> list[Result]:
 def paired(first: Result, second: Result) -> Paired:
     """Test the difference of two cells of one dataset over its folds, in points."""
     pairs = fold_differences(first.grid, second.grid)
-    sizes = [row["split"] for row in first.rows if row["split"]]
-    ratio = sum(size["test"] for size in sizes) / sum(size["train"] for size in sizes)
+    sizes = [row.split for row in first.rows]
+    ratio = sum(size.test for size in sizes) / sum(size.train for size in sizes)
     return corrected_test([100 * pair for pair in pairs], ratio)
 
 

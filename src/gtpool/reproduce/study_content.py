@@ -22,7 +22,8 @@ from gtpool.reproduce.study_parts import (
     words,
 )
 from gtpool.reproduce.study_plot import Point, Spread, draw_boxes, draw_sweep
-from gtpool.study.cells import RULES, Row
+from gtpool.study.cells import RULES
+from gtpool.study.result import RunResult
 
 _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
 _FEW = 3  # seeds that a box plot needs
@@ -52,7 +53,7 @@ class Report(NamedTuple):
 
 
 def make_report(
-    rows: Mapping[str, Row], studies: Mapping[str, Study], *, more: Iterable[Part] = ()
+    rows: Mapping[str, RunResult], studies: Mapping[str, Study], *, more: Iterable[Part] = ()
 ) -> Report:
     """Sum up what was run of the studies.
 
@@ -80,20 +81,20 @@ def _named_tuned(result: Result) -> Result:
     return result._replace(place=place._replace(line=f"{place.line}, {_TUNED}"))
 
 
-def _opening(rows: Mapping[str, Row], found: Mapping[str, Sequence[Result]]) -> Part:
+def _opening(rows: Mapping[str, RunResult], found: Mapping[str, Sequence[Result]]) -> Part:
     wanted = {key for several in found.values() for result in several for key in result.keys}
     mine = [row for key, row in rows.items() if key in wanted]
-    done = [row for row in mine if row["status"] == "done"]
-    versions = (", ".join(f"{name} {at}" for name, at in row["versions"].items()) for row in done)
+    done = [row for row in mine if row.done]
+    versions = (", ".join(f"{name} {at}" for name, at in row.versions.items()) for row in done)
     facts = {
         "runs": f"{len(done):,} of {len(wanted):,} are done, {len(mine) - len(done)} failed; "
         f"{len(rows) - len(mine)} rows belong to no study shown here",
-        "devices": _listed(row["device"] for row in done),
-        "commits": _listed(row["commit"] or "not known" for row in done),
+        "devices": _listed(row.device for row in done),
+        "commits": _listed(row.commit or "not known" for row in done),
         "versions": _listed(versions),
-        "time": f"{spell_time(sum(row['seconds'] for row in done))} of machine time; "
+        "time": f"{spell_time(sum(row.seconds for row in done))} of machine time; "
         "runs side by side count with their share",
-        "last run": max((row["finished"] for row in done), default="none"),
+        "last run": max((row.finished for row in done), default="none"),
     }
     heads = ("study", "cells", "whole", "begun", "runs done", "of", "failed")
     lines = tuple((words(name), *_counts(several)) for name, several in found.items())

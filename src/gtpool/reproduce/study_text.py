@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from gtpool.report.template import template
 from gtpool.reproduce.study_cells import Result, published_by
 from gtpool.reproduce.study_content import Report
 from gtpool.reproduce.study_parts import Entry, Part, Sheet
-from gtpool.study.cells import RULES, Row, reported
+from gtpool.study.cells import RULES, reported
+from gtpool.study.result import RunResult
 
 _COLUMNS = (
     *("study", "line", "dataset", "metric", "mean", "std", "std_over", "runs", "wanted", "failed"),
@@ -170,7 +171,7 @@ def _percent(share: float | None) -> str:
 
 
 def _listed(result: Result, what: str) -> str:
-    return "; ".join(dict.fromkeys(str(row[what]) for row in result.rows))
+    return "; ".join(dict.fromkeys(str(getattr(row, what)) for row in result.rows))
 
 
 def html(report: Report) -> str:
@@ -195,10 +196,10 @@ def _stored(report: Report) -> Markup:
     rows: dict[str, list[Any]] = {}
     cells: dict[str, list[str]] = {}
     for result in report.results:
-        cells[result.name] = [row["key"] for row in result.rows]
+        cells[result.name] = [row.key for row in result.rows]
         for row in result.rows:
-            if row["key"] not in rows:
-                rows[row["key"]] = _brief(row, names)
+            if row.key not in rows:
+                rows[row.key] = _brief(row, names)
     text = json.dumps(
         {"names": list(names), "cells": cells, "rows": rows},
         separators=(",", ":"),
@@ -208,18 +209,18 @@ def _stored(report: Report) -> Markup:
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
-def _brief(row: Row, names: dict[str | None, int]) -> list[Any]:
+def _brief(row: RunResult, names: dict[str | None, int]) -> list[Any]:
     """Give what the page lists of a run; devices and commits by number."""
-    spec: Mapping[str, Any] = row["spec"]
-    test, loss = reported(row), row["valid_loss"]
+    spec = row.spec
+    test, loss = reported(row), row.valid_loss
     return [
-        spec["seed"],
-        spec["split"]["fold"] + 1,
+        spec.seed,
+        spec.split.fold + 1,
         None if test is None else round(100 * test, 2),
-        row["epoch"],
+        row.epoch,
         None if loss is None else round(loss, 4),
-        row["seconds"],
-        names.setdefault(row["device"], len(names)),
-        names.setdefault(row["commit"], len(names)),
-        row["error"],
+        row.seconds,
+        names.setdefault(row.device, len(names)),
+        names.setdefault(row.commit, len(names)),
+        row.error,
     ]

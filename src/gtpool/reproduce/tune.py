@@ -26,13 +26,14 @@ from gtpool.ops.sample import check_choice
 from gtpool.report.progress import Numbered, spell_time
 from gtpool.reproduce.candidates import Options, configured, draw, possible, space_of
 from gtpool.spec import RunSpec
+from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
-from gtpool.study.store import Row, Store, write_whole
+from gtpool.study.store import Store, write_whole
 
 _PAUSE = 5.0  # seconds between two lines
 _QUIET = 30.0  # seconds without a line after which an epoch is worth one
 
-Run = Callable[[Sequence[RunSpec]], Sequence[Row]]
+Run = Callable[[Sequence[RunSpec]], Sequence[RunResult]]
 """Does runs and gives their rows, in order; such as ``run_many`` with a store."""
 
 
@@ -179,14 +180,14 @@ def _shortened(spec: RunSpec, epochs: int) -> RunSpec:
     return replace(spec, train=replace(spec.train, epochs=epochs, warmup=epochs // 10))
 
 
-def _loss(row: Row) -> float | None:
+def _loss(row: RunResult) -> float | None:
     """Give what a run is judged by: the measure on its validation part that picks its epoch."""
-    if row["status"] != "done":
+    if not row.done:
         return None
-    if row["spec"]["train"]["select"] == "loss":
-        return row["valid_loss"]
-    value = row["valid_metric"]
-    return value if value is None or not row["higher_is_better"] else -value
+    if row.spec.train.select == "loss":
+        return row.valid_loss
+    value = row.valid_metric
+    return value if value is None or not row.higher_is_better else -value
 
 
 def tune_dataset(
@@ -303,7 +304,7 @@ class Rounds:
         self.round = self.total = self.done = self._before = 0
         self._began = self._said = clock()
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
         """Say how large a round is."""
         self.round += 1
         self.total, self.done, self._before = len(specs), len(done), len(done)
@@ -325,14 +326,14 @@ class Rounds:
             at = f"a run at epoch {epoch.number} of {spec.train.epochs}"
             self._say(f"{at}, {self.done} of {self.total} runs done")
 
-    def finished(self, row: Mapping[str, Any]) -> None:
+    def finished(self, row: RunResult) -> None:
         """Count a run."""
         self.done += 1
         new, left = self.done - self._before, self.total - self.done
         seconds = (self.clock() - self._began) / new * left
         text = f"{self.done} of {self.total} runs"
-        if row["status"] == "failed":
-            self._say(f"{text}; one failed: {row['error']}")
+        if row.status == "failed":
+            self._say(f"{text}; one failed: {row.error}")
         elif left:
             self._now_and_then(f"{text}, about {spell_time(seconds)} left in this round")
         else:

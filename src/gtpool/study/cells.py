@@ -1,14 +1,14 @@
 """From the rows of runs to the numbers that people read: each is computed here, once."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import isnan
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf, isnan
 from re import sub
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gtpool.spec import FOLDED
-
-Row = Mapping[str, Any]
+from gtpool.spec import FOLDED, RunSpec
+from gtpool.study.result import RunResult
 
 RULES = {
     "valid_loss": "by validation loss",
@@ -68,46 +68,53 @@ class Grid(NamedTuple):
         return tuple(fmean(line) if line else None for line in there)
 
 
-def grid(rows: Iterable[Row]) -> Grid:
+def grid(rows: Iterable[RunResult]) -> Grid:
     """Lay out the runs of one method on one dataset by seed and fold.
 
     Where the split rule has folds, all of them are expected, for each seed that was begun.
 
     Args:
-        rows: Rows as the store keeps them; two for one seed and fold are an error.
+        rows: The runs; two for one seed and fold are an error.
     """
     rows = list(rows)
     if not rows:
         raise ValueError("there are no runs to sum up")
-    (metric,) = _only("metric", {row["metric"] for row in rows if row["metric"]} or {"accuracy"})
-    _only("method or dataset", {_without_place(row["spec"]) for row in rows})
+    (metric,) = _only("metric", {row.metric for row in rows if row.metric} or {"accuracy"})
+    _only("method or dataset", {_without_place(row.spec) for row in rows})
     found: dict[tuple[int, int], float | None] = {}
     for row in rows:
-        place = row["spec"]["seed"], _fold(row)
+        place = row.spec.seed, _fold(row)
         if place in found:
             raise ValueError(f"two runs have seed {place[0]} and fold {place[1] + 1}")
         found[place] = reported(row)
-    split = rows[0]["spec"]["split"]
+    split = rows[0].spec.split
     seeds = sorted({seed for seed, _ in found})
     folds = sorted({fold for _, fold in found})
-    if split["rule"] in FOLDED or folds[-1] > 0:
-        folds = list(range(split["folds"]))
+    if split.rule in FOLDED or folds[-1] > 0:
+        folds = list(range(split.folds))
     values = tuple(tuple(found.get((seed, fold)) for fold in folds) for seed in seeds)
     return Grid(metric, tuple(seeds), tuple(folds), values)
 
 
-def summary(rows: Iterable[Row]) -> Cell:
+def summary(rows: Iterable[RunResult]) -> Cell:
     """Sum up the runs of one method on one dataset.
 
     The mean is that over seeds of the mean over folds, the deviation that over seeds. One seed has
     its deviation over folds, and the cell says so.
 
     Example:
-        >>> split = {"rule": "stratified", "folds": 3}
+        >>> from gtpool.spec import DataSpec, RunSpec, SplitSpec
+        >>> splits = [SplitSpec(rule="stratified", folds=3, fold=fold) for fold in range(2)]
+        >>> specs = [RunSpec(data=DataSpec(source="MUTAG"), split=split) for split in splits]
         >>> rows = [
-        ...     {"status": "done", "metric": "accuracy", "test": test,
-        ...      "spec": {"seed": 42, "split": {**split, "fold": fold}}}
-        ...     for fold, test in enumerate([0.8, 0.9])
+        ...     RunResult(
+        ...         key=spec.key,
+        ...         spec_json=spec.to_json(),
+        ...         status="done",
+        ...         metric="accuracy",
+        ...         test=test,
+        ...     )
+        ...     for spec, test in zip(specs, [0.8, 0.9])
         ... ]
         >>> cell = summary(rows)
         >>> cell.text, cell.evidence
@@ -137,25 +144,26 @@ def sum_up(laid: Grid, *, wanted: int | None = None) -> Cell:
     )
 
 
-def best(rows: Iterable[Row]) -> Row | None:
+def best(rows: Iterable[RunResult]) -> RunResult | None:
     """Give the finished run of the lowest validation loss, the first of equals; None if none is."""
-    return min((row for row in rows if _done(row)), key=lambda row: row["valid_loss"], default=None)
+    done = (row for row in rows if row.done)
+    return min(done, key=_valid_loss, default=None)
 
 
-def reported(row: Row) -> float | None:
+def reported(row: RunResult) -> float | None:
     """Give what a run reports; one that failed, or whose test part has one class, has nothing."""
-    value = row["test"] if _done(row) else None
+    value = row.test if row.done else None
     return None if value is None or isnan(value) else value
 
 
-def rule_of(row: Row) -> str:
+def rule_of(rule: str) -> str:
     """Name the rule that divided the graphs, without the number of the fold.
 
     Example:
-        >>> rule_of({"split": {"rule": "stratified folds, seed 0, fold 3 of 10"}})
+        >>> rule_of("stratified folds, seed 0, fold 3 of 10")
         'stratified folds, seed 0, 10 folds'
     """
-    return sub(r"fold \d+ of (\d+)", r"\1 folds", row["split"]["rule"])
+    return sub(r"fold \d+ of (\d+)", r"\1 folds", rule)
 
 
 def shown(value: float | None, metric: str) -> str:
@@ -202,13 +210,13 @@ def spell_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _done(row: Row) -> bool:
-    return row["status"] == "done"
+def _valid_loss(row: RunResult) -> float:
+    return inf if row.valid_loss is None else row.valid_loss
 
 
-def _fold(row: Row) -> int:
-    split = row["spec"]["split"]
-    return 0 if split["rule"] not in (*FOLDED, "auto") else split["fold"]
+def _fold(row: RunResult) -> int:
+    split = row.spec.split
+    return 0 if split.rule not in (*FOLDED, "auto") else split.fold
 
 
 def _only(what: str, values: set[str]) -> Sequence[str]:
@@ -219,7 +227,6 @@ def _only(what: str, values: set[str]) -> Sequence[str]:
     return list(values)
 
 
-def _without_place(spec: Mapping[str, Any]) -> str:
+def _without_place(spec: RunSpec) -> str:
     """Write what a run is but for its seed and fold."""
-    split = {key: value for key, value in spec["split"].items() if key != "fold"}
-    return repr([spec.get("data"), spec.get("model"), spec.get("train"), split])
+    return replace(spec, seed=0, split=replace(spec.split, fold=0)).key

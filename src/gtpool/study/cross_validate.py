@@ -24,8 +24,9 @@ from gtpool.study.executor import Executor, Watcher
 from gtpool.study.heldout import HeldOut, read_held_out
 from gtpool.study.inputs import Loaded, choose_split, lay_out, load_data, shape_of
 from gtpool.study.plan import Plan, check_plan, make_plan
+from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
-from gtpool.study.store import Row, Store
+from gtpool.study.store import Store
 
 OnStart = Callable[[Loaded, Sequence[RunSpec]], object]
 """Called before the first run with the data and the runs."""
@@ -42,8 +43,8 @@ class Running(NamedTuple):
     together: int | None = None
     executor: Executor | None = None
 
-    def do(self, specs: Sequence[RunSpec], *, keep: bool, watch: Watcher | None) -> list[Row]:
-        """Do the runs that the folder does not have, and give the rows of all.
+    def do(self, specs: Sequence[RunSpec], *, keep: bool, watch: Watcher | None) -> list[RunResult]:
+        """Do the runs that the folder does not have, and give the results of all.
 
         Args:
             specs: The runs.
@@ -67,7 +68,7 @@ class Running(NamedTuple):
 class Chosen(NamedTuple):
     """The run of the lowest validation loss, and its network."""
 
-    row: Mapping[str, Any]
+    run: RunResult
     model: Classifier
     """On the CPU, in evaluation mode."""
     schema: Schema
@@ -80,8 +81,8 @@ class CrossValidation:
 
     plan: Plan
     """What was asked for."""
-    rows: list[Row]
-    """A row for each run, by seed and fold."""
+    runs: list[RunResult]
+    """The result of each run, by seed and fold."""
     loaded: Loaded
     """The graphs, and what else their source says of them."""
     predictions: list[HeldOut]
@@ -92,7 +93,7 @@ class CrossValidation:
     @cached_property
     def cell(self) -> Cell:
         """The test metric over all runs: mean, spread and what they rest on."""
-        return summary(self.rows)
+        return summary(self.runs)
 
     @property
     def metric(self) -> str:
@@ -178,7 +179,7 @@ def cross_validate(
         ...     "train": {"epochs": 2},
         ... }
         >>> result = cross_validate("MUTAG", options)
-        >>> len(result.rows), result.metric, 0 < result.mean < 1
+        >>> len(result.runs), result.metric, 0 < result.mean < 1
         (3, 'accuracy', True)
         >>> sum(len(part.graph) for part in result.predictions)
         188
@@ -189,13 +190,13 @@ def cross_validate(
         on_start(loaded, specs)
     with _kept_in(folder) as place:
         how = Running(place, data_dir, jobs, device, deterministic, together, executor)
-        rows, store = how.do(specs, keep=True, watch=watch), Store(place)
+        runs, store = how.do(specs, keep=True, watch=watch), Store(place)
         return CrossValidation(
             plan=plan,
-            rows=rows,
+            runs=runs,
             loaded=loaded,
-            predictions=read_held_out(rows, store.artifact, loaded.dataset.schema.task),
-            chosen=_choose(rows, loaded, store, data_dir),
+            predictions=read_held_out(runs, store.artifact, loaded.dataset.schema.task),
+            chosen=_choose(runs, loaded, store, data_dir),
         )
 
 
@@ -256,26 +257,26 @@ def _kept_in(folder: Path | str | None) -> Generator[Path]:
 
 
 def _choose(
-    rows: Sequence[Row], loaded: Loaded, store: Store, data_dir: Path | None
+    runs: Sequence[RunResult], loaded: Loaded, store: Store, data_dir: Path | None
 ) -> Chosen | None:
     """Load the network of the lowest validation loss."""
-    row = best(rows)
-    if row is None:
+    run = best(runs)
+    if run is None:
         return None
-    spec = RunSpec.from_json(row["spec"])
+    spec = run.spec
     split = choose_split(spec.split, loaded, data_dir)
-    if split.digest != row["split"]["digest"]:
+    if split.digest != run.split.digest:
         raise ValueError(
-            f"{store.folder} holds runs on other graphs than {rule_of(row)} has now; have its "
-            "files changed? Choose another folder (--output-dir)"
+            f"{store.folder} holds runs on other graphs than {rule_of(run.split.rule)} has now; "
+            "have its files changed? Choose another folder (--output-dir)"
         )
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
     prefix = "weights."
     weights = {
         name.removeprefix(prefix): part
-        for name, part in load_file(store.artifact(row["key"])).items()
+        for name, part in load_file(store.artifact(run.key)).items()
         if name.startswith(prefix)
     }
     model = Classifier(spec.model, shape_of(data)).eval()
     model.load_state_dict(weights)
-    return Chosen(row, model, data.schema)
+    return Chosen(run, model, data.schema)

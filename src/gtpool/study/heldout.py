@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from gtpool.data.delimited import safe_cell, write_records
+from gtpool.study.result import RunResult
 from gtpool.study.store import write_whole
 
 Array = NDArray[Any]
@@ -31,23 +32,22 @@ class HeldOut(NamedTuple):
 
 
 def read_held_out(
-    rows: Iterable[Mapping[str, Any]], artifact: Callable[[str], Path], task: str
+    rows: Iterable[RunResult], artifact: Callable[[str], Path], task: str
 ) -> list[HeldOut]:
     """Read the test part of each finished run, by seed and fold.
 
     Args:
-        rows: Rows as the store keeps them.
+        rows: The runs; those that failed have none.
         artifact: Gives the file of a run by its key.
         task: "classes", "binary" or "regression".
     """
     parts: list[HeldOut] = []
     for row in rows:
-        if row["status"] != "done":
+        if not row.done:
             continue
-        tensors = load_file(artifact(row["key"]))
+        tensors = load_file(artifact(row.key))
         output = _OUTPUTS[task](tensors["test_logits"].astype(np.float64))
-        spec = row["spec"]
-        place = spec["seed"], spec["split"]["fold"]
+        place = row.spec.seed, row.spec.split.fold
         parts.append(HeldOut(*place, tensors["test_index"], output, tensors["test_y"]))
     return sorted(parts, key=lambda part: (part.seed, part.fold))
 
