@@ -18,7 +18,7 @@ from gtpool.data.schema import Schema
 from gtpool.data.sources import load
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
-from gtpool.spec import ModelSpec, RunSpec, TrainSpec
+from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.store import Store
 from gtpool.study.unit import run_unit
@@ -204,11 +204,11 @@ def test_shares_are_next_to_one_another_and_differ_by_one_graph_at_most():
 def check_rows(folder):
     """Compare each row with what one process gives."""
     for row in Store(folder).rows():
-        alone = run_unit(RunSpec.from_json(row["spec"]))
-        assert (row["key"], row["status"], row["processes"]) == (alone["key"], "done", PROCESSES)
-        assert "processes" not in alone
+        alone = run_unit(row.spec)
+        assert (row.key, row.status, row.processes) == (alone.key, "done", PROCESSES)
+        assert alone.processes is None
         for name in CURVES:
-            assert row["curves"][name] == pytest.approx(alone["curves"][name], abs=1e-4)
+            assert row.curves[name] == pytest.approx(alone.curves[name], abs=1e-4)
 
 
 def write_table(path):

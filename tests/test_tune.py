@@ -7,24 +7,25 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool.cli import app
-from gtpool.commands import tuning
-from gtpool.commands.tuning import tell
 from gtpool.model import METHODS
 from gtpool.model.check import check_spec
-from gtpool.study.candidates import configured, draw, space_of
-from gtpool.study.paper import find
+from gtpool.reproduce import tune as tuning
+from gtpool.reproduce.candidates import configured, draw, space_of
+from gtpool.reproduce.paper import find
+from gtpool.reproduce.status import find_runs
+from gtpool.reproduce.tune import Budget, Tried, Tuned, best, tell, tune
+from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
-from gtpool.study.status import find_runs
 from gtpool.study.store import Store
 from gtpool.study.together import group
-from gtpool.study.tune import Budget, Tried, Tuned, best, tune
 
 SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}
 MODEL = {"pool": "gtpool-v", "levels": 1}
 
 
-def _row(spec, loss):
-    return {
+def _row(spec, loss, **more):
+    known = {
+        "key": spec.key,
         "spec": spec.to_json(),
         "status": "done",
         "valid_loss": loss,
@@ -32,6 +33,7 @@ def _row(spec, loss):
         "higher_is_better": True,
         "test": 1 - loss,
     }
+    return RunResult.from_json(known | more)
 
 
 def test_configurations_differ_start_with_the_paper_and_come_again_with_the_seed():
@@ -124,7 +126,7 @@ def test_what_failed_everywhere_is_behind_what_failed_once():
 
 def test_where_all_runs_fail_nothing_is_chosen():
     def run(specs):
-        return [{"status": "failed", "spec": spec.to_json()} for spec in specs]
+        return [_row(spec, 0.5, status="failed") for spec in specs]
 
     with pytest.raises(ValueError, match="all runs on fold 1 of MUTAG failed"):
         tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
@@ -134,7 +136,7 @@ def test_where_all_runs_of_the_whole_protocol_fail_nothing_is_chosen():
     def run(specs):
         """Let fold 3 fail once it trains for long."""
         return [
-            {**_row(spec, 0.5), "status": "failed"}
+            _row(spec, 0.5, status="failed")
             if spec.split.fold == 3 and spec.train.epochs == 500
             else _row(spec, 0.5)
             for spec in specs
@@ -151,7 +153,7 @@ def test_each_fold_chooses_by_its_own_part_and_never_by_the_test_part():
         for spec in specs:
             wide, odd = spec.model.width == 8, spec.split.fold == 3
             loss = 0.5 if wide == odd else 0.6
-            rows.append({**_row(spec, loss), "test": loss})
+            rows.append(_row(spec, loss, test=loss))
         return rows
 
     found = tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
@@ -207,11 +209,9 @@ def test_what_was_chosen_can_be_run_counted_and_reported(tmp_path):
     known = ["--choices", str(path), "--output-dir", str(tmp_path / "none")]
     said = CliRunner().invoke(app, ["study", "status", "tuned", *known, "--seeds", "1"]).output
     assert "0 of 20" in said
-    Store(tmp_path / "rows").put(
-        {**_row(runs[0], 0.25), "key": runs[0].key, "metric": "accuracy", "other_rules": {}}
-        | {"split": {}, "seconds": 1.0, "device": "cpu", "commit": None, "versions": {}}
-        | {"finished": "", "epoch": 1, "epochs_run": 1, "error": None}
-    )
+    more = {"split": {}, "seconds": 1.0, "device": "cpu", "commit": None, "versions": {}}
+    more |= {"finished": "", "epoch": 1, "epochs_run": 1, "error": None, "other_rules": {}}
+    Store(tmp_path / "rows").put(_row(runs[0], 0.25, metric="accuracy", **more))
     page = tmp_path / "report.md"
     CliRunner().invoke(
         app, ["report", str(tmp_path / "rows"), "--choices", str(path), "-o", str(page)]

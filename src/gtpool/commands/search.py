@@ -23,7 +23,7 @@ from gtpool.commands.options import (
     choose_executor,
     data_options,
 )
-from gtpool.commands.plan import make_plan, read_settings
+from gtpool.study.plan import make_plan, read_settings
 
 _EXTRA = ("filelock", "optuna", "sqlalchemy")
 
@@ -90,8 +90,8 @@ def search(  # noqa: PLR0917 - an option each
     plan = make_plan({} if config is None else read_settings(config), options)
     table = None if space is None else read_settings(space)
     try:
-        from gtpool.commands.choose import Wanted, search_options
-        from gtpool.commands.crossval import Running
+        from gtpool.report.searching import Wanted, search_options
+        from gtpool.study.cross_validate import Running
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise

@@ -10,7 +10,8 @@ from gtpool.model.classifier import chain_steps
 from gtpool.spec import RunSpec
 from gtpool.study.executor import Executor, Processes, Serial, SideBySide, Unit, Watcher
 from gtpool.study.inputs import load_data
-from gtpool.study.store import Row, Store, check_writable
+from gtpool.study.result import RunResult
+from gtpool.study.store import Store, check_writable
 from gtpool.study.unit import choose_device
 from gtpool.train.course import Epoch
 
@@ -30,7 +31,7 @@ def run_many(
     device: str = "auto",
     deterministic: bool = False,
     watch: Watcher | None = None,
-) -> list[Row]:
+) -> list[RunResult]:
     """Do the runs that the store does not have as done, and give the rows of all, in order.
 
     Each row is stored as soon as its run is over: after Ctrl-C, a crash or a loss of power the same
@@ -69,8 +70,8 @@ def run_many(
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
     if todo:
         _prepare(todo, data_dir, watch)
-        rows.update((row["key"], row) for row in executor(unit, todo, watch))
-    return [cast("Row", rows[spec.key]) for spec in specs]
+        rows.update((row.key, row) for row in executor(unit, todo, watch))
+    return [cast("RunResult", rows[spec.key]) for spec in specs]
 
 
 def _local(jobs: int, together: int | None, device: str) -> Executor:
@@ -101,8 +102,8 @@ def _prepare(specs: Sequence[RunSpec], data_dir: Path | None, watch: Watcher) ->
 class _Nobody:
     """A watcher that does not look."""
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None: ...
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None: ...
     def preparing(self, what: str, done: int, total: int) -> None: ...
     def started(self, spec: RunSpec) -> None: ...
     def epoch(self, spec: RunSpec, epoch: Epoch) -> None: ...
-    def finished(self, row: Row) -> None: ...
+    def finished(self, row: RunResult) -> None: ...

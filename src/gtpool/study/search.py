@@ -21,9 +21,9 @@ from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import lay_out, load_data, shape_of, source_digest
 from gtpool.study.journal import driving, fail_lost_trials, open_study
+from gtpool.study.result import RunResult
 from gtpool.study.sampler import Sampler, is_hopeless, median_pruner, mix, suggest
 from gtpool.study.space import Choice, Space, chosen, count_untried, draw_untried
-from gtpool.study.store import Row
 from gtpool.train.metric import METRICS
 
 EVALUATOR = "PED-ANOVA"
@@ -31,7 +31,7 @@ EVALUATOR = "PED-ANOVA"
 _PAUSE = 0.5  # seconds between two looks whether somebody is alive
 _ENOUGH = 4  # trials run to the end, below which importance says nothing
 
-Do = Callable[[Sequence[RunSpec]], list[Row]]
+Do = Callable[[Sequence[RunSpec]], list[RunResult]]
 """Does runs and gives their rows in order, such as a ``partial`` of ``run_many``."""
 
 
@@ -231,14 +231,15 @@ class Search:
         return _tried(now)
 
 
-def _validation(rows: Sequence[Row], metric: str) -> list[tuple[float, str | None]]:
+def _validation(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str | None]]:
     """Give all that the search may know of runs: what validation says, or why it says nothing."""
-    column = "valid_loss" if metric == "loss" else "valid_metric"
     said: list[tuple[float, str | None]] = []
     for row in rows:
-        missing = row["status"] != "done" or row[column] is None
-        error = (row["error"] or f"a fold has no validation {metric}") if missing else None
-        said.append((0.0 if missing else row[column], error))
+        value = row.valid_loss if metric == "loss" else row.valid_metric
+        if row.done and value is not None:
+            said.append((value, None))
+        else:
+            said.append((0.0, row.error or f"a fold has no validation {metric}"))
     return said
 
 

@@ -15,8 +15,8 @@ from gtpool.model.classifier import Classifier
 from gtpool.model.stack import why_not_stacked
 from gtpool.spec import TU, RunSpec
 from gtpool.study.inputs import choose_split, load_data, shape_of
-from gtpool.study.row import blank, circumstances, numbers, opening
-from gtpool.study.store import Row
+from gtpool.study.result import RunResult
+from gtpool.study.row import circumstances, ended, opening
 from gtpool.study.unit import choose_device, pack, settled, write_artifact
 from gtpool.train.course import Epoch, Outcome, TrainingError, unmeasurable
 from gtpool.train.crossval import fit_many
@@ -61,7 +61,7 @@ def run_together(
     deterministic: bool = False,
     artifact: Callable[[str], Path] | None = None,
     on_epoch: Callable[[RunSpec, Epoch], None] | None = None,
-) -> Iterator[Row]:
+) -> Iterator[RunResult]:
     """Do runs of one network, all at once, and give each row as its run ends.
 
     Where the memory does not suffice for all, halves of them train one after the other.
@@ -85,16 +85,12 @@ def run_together(
         trained = _fit(rest, models, loaded.dataset.to(place), splits, specs, on_epoch)
         for run, outcome, seconds, beside in chain(refused, trained):
             spec, split, model = specs[run], splits[run], models[run]
-            row = blank(spec) | opening(loaded.dataset, split, model)
-            if isinstance(outcome, TrainingError):
-                row |= {"status": "failed", "error": str(outcome)}
-            else:
-                row |= numbers(outcome)
-                if artifact is not None:  # on the CPU: the GPU is full of the runs that go on
-                    data = _as_trained(spec, loaded.dataset, split)
-                    content = pack(model.cpu(), data, split, spec)
-                    row |= write_artifact(artifact(spec.key), content)
-            yield row | circumstances(place, seconds) | {"together": beside}
+            row = ended(opening(loaded.dataset, split, model, spec), outcome)
+            if artifact is not None and row.done:  # on the CPU: the GPU is full of other runs
+                data = _as_trained(spec, loaded.dataset, split)
+                content = pack(model.cpu(), data, split, spec)
+                row = row.having(artifact_digest=write_artifact(artifact(spec.key), content))
+            yield circumstances(row, place, seconds).having(together=beside)
 
 
 def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
