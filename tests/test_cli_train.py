@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 
 from gtpool.cli import main
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.jsonl import write_jsonl
+from gtpool.data.formats.jsonl import write_jsonl
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.sources import load
 from gtpool.model.bundle import load_bundle

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize
-from gtpool.data.jsonl import read_jsonl, read_jsonl_raw, write_jsonl
+from gtpool.data.formats.jsonl import read_jsonl, read_jsonl_raw, write_jsonl
 from gtpool.data.records import KEYS
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.synthetic import low_scores_matter

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.jsonl import read_jsonl
+from gtpool.data.formats.jsonl import read_jsonl
+from gtpool.data.formats.table import read_table
 from gtpool.data.locate import find_raw
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.sources import load
-from gtpool.data.table import read_table
 from gtpool.explain import explain_source
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch_geometric.datasets import TUDataset
 
 from gtpool.data.features import featurize, learn_recipe
+from gtpool.data.formats.tu import MUTAG_ATOMS, read_tu, tu_name
 from gtpool.data.locate import EMBEDDED
-from gtpool.data.tu import MUTAG_ATOMS, read_tu, tu_name
 
 # Two graphs: nodes 1, 2 with an edge each way, and nodes 3, 4, 5 with a loop and a repeated edge.
 SOUND = {

@@ -14,8 +14,8 @@ from gtpool.commands.results import (
     write_settings,
 )
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.formats.table import Skipped
 from gtpool.data.summary import describe_targets
-from gtpool.data.table import Skipped
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.pool import POOLS

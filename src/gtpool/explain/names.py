@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.formats.tu import MUTAG_ATOMS
 from gtpool.data.molecule import ATOM_FIELDS
-from gtpool.data.tu import MUTAG_ATOMS
 
 
 def name_nodes(
@@ -18,7 +18,7 @@ def name_nodes(
         numbers: The number of each node, by which the names are sorted; by default the node's own.
 
     Example:
-        >>> from gtpool.data.gather import read_graphs
+        >>> from gtpool.data.formats.memory import read_graphs
         >>> name_nodes(read_graphs(["CCO"]))
         ['C', 'C', 'O']
     """

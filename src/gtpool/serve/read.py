@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from gtpool.data.apply import check_fit, pick, strange
+from gtpool.data.apply import check_fit
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.features import Raw, featurize
+from gtpool.data.features import Raw
+from gtpool.data.formats.reader import known_graphs
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack
 from gtpool.data.schema import Recipe, Schema
@@ -157,12 +158,9 @@ class Reader:
 
     def _features(self, raw: Raw) -> tuple[dict[int, str], GraphDataset | None]:
         """Make features of the graphs whose labels the model knows; say why of the others not."""
-        reasons = strange(raw, self._recipe)
-        known = torch.tensor([number not in reasons for number in range(raw.sizes.numel())])
-        if not known.any():
-            return reasons, None
-        data = featurize(pick(raw, known), self._recipe)
-        check_fit(data, self._shape, edges=self._edges)
+        reasons, data = known_graphs(raw, self._recipe)
+        if data is not None:
+            check_fit(data, self._shape, edges=self._edges)
         return reasons, data
 
     def _check_size(self, nodes: int, edges: int, place: str) -> None:

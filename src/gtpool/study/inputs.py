@@ -5,18 +5,17 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 from torch import Tensor
 
 from gtpool.data.apply import check_codes
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import TABLES, ending_of
-from gtpool.data.jsonl import read_jsonl
+from gtpool.data.formats import recognise, takers
+from gtpool.data.formats.reader import Loaded
 from gtpool.data.locate import find_raw, locate, splits_folder
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, scaffolds
 from gtpool.data.registry import DATASETS
-from gtpool.data.sources import load
+from gtpool.data.sources import load_source
 from gtpool.data.split import (
     Split,
     column_split,
@@ -27,29 +26,10 @@ from gtpool.data.split import (
     scaffold_split,
     stratified_folds,
 )
-from gtpool.data.table import Skipped, read_table
 from gtpool.spec import FOLDED, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
 
 FIXED_FOLDS = 10
 _State = tuple[tuple[Path, int, int], ...]
-
-
-class Loaded(NamedTuple):
-    """Graphs, and what else their source says of them."""
-
-    dataset: GraphDataset
-    name: str | None
-    """The key of ``DATASETS``; None for graphs of the user's own."""
-    smiles: tuple[str, ...] | None = None
-    """Of a table: the SMILES of each graph."""
-    lines: tuple[int, ...] | None = None
-    """Of a table: the line of each graph."""
-    split_values: tuple[str, ...] | None = None
-    """Of a table with a split column: what it says of each graph."""
-    skipped: tuple[Skipped, ...] = ()
-    """Of a table: the rows that could not be used."""
-    targets: tuple[str, ...] = ()
-    """Of a table: the names of the target columns."""
 
 
 def load_data(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
@@ -153,32 +133,13 @@ def _digest(state: _State) -> str:
 @lru_cache(maxsize=4)
 def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     del state  # there to tell a changed file from the one that was read before
-    path = Path(spec.source)
-    ending = ending_of(path)
-    named = spec.source in DATASETS
-    table, jsonl = not named and ending in TABLES, not named and ending == ".jsonl"
-    for option, applies, kind in (
-        ("smiles_column", table, "a table"),
-        ("target_columns", table, "a table"),
-        ("split_column", table, "a table"),
-        ("task", table or jsonl, "a table or JSON lines"),
-    ):
-        if getattr(spec, option) and not applies:
-            raise ValueError(f"{option} is an option of {kind}, and {spec.source} is none")
-    if table and spec.features == "gmt" and path.is_file():
-        found = read_table(
-            path,
-            smiles_column=spec.smiles_column,
-            target_columns=spec.target_columns or None,
-            split_column=spec.split_column,
-            task=spec.task,
-            atom_order=spec.atom_order,
-        )
-        return Loaded(found.dataset, None, *found[1:])
-    if jsonl and path.is_file():
-        return Loaded(read_jsonl(path, features=spec.features, task=spec.task), None)
-    data = load(spec.source, data_dir=data_dir, features=spec.features, atom_order=spec.atom_order)
-    return Loaded(data, spec.source if named else None)
+    found = None if spec.source in DATASETS else recognise(Path(spec.source))
+    for option in ("smiles_column", "target_columns", "split_column", "task"):
+        if getattr(spec, option) and (found is None or option not in found.options):
+            raise ValueError(
+                f"{option} is an option of {takers(option)}, and {spec.source} is none"
+            )
+    return load_source(spec, data_dir)
 
 
 def _state(source: str, data_dir: Path | None) -> _State:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.features import Raw
+from gtpool.data.formats.reader import RawReader
 from gtpool.data.numbers import read_numbers
 from gtpool.data.schema import Task
 
@@ -55,6 +56,15 @@ def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> Raw:
         None if edge_labels is None else edge_labels[kept],
         None if edge_attributes is None else edge_attributes[kept],
     )
+
+
+class _TU(RawReader):
+    def raw(self, path: Path, *, name: str | None, task: Task | None, need_targets: bool) -> Raw:
+        del task  # the files tell
+        return read_tu(path, name or tu_name(path), need_targets=need_targets)
+
+
+READER = _TU()
 
 
 def tu_name(folder: Path) -> str:

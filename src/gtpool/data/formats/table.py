@@ -10,10 +10,11 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, read_records, unzipped_name
+from gtpool.data.formats.reader import FormatReader, Loaded, Row, Skipped, Unseen, Wanted
 from gtpool.data.molecule import read_molecules
-from gtpool.data.schema import TASKS, Task
+from gtpool.data.schema import TASKS, Schema, Task
 from gtpool.data.targets import pack_targets
-from gtpool.spec import AtomOrder, nearest
+from gtpool.spec import AtomOrder, DataSpec, nearest
 
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
@@ -23,15 +24,7 @@ _LARGEST = torch.finfo(torch.float).max
 Label = int | str | list[float | None]
 
 
-class Skipped(NamedTuple):
-    """A row that gave no graph."""
-
-    line: int
-    smiles: str
-    reason: str
-
-
-class Row(NamedTuple):
+class _Row(NamedTuple):
     """A row of a table as it is written."""
 
     line: int
@@ -126,6 +119,64 @@ def read_table(
     )
 
 
+class _TableReader(FormatReader):
+    def read(self, path: Path, spec: DataSpec, name: str | None = None) -> Loaded:
+        found = read_table(
+            path,
+            smiles_column=spec.smiles_column,
+            target_columns=spec.target_columns or None,
+            split_column=spec.split_column,
+            task=spec.task,
+            atom_order=spec.atom_order,
+        )
+        return Loaded(found.dataset, name, *found[1:])
+
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+        if schema.recipe.kind != "molecule":
+            raise ValueError(
+                f"{path} is a table of SMILES, and the model was not trained on molecules"
+            )
+        columns = wanted.target_columns
+        header, names, found = read_rows(
+            path,
+            smiles_column=wanted.smiles_column,
+            trained_column=wanted.trained_column,
+            target_columns=columns or None,
+            need_targets=columns is not None,
+            keep_records=True,
+        )
+        if columns is not None and len(names) != (
+            1 if schema.task == "classes" else schema.num_outputs
+        ):
+            raise ValueError(f"{path}: {len(names)} target columns do not fit the model's targets")
+        smiles, order = [row.smiles for row in found], schema.recipe.atom_order
+        molecules = read_molecules(smiles, atom_order=order)
+        reasons = dict(molecules.failed)
+        rows = [
+            Row(
+                row.line,
+                row.smiles,
+                f"{path}, line {row.line}",
+                read_label(path, row, names, schema.task) if names else None,
+                reasons.get(position),
+                row.record,
+            )
+            for position, row in enumerate(found)
+        ]
+        graphs = molecules.sizes.numel()
+        data = None
+        if graphs:
+            data = molecules.labelled(torch.empty(graphs, 0), path.stem, "regression", ())
+        return Unseen("line", rows, data, tuple(header))
+
+    def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
+        del path
+        return [row.id for row in rows]
+
+
+READER = _TableReader()
+
+
 def read_rows(
     path: Path,
     *,
@@ -135,7 +186,7 @@ def read_rows(
     need_targets: bool = True,
     trained_column: str | None = None,
     keep_records: bool = False,
-) -> tuple[list[str], list[str], list[Row]]:
+) -> tuple[list[str], list[str], list[_Row]]:
     """Return the names of all columns as written, of the target columns, and the rows.
 
     The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
@@ -152,7 +203,7 @@ def read_rows(
     return written, [header[column] for column in columns.targets], rows
 
 
-def read_label(path: Path, row: Row, names: list[str], kind: Task) -> Label:
+def read_label(path: Path, row: _Row, names: list[str], kind: Task) -> Label:
     """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
     read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
     values: list[Any] = []
@@ -176,10 +227,10 @@ class _Columns(NamedTuple):
     targets: list[int]
     split: int | None
 
-    def row(self, line: int, cells: list[str], keep: bool) -> Row:
+    def row(self, line: int, cells: list[str], keep: bool) -> _Row:
         split = "" if self.split is None else cells[self.split].strip()
         targets = [cells[column].strip() for column in self.targets]
-        return Row(line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ())
+        return _Row(line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ())
 
 
 def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
@@ -249,7 +300,7 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _task(task: Task | None, names: list[str], rows: list[Row]) -> Task:
+def _task(task: Task | None, names: list[str], rows: list[_Row]) -> Task:
     if task is None:
         if any(_is_decimal(cell) for row in rows for cell in row.cells):
             return "regression"
@@ -297,7 +348,7 @@ def _read_number(cell: str) -> float:
 
 
 def _pack(
-    path: Path, rows: list[Row], labels: list[Label], names: list[str], kind: Task
+    path: Path, rows: list[_Row], labels: list[Label], names: list[str], kind: Task
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Give ``y`` and the names of its classes or columns."""
     if not names:
