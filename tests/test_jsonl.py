@@ -124,6 +124,7 @@ def test_labels_tell_the_task(write, labels, task, expected, y):
         ),
         ('{"nodes": 1, "edges": [], "node_features": [[1e999]]}', "inf, which is not a finite"),
         ('{"nodes": 1, "edges": [], "node_features": [[1e39]]}', "not a finite float32"),
+        ({**A, "node_labels": [[1], [2]]}, "node_labels must be a list of whole numbers"),
         ({**A, "node_labels": [1, 2.5]}, "node_labels must be a list of whole numbers"),
         ({**A, "node_labels": ["C", "N"]}, "node_labels must be a list of whole numbers"),
         ({**A, "node_labels": [1, 10**30]}, "node_labels must be a list of whole numbers"),
