@@ -60,7 +60,7 @@ def load(
     if found.skipped:
         line, reason = found.skipped[0].line, found.skipped[0].reason
         warnings.warn(
-            f"{source}: {len(found.skipped)} rows are left out; line {line}: {reason}",
+            f"{source}: rows left out: {len(found.skipped)}, e.g. line {line}: {reason}",
             stacklevel=2,
         )
     return found.dataset
@@ -86,6 +86,7 @@ def read_unseen(
     smiles_column: str | None = None,
     trained_column: str | None = None,
     target_columns: Sequence[str] | None = None,
+    trained_targets: Sequence[str] = (),
 ) -> Unseen:
     """Read a source and make features by the recipe of a schema.
 
@@ -96,12 +97,14 @@ def read_unseen(
         smiles_column: Of a table; None takes ``trained_column`` if it is there, else the one
             called "smiles".
         trained_column: The SMILES column of the table that the model was trained on.
-        target_columns: Of a table, where labels are wanted: their columns, or none for the only
-            other column; without (None) no labels are read.
+        target_columns: Of a table, where labels are wanted: their columns, or none for
+            ``trained_targets``; without (None) no labels are read.
+        trained_targets: The names of the model's targets. Where there is one, and no such column,
+            the only other column is taken.
     """
     if not (isinstance(source, str) and source in DATASETS):
         path, form = _find(source)
-        wanted = Wanted(None, smiles_column, trained_column, target_columns)
+        wanted = Wanted(None, smiles_column, trained_column, target_columns, trained_targets)
         return form.reader.read_unseen(path, schema, wanted)
     form = FORMATS.get(DATASETS[source].family)
     if form is not None and "features" in form.options:  # the recipe is to make them

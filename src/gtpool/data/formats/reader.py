@@ -74,6 +74,8 @@ class Unseen(NamedTuple):
     """The graphs of the rows that have no reason, in order; None where there are none."""
     columns: tuple[str, ...] = ()
     """Names of all columns of a table, as written."""
+    targets: tuple[str, ...] = ()
+    """The columns of a table that labels were read from, in the order of the model's targets."""
 
 
 class Wanted(NamedTuple):
@@ -85,7 +87,9 @@ class Wanted(NamedTuple):
     trained_column: str | None = None
     """The SMILES column of the table that the model was trained on."""
     target_columns: Sequence[str] | None = None
-    """Where labels are wanted: their columns, or none for the only other one; else None."""
+    """Where labels are wanted: their columns, or none for ``trained_targets``; else None."""
+    trained_targets: Sequence[str] = ()
+    """The names of the model's targets; of classes maybe none."""
 
 
 class FormatReader(ABC):

@@ -12,7 +12,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, read_records, unzipped_name
 from gtpool.data.formats.reader import FormatReader, Loaded, Row, Skipped, Unseen, Wanted
 from gtpool.data.molecule import read_molecules
-from gtpool.data.schema import TASKS, Schema, Task
+from gtpool.data.schema import FLOAT32_MAX, TASKS, Schema, Task
 from gtpool.data.targets import pack_targets
 from gtpool.spec import AtomOrder, DataSpec, nearest
 
@@ -20,7 +20,6 @@ _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
 _BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
 """Cells that say a target is missing, in capitals or not: as R and pandas write it."""
-_LARGEST = torch.finfo(torch.float).max
 Label = int | str | list[float | None]
 
 
@@ -137,18 +136,23 @@ class _TableReader(FormatReader):
                 f"{path} is a table of SMILES, and the model was not trained on molecules"
             )
         columns = wanted.target_columns
+        if columns is not None:
+            columns = _match_names(columns, wanted.trained_targets)
         header, names, found = read_rows(
             path,
             smiles_column=wanted.smiles_column,
             trained_column=wanted.trained_column,
             target_columns=columns or None,
+            trained_targets=wanted.trained_targets,
             need_targets=columns is not None,
             keep_records=True,
         )
-        if columns is not None and len(names) != (
-            1 if schema.task == "classes" else schema.num_outputs
-        ):
-            raise ValueError(f"{path}: {len(names)} target columns do not fit the model's targets")
+        tasks = 1 if schema.task == "classes" else schema.num_outputs
+        if columns is not None and len(names) != tasks:
+            raise ValueError(
+                f"{path}: target columns given: {len(names)}; the model has {tasks} "
+                f"target{'s' * (tasks > 1)}"
+            )
         smiles, order = [row.smiles for row in found], schema.recipe.atom_order
         molecules = read_molecules(smiles, atom_order=order)
         reasons = dict(molecules.failed)
@@ -167,7 +171,7 @@ class _TableReader(FormatReader):
         data = None
         if graphs:
             data = molecules.labelled(torch.empty(graphs, 0), path.stem, "regression", ())
-        return Unseen("line", rows, data, tuple(header))
+        return Unseen("line", rows, data, tuple(header), tuple(names))
 
     def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
         del path
@@ -175,6 +179,20 @@ class _TableReader(FormatReader):
 
 
 READER = _TableReader()
+
+
+def _match_names(columns: Sequence[str], targets: Sequence[str]) -> Sequence[str]:
+    """Order target columns as the model's targets are; columns of other names stay in place."""
+    if sorted(columns) == sorted(targets):
+        return targets
+    for place, name in enumerate(columns):
+        if name in targets and targets.index(name) != place:
+            raise ValueError(
+                f"target column {name!r} is number {place + 1} of target_columns "
+                f"(--target-columns) and number {targets.index(name) + 1} of the model's targets; "
+                f"name one column for each of {', '.join(targets)}, in this order"
+            )
+    return columns
 
 
 def read_rows(
@@ -185,17 +203,21 @@ def read_rows(
     split_column: str | None = None,
     need_targets: bool = True,
     trained_column: str | None = None,
+    trained_targets: Sequence[str] = (),
     keep_records: bool = False,
 ) -> tuple[list[str], list[str], list[_Row]]:
     """Return the names of all columns as written, of the target columns, and the rows.
 
     The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
-    ``smiles_column``; with ``keep_records`` rows hold all their cells.
+    ``smiles_column``, and ``trained_targets`` are for ``target_columns``; with ``keep_records``
+    rows hold all their cells.
     """
     records = read_records(path)
     _, written = next(records)
     header = [name.strip() for name in written]
     smiles_column = smiles_column or _smiles_column(path, header, trained_column)
+    if need_targets and target_columns is None and trained_targets:
+        target_columns = _target_columns(path, header, smiles_column, trained_targets)
     columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
     rows = [columns.row(line, cells, keep_records) for line, cells in records]
     if not rows:
@@ -243,6 +265,21 @@ def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
             f"{path}: say which is the {_option('smiles_column')}, {' or '.join(named)}"
         )
     return named[0] if named else trained or "smiles"
+
+
+def _target_columns(
+    path: Path, header: list[str], smiles_column: str, trained: Sequence[str]
+) -> Sequence[str]:
+    """Return the default target columns: the model's own, or for a missing one the only other."""
+    others = [name for name in header if name != smiles_column]
+    if len(trained) > 1 or trained[0] in others:
+        return trained
+    if len(others) == 1:
+        return others
+    raise ValueError(
+        f"{path} has no column {trained[0]!r}, the target of the model; say which column holds "
+        f"the target, {_option('target_columns')}; beside the SMILES there are {_listed(others)}"
+    )
 
 
 def _choose(
@@ -342,8 +379,8 @@ def _read_number(cell: str) -> float:
         raise ValueError("is not a number; write a decimal point")
     if not NUMBER.fullmatch(cell):
         raise ValueError("is not a number; leave the cell blank if it is missing")
-    if abs(float(cell)) > _LARGEST:
-        raise ValueError(f"is beyond {_LARGEST:.4g}, the largest number of float32")
+    if abs(float(cell)) > FLOAT32_MAX:
+        raise ValueError(f"is beyond {FLOAT32_MAX:.4g}, the largest number of float32")
     return float(cell)
 
 
