@@ -12,6 +12,9 @@ from gtpool.data.formats import FORMATS, Format, format_of, recognise, takers
 from gtpool.data.formats.reader import FormatReader
 from gtpool.data.sources import load
 from gtpool.explain import explain_source
+from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
+from gtpool.study import inputs
+from gtpool.study.unit import run_unit
 
 ROOT = Path(__file__).parent.parent
 RING, PATH = "0-1 1-2 2-3 3-0", "0-1 1-2 2-3"
@@ -54,6 +57,49 @@ def test_a_format_is_one_file_and_one_line(toy, monkeypatch, tmp_path, capsys):
     assert row.names == ["0", "1", "2", "3"]
     assert _run(monkeypatch, "data", "info", toy, "--smiles-column", "x") == 2
     assert "smiles_column is an option of a table, and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("train", "--folds", "3", "--width", "16", "--epochs", "2"),
+        ("train", "--folds", "3", "--width", "16", "--epochs", "2", "--together", "3"),
+        ("train", "--folds", "3", "--width", "16", "--epochs", "2", "--pool", "haarpool"),
+        ("data", "info"),
+    ],
+    ids=["train", "together", "haarpool", "info"],
+)
+def test_a_command_loads_its_data_once(command, monkeypatch, tmp_path):
+    loads = []
+    found = inputs._load_data.__wrapped__  # without the memory of it, which is for workers
+    monkeypatch.setattr(inputs, "_load_data", lambda *args: loads.append(args) or found(*args))
+    monkeypatch.setenv("GTPOOL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "mine.csv"
+    rows = [f"{'C' * (2 + at)}O,{at % 2}" for at in range(18)]
+    path.write_text("\n".join(["smiles,y", *rows]) + "\n")
+    where = ("--output-dir", tmp_path / "out", "--device", "cpu") if command[0] == "train" else ()
+    words = command[:1] if command[0] == "train" else command
+    assert _run(monkeypatch, *words, path, *command[len(words) :], *where) == 0
+    assert len(loads) == 1
+
+
+def test_runs_say_which_files_they_were_loaded_from(tmp_path):
+    path = tmp_path / "mine.csv"
+    rows = [f"{'C' * (2 + at)}O,{at % 2}" for at in range(18)]
+    path.write_text("\n".join(["smiles,y", *rows]) + "\n")
+    spec = RunSpec(
+        data=DataSpec(source=str(path), atom_order="canonical"),
+        model=ModelSpec(pool="none", width=8),
+        split=SplitSpec(folds=3),
+        train=TrainSpec(epochs=1, warmup=0),
+    )
+    loaded, before = inputs.load_data(spec.data), inputs.source_digest(str(path))
+    path.write_text("\n".join(["smiles,y", *rows[:9]]) + "\n")
+    assert inputs.source_digest(str(path)) != before
+    row = run_unit(spec, device="cpu", loaded=loaded)
+    assert row["source_digest"] == before
+    assert sum(row["split"][part] for part in ("train", "valid", "test")) == 18
+    assert len(inputs.load_data(spec.data).dataset) == 9
 
 
 def test_the_toy_format_is_the_one_of_contributing():

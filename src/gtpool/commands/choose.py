@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gtpool.commands.crossval import Running, plan_runs
 from gtpool.commands.plan import Plan, make_plan
+from gtpool.data.formats.reader import Loaded
 from gtpool.report.plot import standalone
 from gtpool.report.searching import (
     POOLED,
@@ -49,7 +50,7 @@ def search_options(
         how: Where and how to run.
         wanted: How to search.
     """
-    runs = plan_runs(plan, how)
+    runs, loaded = plan_runs(plan, how)
     folded = runs[0].split.rule in FOLDED
     if wanted.folds_given and not folded:
         raise ValueError(
@@ -57,7 +58,7 @@ def search_options(
             f"{runs[0].split.rule}"
         )
     space = PAPER if table is None else read_space(table, plan.run)
-    _check_values(plan, space, how)
+    _check_values(plan, space, how, loaded)
     search = Search(
         plan.run,
         space,
@@ -65,6 +66,7 @@ def search_options(
         seeds=plan.seeds,
         storage=wanted.storage,
         data_dir=how.data_dir,
+        loaded=loaded,
     )
     trials = min(wanted.trials, count(space) or wanted.trials)
     with SearchProgress(trials, len(runs), search.metric, done=len(search.tried())) as watch:
@@ -78,6 +80,7 @@ def search_options(
             device=how.device,
             deterministic=how.deterministic,
             watch=watch,
+            loaded=loaded,
         )
         rung = wanted.rung or _at_once(how)
         for tried in search.run(trials, do, seed=wanted.seed, rung=rung, prune=wanted.prune):
@@ -86,13 +89,13 @@ def search_options(
     return [*lines, POOLED] if folded else lines
 
 
-def _check_values(plan: Plan, space: Space, how: Running) -> None:
+def _check_values(plan: Plan, space: Space, how: Running, loaded: Loaded) -> None:
     """See for each value of a space whether a run could start with it."""
     for name, held in space.items():
         for value in ends(held):
             changed = chosen(plan.run, {name: value}).to_json()
             try:
-                plan_runs(make_plan({**changed, "seeds": plan.seeds}, {}), how)
+                plan_runs(make_plan({**changed, "seeds": plan.seeds}, {}), how, loaded)
             except ValueError as error:
                 raise ValueError(f"the space has {name} = {value!r}, but {error}") from error
 

@@ -73,19 +73,18 @@ def cross_validate(
         tell: Called before the first run with lines on what the data was taken for and on the
             network.
     """
-    specs = plan_runs(plan, how)
+    specs, loaded = plan_runs(plan, how)
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
         raise ValueError(
             f"--folds is for split types that have folds, {', '.join(FOLDED)}; this one is "
             f"{specs[0].split.rule}; say --split-type folds, or train on it repeatedly by --seeds"
         )
-    loaded = load_data(plan.run.data, how.data_dir)
     write_settings(how.folder, plan)
     if tell is not None:
         gone = f"; rows left out: {len(loaded.skipped)}" if loaded.skipped else ""
         tell(f"{plan.run.data.source}: {describe_targets(loaded.dataset, loaded.targets)}{gone}")
         tell(f"network: {describe_network(plan.run.to_json())}")
-    rows = run_all(specs, how)
+    rows = run_all(specs, how, loaded)
     title = f"{plan.method} on {plan.data}"
     guess = _guess(rows, how.folder, loaded.dataset)
     files = write_results(how.folder, title, rows, loaded, how.data_dir, guess)
@@ -104,22 +103,31 @@ def _guess(rows: Sequence[Row], folder: Path, data: GraphDataset) -> float | Non
 
 def run_part(plan: Plan, how: Running, part: str) -> list[Row]:
     """Do the runs of one shard that are not done yet, and leave the rest to others."""
-    return run_all(shard(plan_runs(plan, how), part), how)
+    specs, loaded = plan_runs(plan, how)
+    return run_all(shard(specs, part), how, loaded)
 
 
-def plan_runs(plan: Plan, how: Running) -> list[RunSpec]:
-    """List the runs of a plan; what is wrong with data, split or network is said here, at once."""
+def plan_runs(
+    plan: Plan, how: Running, loaded: Loaded | None = None
+) -> tuple[list[RunSpec], Loaded]:
+    """List the runs of a plan, with their data; raise where data, split or network are wrong.
+
+    Args:
+        plan: Which runs.
+        how: Where and how.
+        loaded: The data, if it is loaded already.
+    """
     model, known = plan.run.model, dict.fromkeys(["none", *METHODS, *POOLS])
     if model.pool not in known:
         near = get_close_matches(model.pool, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"no pooler or method {model.pool!r}; {hint}known are {', '.join(known)}")
-    loaded = load_data(plan.run.data, how.data_dir)
+    loaded = load_data(plan.run.data, how.data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
     Classifier(model, shape_of(loaded.dataset))
-    specs = lay_out(plan.run, seeds=plan.seeds, data_dir=how.data_dir)
+    specs = lay_out(plan.run, seeds=plan.seeds, data_dir=how.data_dir, loaded=loaded)
     choose_split(specs[0].split, loaded, how.data_dir)
-    return specs
+    return specs, loaded
 
 
 def _check_classes(loaded: Loaded, source: str) -> None:
@@ -146,7 +154,7 @@ def _check_classes(loaded: Loaded, source: str) -> None:
     warnings.warn(message, stacklevel=2)
 
 
-def run_all(specs: Sequence[RunSpec], how: Running) -> list[Row]:
+def run_all(specs: Sequence[RunSpec], how: Running, loaded: Loaded) -> list[Row]:
     """Do the runs that are not done, showing how far they are, and give the rows of all."""
     with Progress() as watch:
         return run_many(
@@ -160,6 +168,7 @@ def run_all(specs: Sequence[RunSpec], how: Running) -> list[Row]:
             device=how.device,
             deterministic=how.deterministic,
             watch=watch,
+            loaded=loaded,
         )
 
 
@@ -174,12 +183,12 @@ def compare_methods(
         page: The HTML file to write.
         notes: What a reader must know of how the figures came about.
     """
-    specs = {name: plan_runs(plan, how) for name, plan in plans.items()}
-    found = run_all([spec for several in specs.values() for spec in several], how)
+    loaded = load_data(next(iter(plans.values())).run.data, how.data_dir)
+    specs = {name: plan_runs(plan, how, loaded)[0] for name, plan in plans.items()}
+    found = run_all([spec for several in specs.values() for spec in several], how, loaded)
     by_key = {row["key"]: row for row in found}
     rows = {name: [by_key[spec.key] for spec in several] for name, several in specs.items()}
-    first = next(iter(plans.values())).run.data
-    schema, store = load_data(first, how.data_dir).dataset.schema, Store(how.folder)
+    schema, store = loaded.dataset.schema, Store(how.folder)
     sections = [method_section(name, several, store, schema) for name, several in rows.items()]
     write_report(page, f"{' · '.join(plans)} on {schema.name}", sections, notes)
     return rows

@@ -101,7 +101,7 @@ def write_results(
     chosen = best(rows)
     if chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
-        _save_model(files["model"], chosen, rows, store, data_dir)
+        _save_model(files["model"], chosen, rows, store, loaded, data_dir)
         notes.append(_choice(chosen))
         if one := one_split(rows):
             notes.append(f"{one.capitalize()}.")
@@ -211,11 +211,16 @@ def _choice(row: Row) -> str:
 
 
 def _save_model(
-    folder: Path, row: Row, rows: Sequence[Row], store: Store, data_dir: Path | None
+    folder: Path,
+    row: Row,
+    rows: Sequence[Row],
+    store: Store,
+    loaded: Loaded,
+    data_dir: Path | None,
 ) -> None:
     """Save the network of a run, one of some, with all that it takes to use it on other graphs."""
     spec = RunSpec.from_json(row["spec"])
-    loaded = load_data(spec.data, data_dir)
+    loaded = load_data(spec.data, data_dir, loaded)
     split = choose_split(spec.split, loaded, data_dir)
     if split.digest != row["split"]["digest"]:
         raise ValueError(

@@ -32,13 +32,19 @@ FIXED_FOLDS = 10
 _State = tuple[tuple[Path, int, int], ...]
 
 
-def load_data(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
-    """Load what a spec names; the same again costs nothing while its files stay as they are.
+def load_data(spec: DataSpec, data_dir: Path | None = None, loaded: Loaded | None = None) -> Loaded:
+    """Load what a spec names, unless it has been loaded before.
+
+    A command loads its data once and hands it down. Worker processes do one run after the other:
+    there the same again costs nothing while its files stay as they are.
 
     Args:
         spec: The source, and the options of its kind; one that does not apply is an error.
         data_dir: Where to look first for a dataset known by name.
+        loaded: What this gave before; it is given back if the spec names the same.
     """
+    if loaded is not None and loaded.spec == spec:
+        return loaded
     return _load_data(spec, data_dir, _state(spec.source, data_dir))
 
 
@@ -65,7 +71,9 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     return replace(split, rule=f"{split.rule} (not the fixed folds of the protocol{hint})")
 
 
-def lay_out(spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None) -> list[RunSpec]:
+def lay_out(
+    spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None, loaded: Loaded | None = None
+) -> list[RunSpec]:
     """Give the runs of a cross-validation: all folds, or the one split of a rule without, by seeds.
 
     "auto" is settled here, so that runs on other splits have other keys.
@@ -74,8 +82,9 @@ def lay_out(spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None) -> l
         spec: One run; its fold does not matter, and its seed is the first.
         seeds: How many seeds, one after the other.
         data_dir: Where to look first for a dataset known by name.
+        loaded: The graphs, if they are loaded already.
     """
-    rule = _rule(spec.split, load_data(spec.data, data_dir), data_dir)
+    rule = _rule(spec.split, load_data(spec.data, data_dir, loaded), data_dir)
     folds = spec.split.folds if rule in FOLDED else 1
     return [
         replace(spec, split=replace(spec.split, rule=rule, fold=fold), seed=spec.seed + seed)
@@ -132,14 +141,14 @@ def _digest(state: _State) -> str:
 
 @lru_cache(maxsize=4)
 def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
-    del state  # there to tell a changed file from the one that was read before
     found = None if spec.source in DATASETS else recognise(Path(spec.source))
     for option in ("smiles_column", "target_columns", "split_column", "task"):
         if getattr(spec, option) and (found is None or option not in found.options):
             raise ValueError(
                 f"{option} is an option of {takers(option)}, and {spec.source} is none"
             )
-    return load_source(spec, data_dir)
+    digest = None if spec.source in DATASETS else _digest(state)
+    return load_source(spec, data_dir)._replace(spec=spec, digest=digest)
 
 
 def _state(source: str, data_dir: Path | None) -> _State:

@@ -46,6 +46,10 @@ class Loaded(NamedTuple):
     """Of a table: the rows that could not be used."""
     targets: tuple[str, ...] = ()
     """Of a table: the names of the target columns."""
+    spec: DataSpec | None = None
+    """What was asked for, by ``gtpool.study.inputs.load_data``."""
+    digest: str | None = None
+    """Of the user's own files as they were when they were read, by the same."""
 
 
 class Row(NamedTuple):
