@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from gtpool.bench.clock import record, table
+from gtpool.data.formats.table import read_table
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.molecule import read_molecules
-from gtpool.data.table import read_table
 from gtpool.spec import DataSpec, RunSpec
 from gtpool.study.executor import Executor, Processes, Unit, Watcher
 from gtpool.study.ray_executor import Ray

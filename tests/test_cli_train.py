@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 
 from gtpool.cli import main
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.jsonl import write_jsonl
+from gtpool.data.formats.jsonl import write_jsonl
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.sources import load
 from gtpool.model.bundle import load_bundle
@@ -217,7 +217,7 @@ def start(folder: Path, *more: str) -> subprocess.Popen:
 
 
 def test_what_cannot_go_on_does_not_promise_it_when_it_is_stopped(trained, tmp_path):
-    pipe = tmp_path / "new.csv"
+    pipe = tmp_path / "new.jsonl"
     os.mkfifo(pipe)  # which keeps the command reading
     words = ("predict", trained[0] / "model", pipe, "-o", tmp_path / "said.csv")
     command = [sys.executable, "-c", MAIN, *map(str, words)]

@@ -174,9 +174,9 @@ def _train_part(plan: Plan, how: "Running", part: str) -> None:
     from gtpool.report.progress import Progress
     from gtpool.study.cross_validate import plan_runs
 
-    specs, _ = plan_runs(plan, how.data_dir)
+    specs, loaded = plan_runs(plan, how.data_dir)
     with Progress() as watch:
-        rows = how.do(shard_of(specs, part), keep=True, watch=watch)
+        rows = how.do(shard_of(specs, part), keep=True, watch=watch, loaded=loaded)
     typer.echo(f"part {part} is done, runs: {len(rows)}; when all parts are, {_WHOLE}")
     _say_failed(rows)
 

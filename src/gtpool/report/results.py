@@ -30,6 +30,7 @@ from gtpool.study.heldout import (
     write_csv,
     write_held_out,
 )
+from gtpool.study.inputs import load_data
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
 from gtpool.study.store import Store, write_whole
@@ -128,14 +129,14 @@ def compare_methods(
         page: The HTML file to write.
         notes: What a reader must know of how the figures came about.
     """
-    planned = {name: plan_runs(plan, how.data_dir) for name, plan in plans.items()}
+    loaded = load_data(next(iter(plans.values())).run.data, how.data_dir)
+    planned = {name: plan_runs(plan, how.data_dir, loaded)[0] for name, plan in plans.items()}
+    every = [spec for specs in planned.values() for spec in specs]
     with Progress() as watch:
-        found = how.do(
-            [spec for specs, _ in planned.values() for spec in specs], keep=True, watch=watch
-        )
+        found = how.do(every, keep=True, watch=watch, loaded=loaded)
     by_key = {row.key: row for row in found}
-    rows = {name: [by_key[spec.key] for spec in specs] for name, (specs, _) in planned.items()}
-    schema, artifact = next(iter(planned.values()))[1].dataset.schema, Store(how.folder).artifact
+    rows = {name: [by_key[spec.key] for spec in specs] for name, specs in planned.items()}
+    schema, artifact = loaded.dataset.schema, Store(how.folder).artifact
     sections = [
         method_section(name, several, read_held_out(several, artifact, schema.task), schema)
         for name, several in rows.items()

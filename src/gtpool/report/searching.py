@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from gtpool.data.formats.reader import Loaded
 from gtpool.report.plot import INK, KEPT, drawing, plain, standalone, svg_of
 from gtpool.report.progress import Numbered, spell_time
 from gtpool.report.table import Table
@@ -59,7 +60,7 @@ def search_options(
         how: Where and how to run.
         wanted: How to search.
     """
-    runs, _ = plan_runs(plan, how.data_dir)
+    runs, loaded = plan_runs(plan, how.data_dir)
     folded = runs[0].split.rule in FOLDED
     if wanted.folds_given and not folded:
         raise ValueError(
@@ -67,7 +68,7 @@ def search_options(
             f"{runs[0].split.rule}"
         )
     space = PAPER if table is None else read_space(table, plan.run)
-    _check_values(plan, space, how)
+    _check_values(plan, space, how, loaded)
     search = Search(
         plan.run,
         space,
@@ -75,10 +76,11 @@ def search_options(
         seeds=plan.seeds,
         storage=wanted.storage,
         data_dir=how.data_dir,
+        loaded=loaded,
     )
     trials = min(wanted.trials, count(space) or wanted.trials)
     with SearchProgress(trials, len(runs), search.metric, done=len(search.tried())) as watch:
-        do = partial(how.do, keep=False, watch=watch)
+        do = partial(how.do, keep=False, watch=watch, loaded=loaded)
         rung = wanted.rung or _at_once(how)
         for tried in search.run(trials, do, seed=wanted.seed, rung=rung, prune=wanted.prune):
             watch.tried(tried, search.tried(), search.best())
@@ -282,13 +284,13 @@ def _plain_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _check_values(plan: Plan, space: Space, how: Running) -> None:
+def _check_values(plan: Plan, space: Space, how: Running, loaded: Loaded) -> None:
     """See for each value of a space whether a run could start with it."""
     for name, held in space.items():
         for value in ends(held):
             changed = chosen(plan.run, {name: value}).to_json()
             try:
-                plan_runs(make_plan({**changed, "seeds": plan.seeds}, {}), how.data_dir)
+                plan_runs(make_plan({**changed, "seeds": plan.seeds}, {}), how.data_dir, loaded)
             except ValueError as error:
                 raise ValueError(f"the space has {name} = {value!r}, but {error}") from error
 

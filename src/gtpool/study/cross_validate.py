@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from safetensors.torch import load_file
 
-from gtpool.data.delimited import ending_of
+from gtpool.data.formats import FORMATS, recognise
+from gtpool.data.formats.reader import Skipped
 from gtpool.data.schema import Schema
-from gtpool.data.table import Skipped
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.pool import POOLS
@@ -44,13 +44,21 @@ class Running(NamedTuple):
     together: int | None = None
     executor: Executor | None = None
 
-    def do(self, specs: Sequence[RunSpec], *, keep: bool, watch: Watcher | None) -> list[RunResult]:
+    def do(
+        self,
+        specs: Sequence[RunSpec],
+        *,
+        keep: bool,
+        watch: Watcher | None,
+        loaded: Loaded | None = None,
+    ) -> list[RunResult]:
         """Do the runs that the folder does not have, and give the results of all.
 
         Args:
             specs: The runs.
             keep: Keep the weights and test logits of each run beside its row.
             watch: Who is told of the progress.
+            loaded: The data, if it is loaded already.
         """
         return run_many(
             specs,
@@ -63,6 +71,7 @@ class Running(NamedTuple):
             device=self.device,
             deterministic=self.deterministic,
             watch=watch,
+            loaded=loaded,
         )
 
 
@@ -191,7 +200,8 @@ def cross_validate(
         on_start(loaded, specs)
     with _kept_in(folder) as place:
         how = Running(place, data_dir, jobs, device, deterministic, together, executor)
-        runs, store = how.do(specs, keep=True, watch=watch), Store(place)
+        runs = how.do(specs, keep=True, watch=watch, loaded=loaded)
+        store = Store(place)
         return CrossValidation(
             plan=plan,
             runs=runs,
@@ -201,22 +211,25 @@ def cross_validate(
         )
 
 
-def plan_runs(plan: Plan, data_dir: Path | None = None) -> tuple[list[RunSpec], Loaded]:
+def plan_runs(
+    plan: Plan, data_dir: Path | None = None, loaded: Loaded | None = None
+) -> tuple[list[RunSpec], Loaded]:
     """List the runs of a plan, with their data; raise where data, split or network are wrong.
 
     Args:
         plan: What is asked for.
         data_dir: Where to look first for a dataset known by name.
+        loaded: The data, if it is loaded already.
     """
     model, known = plan.run.model, dict.fromkeys(["none", *METHODS, *POOLS])
     if model.pool not in known:
         near = get_close_matches(model.pool, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"no pooler or method {model.pool!r}; {hint}known are {', '.join(known)}")
-    loaded = load_data(plan.run.data, data_dir)
+    loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
     Classifier(model, shape_of(loaded.dataset))
-    specs = lay_out(plan.run, seeds=plan.seeds, data_dir=data_dir)
+    specs = lay_out(plan.run, seeds=plan.seeds, data_dir=data_dir, loaded=loaded)
     choose_split(specs[0].split, loaded, data_dir)
     return specs, loaded
 
@@ -235,14 +248,15 @@ def _check_classes(loaded: Loaded, source: str) -> None:
     kinds = schema.num_outputs
     if loaded.name is not None or schema.task != "classes" or kinds < 3 or 2 * kinds <= graphs:
         return
+    form = recognise(Path(source))
     what, remedy = "the label", "give each graph the class that is to be predicted"
     if loaded.targets:
         what = f"column {loaded.targets[0]!r}"
         remedy = "choose another by target_columns (--target-columns)"
-    elif ending_of(Path(source)) == ".jsonl":
+    elif form is FORMATS["jsonl"]:
         what, remedy = '"label"', 'write the class of each graph into "label"'
     numbers = all(name.removeprefix("-").isdecimal() for name in schema.targets)
-    if numbers and what != "the label":  # --task is an option of tables and JSON lines
+    if numbers and form is not None and "task" in form.options:
         remedy += " or predict numbers by --task regression"
     message = (
         f"{what} looks like an identifier: {kinds} different values in {graphs} "

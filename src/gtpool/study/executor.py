@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from gtpool.data.formats.reader import Loaded
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import source_digest
 from gtpool.study.pool import work_in_processes
@@ -51,6 +52,8 @@ class Unit(NamedTuple):
     data_dir: Path | None = None
     device: str = "auto"
     deterministic: bool = False
+    loaded: Loaded | None = None
+    """Graphs of some of the runs; other processes load their own."""
 
     def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> RunResult:
         """Do a run, unless another process on the store has done it by now."""
@@ -65,6 +68,7 @@ class Unit(NamedTuple):
                 deterministic=self.deterministic,
                 artifact=self.store.artifact(spec.key) if self.keep else None,
                 on_epoch=on_epoch,
+                loaded=self.loaded,
             )
             row = self.stored(spec, row)
         return row
@@ -120,7 +124,7 @@ class SideBySide:
 
     def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
         """Do the runs group after group."""
-        groups, alone = group(specs, self.most, unit.data_dir)
+        groups, alone = group(specs, self.most, unit.data_dir, unit.loaded)
         for several in groups:
             for spec in several:
                 watch.started(spec)
@@ -132,6 +136,7 @@ class SideBySide:
                 deterministic=unit.deterministic,
                 artifact=unit.store.artifact if unit.keep else None,
                 on_epoch=watch.epoch,
+                loaded=unit.loaded,
             ):
                 row = unit.stored(known[found.key], found)
                 watch.finished(row)
@@ -154,7 +159,8 @@ class Processes:
         if len(specs) == 1:
             yield from Serial()(unit, specs, watch)
             return
-        with closing(work_in_processes(unit, specs, self.jobs)) as heard:
+        there = unit._replace(loaded=None)
+        with closing(work_in_processes(there, specs, self.jobs)) as heard:
             for spec, kind, value in heard:
                 if kind == "started":
                     watch.started(spec)

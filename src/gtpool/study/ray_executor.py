@@ -70,7 +70,7 @@ class Ray:
         if unit.device not in {"auto", kind}:
             share = f"gpus_per_unit={self.gpus_per_unit:g}"
             raise ValueError(f"with {share} the device is {kind}, not {unit.device!r}")
-        there = unit._replace(device=kind)
+        there = unit._replace(device=kind, loaded=None)
         with _connected(self.address) as ray:
             crew = _Crew(ray, there, self.gpus_per_unit, watch)
             try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from gtpool.data.chain import with_chain
+from gtpool.data.formats.reader import Loaded
 from gtpool.model.classifier import chain_steps
 from gtpool.spec import RunSpec
 from gtpool.study.executor import Executor, Processes, Serial, SideBySide, Unit, Watcher
@@ -31,6 +32,7 @@ def run_many(
     device: str = "auto",
     deterministic: bool = False,
     watch: Watcher | None = None,
+    loaded: Loaded | None = None,
 ) -> list[RunResult]:
     """Do the runs that the store does not have as done, and give the rows of all, in order.
 
@@ -52,6 +54,7 @@ def run_many(
         device: As for ``run_unit``.
         deterministic: As for ``run_unit``.
         watch: Who is told of the progress.
+        loaded: Graphs of some of the runs, if they are loaded already.
     """
     if executor is None:
         executor = _local(jobs, together, device)
@@ -63,13 +66,13 @@ def run_many(
     check_writable(store.folder)
     store.sweep()
     watch = _Nobody() if watch is None else watch
-    unit = Unit(store, keep, data_dir, device, deterministic)
+    unit = Unit(store, keep, data_dir, device, deterministic, loaded)
     wanted = {spec.key: spec for spec in specs}
     rows = {key: unit.done(spec) for key, spec in wanted.items()}
     todo = [wanted[key] for key, row in rows.items() if row is None]
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
     if todo:
-        _prepare(todo, data_dir, watch)
+        _prepare(todo, unit, watch)
         rows.update((row.key, row) for row in executor(unit, todo, watch))
     return [cast("RunResult", rows[spec.key]) for spec in specs]
 
@@ -90,11 +93,11 @@ def _local(jobs: int, together: int | None, device: str) -> Executor:
     return Processes(jobs) if jobs > 1 else Serial()
 
 
-def _prepare(specs: Sequence[RunSpec], data_dir: Path | None, watch: Watcher) -> None:
+def _prepare(specs: Sequence[RunSpec], unit: Unit, watch: Watcher) -> None:
     """Compute once, and leave in the cache, what several runs need of the same graphs."""
     for data, steps in dict.fromkeys((spec.data, chain_steps(spec.model)) for spec in specs):
         if steps:
-            dataset = load_data(data, data_dir).dataset
+            dataset = load_data(data, unit.data_dir, unit.loaded).dataset
             told = partial(watch.preparing, f"clusterings of {dataset.schema.name}")
             with_chain(dataset, steps, tell=told)
 

@@ -16,6 +16,7 @@ from optuna.pruners import NopPruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from gtpool.data.formats.reader import Loaded
 from gtpool.model import method_name
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
@@ -62,6 +63,7 @@ class Search:
         seeds: Runs of each fold, from the seed of ``base`` on.
         storage: The URL of a database in place of the journal.
         data_dir: Where to look first for a dataset known by name.
+        loaded: The graphs, if they are loaded already.
     """
 
     def __init__(
@@ -73,10 +75,12 @@ class Search:
         seeds: int = 1,
         storage: str | None = None,
         data_dir: Path | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         self.base, self.space, self.folder, self.seeds = base, space, folder, seeds
         self.data_dir = data_dir
-        schema = load_data(base.data, data_dir).dataset.schema
+        self.loaded = load_data(base.data, data_dir, loaded)
+        schema = self.loaded.dataset.schema
         metric, by_loss = METRICS[schema.task], base.train.select == "loss"
         self.metric = "loss" if by_loss else metric.name
         self.higher_is_better = not by_loss and metric.higher_is_better
@@ -208,9 +212,10 @@ class Search:
 
     def _folds(self, spec: RunSpec) -> list[list[RunSpec]]:
         """List the runs of each fold; what no network can be made of raises."""
-        Classifier(spec.model, shape_of(load_data(spec.data, self.data_dir).dataset))
+        loaded = load_data(spec.data, self.data_dir, self.loaded)
+        Classifier(spec.model, shape_of(loaded.dataset))
         by_fold: dict[int, list[RunSpec]] = {}
-        for run in lay_out(spec, seeds=self.seeds, data_dir=self.data_dir):
+        for run in lay_out(spec, seeds=self.seeds, data_dir=self.data_dir, loaded=loaded):
             by_fold.setdefault(run.split.fold, []).append(run)
         return list(by_fold.values())
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
@@ -34,6 +35,7 @@ def run_unit(
     deterministic: bool = False,
     artifact: Path | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
+    loaded: Loaded | None = None,
 ) -> RunResult:
     """Do one run and give its row; on a CPU the same spec gives the same numbers, bit for bit.
 
@@ -48,19 +50,20 @@ def run_unit(
         deterministic: Forbid torch the algorithms that are not.
         artifact: A file for the weights and the logits of the test part, as safetensors.
         on_epoch: Called at the end of each epoch.
+        loaded: The graphs, if they are loaded already.
     """
     group = joined()
     place = group.place(choose_device(device))
     group.tell(
         {"spec": spec, "data_dir": data_dir, "device": device, "deterministic": deterministic}
     )
-    loaded = load_data(spec.data, data_dir)
+    loaded = load_data(spec.data, data_dir, loaded)
     split = choose_split(spec.split, loaded, data_dir)
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
     with settled(place, deterministic):
         with seeded(spec.seed, torch.device("cpu")):
             model = Classifier(spec.model, shape_of(data))
-        row = opening(data, split, model, spec)
+        row = opening(data, split, model, spec).having(source_digest=loaded.digest)
         start = perf_counter()
         try:
             check_measurable(data, split.test, "test")

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, read_records, unzipped_name
+from gtpool.data.formats.reader import FormatReader, Loaded, Row, Skipped, Unseen, Wanted
 from gtpool.data.molecule import read_molecules
-from gtpool.data.schema import FLOAT32_MAX, TASKS, Task
+from gtpool.data.schema import FLOAT32_MAX, TASKS, Schema, Task
 from gtpool.data.targets import pack_targets
-from gtpool.spec import AtomOrder, nearest
+from gtpool.spec import AtomOrder, DataSpec, nearest
 
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
@@ -22,15 +23,7 @@ _BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
 Label = int | str | list[float | None]
 
 
-class Skipped(NamedTuple):
-    """A row that gave no graph."""
-
-    line: int
-    smiles: str
-    reason: str
-
-
-class Row(NamedTuple):
+class _Row(NamedTuple):
     """A row of a table as it is written."""
 
     line: int
@@ -125,6 +118,83 @@ def read_table(
     )
 
 
+class _TableReader(FormatReader):
+    def read(self, path: Path, spec: DataSpec, name: str | None = None) -> Loaded:
+        found = read_table(
+            path,
+            smiles_column=spec.smiles_column,
+            target_columns=spec.target_columns or None,
+            split_column=spec.split_column,
+            task=spec.task,
+            atom_order=spec.atom_order,
+        )
+        return Loaded(found.dataset, name, *found[1:])
+
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+        if schema.recipe.kind != "molecule":
+            raise ValueError(
+                f"{path} is a table of SMILES, and the model was not trained on molecules"
+            )
+        columns = wanted.target_columns
+        if columns is not None:
+            columns = _match_names(columns, wanted.trained_targets)
+        header, names, found = read_rows(
+            path,
+            smiles_column=wanted.smiles_column,
+            trained_column=wanted.trained_column,
+            target_columns=columns or None,
+            trained_targets=wanted.trained_targets,
+            need_targets=columns is not None,
+            keep_records=True,
+        )
+        tasks = 1 if schema.task == "classes" else schema.num_outputs
+        if columns is not None and len(names) != tasks:
+            raise ValueError(
+                f"{path}: target columns given: {len(names)}; the model has {tasks} "
+                f"target{'s' * (tasks > 1)}"
+            )
+        smiles, order = [row.smiles for row in found], schema.recipe.atom_order
+        molecules = read_molecules(smiles, atom_order=order)
+        reasons = dict(molecules.failed)
+        rows = [
+            Row(
+                row.line,
+                row.smiles,
+                f"{path}, line {row.line}",
+                read_label(path, row, names, schema.task) if names else None,
+                reasons.get(position),
+                row.record,
+            )
+            for position, row in enumerate(found)
+        ]
+        graphs = molecules.sizes.numel()
+        data = None
+        if graphs:
+            data = molecules.labelled(torch.empty(graphs, 0), path.stem, "regression", ())
+        return Unseen("line", rows, data, tuple(header), tuple(names))
+
+    def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
+        del path
+        return [row.id for row in rows]
+
+
+READER = _TableReader()
+
+
+def _match_names(columns: Sequence[str], targets: Sequence[str]) -> Sequence[str]:
+    """Order target columns as the model's targets are; columns of other names stay in place."""
+    if sorted(columns) == sorted(targets):
+        return targets
+    for place, name in enumerate(columns):
+        if name in targets and targets.index(name) != place:
+            raise ValueError(
+                f"target column {name!r} is number {place + 1} of target_columns "
+                f"(--target-columns) and number {targets.index(name) + 1} of the model's targets; "
+                f"name one column for each of {', '.join(targets)}, in this order"
+            )
+    return columns
+
+
 def read_rows(
     path: Path,
     *,
@@ -135,7 +205,7 @@ def read_rows(
     trained_column: str | None = None,
     trained_targets: Sequence[str] = (),
     keep_records: bool = False,
-) -> tuple[list[str], list[str], list[Row]]:
+) -> tuple[list[str], list[str], list[_Row]]:
     """Return the names of all columns as written, of the target columns, and the rows.
 
     The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
@@ -155,7 +225,7 @@ def read_rows(
     return written, [header[column] for column in columns.targets], rows
 
 
-def read_label(path: Path, row: Row, names: list[str], kind: Task) -> Label:
+def read_label(path: Path, row: _Row, names: list[str], kind: Task) -> Label:
     """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
     read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
     values: list[Any] = []
@@ -179,10 +249,10 @@ class _Columns(NamedTuple):
     targets: list[int]
     split: int | None
 
-    def row(self, line: int, cells: list[str], keep: bool) -> Row:
+    def row(self, line: int, cells: list[str], keep: bool) -> _Row:
         split = "" if self.split is None else cells[self.split].strip()
         targets = [cells[column].strip() for column in self.targets]
-        return Row(line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ())
+        return _Row(line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ())
 
 
 def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
@@ -267,7 +337,7 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _task(task: Task | None, names: list[str], rows: list[Row]) -> Task:
+def _task(task: Task | None, names: list[str], rows: list[_Row]) -> Task:
     if task is None:
         if any(_is_decimal(cell) for row in rows for cell in row.cells):
             return "regression"
@@ -315,7 +385,7 @@ def _read_number(cell: str) -> float:
 
 
 def _pack(
-    path: Path, rows: list[Row], labels: list[Label], names: list[str], kind: Task
+    path: Path, rows: list[_Row], labels: list[Label], names: list[str], kind: Task
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Give ``y`` and the names of its classes or columns."""
     if not names:

@@ -1,6 +1,6 @@
 """Graphs as a program holds them: a dataset, or a list of PyG graphs, networkx graphs or SMILES."""
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
@@ -14,10 +14,9 @@ from torch_geometric.data import Batch, Data
 from gtpool.data.apply import follow, strange
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize, learn_recipe
+from gtpool.data.formats.nx import from_networkx_raw
 from gtpool.data.molecule import read_molecules
-from gtpool.data.nx import from_networkx_raw
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Task
-from gtpool.spec import AtomOrder
 
 Array = NDArray[Any]
 GraphsOf = GraphDataset | Sequence[Data] | Sequence["nx.Graph[Any]"] | Sequence[str]
@@ -88,7 +87,7 @@ def listed(graphs: GraphsOf) -> GraphDataset | list[Any]:
     items = _items(graphs)
     if not items:
         raise ValueError("there are no graphs")
-    for kind in (str, Data, nx.Graph):
+    for kind in IN_MEMORY:
         if all(isinstance(item, kind) and not isinstance(item, Batch) for item in items):
             return items
     found = ", ".join(sorted({type(item).__name__ for item in items}))
@@ -168,22 +167,12 @@ def read_graphs(
     if isinstance(graphs, GraphDataset):
         schema = replace(graphs.schema, task="regression", targets=())
         return _follow(replace(graphs, y=torch.empty(len(graphs), 0), schema=schema), recipe)
-    if isinstance(graphs[0], str):
-        order = "canonical" if recipe is None else recipe.atom_order
-        return _follow(_of_smiles(graphs, order), recipe)
-    if isinstance(graphs[0], Data):
-        return _follow(_of_pyg(graphs), recipe)
-    raw = from_networkx_raw(
-        graphs,
-        node_features=node_features,
-        node_label=node_label,
-        edge_features=edge_features,
-        edge_weight=edge_weight,
+    named = _Attributes(features, node_features, node_label, edge_features, edge_weight)
+    return next(
+        read(graphs, recipe, named)
+        for kind, read in IN_MEMORY.items()
+        if isinstance(graphs[0], kind)
     )
-    recipe = learn_recipe(raw, features) if recipe is None else recipe
-    for number, reason in sorted(strange(raw, recipe).items()):
-        raise ValueError(f"graph {number}: {reason}")
-    return featurize(raw, recipe)
 
 
 def labels_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
@@ -274,14 +263,28 @@ def _follow(data: GraphDataset, recipe: Recipe | None) -> GraphDataset:
     return data if recipe is None else follow(data, recipe)
 
 
-def _of_smiles(smiles: list[str], atom_order: AtomOrder) -> GraphDataset:
-    molecules = read_molecules(smiles, atom_order=atom_order)
+class _Attributes(NamedTuple):
+    """Arguments of ``from_networkx``."""
+
+    features: str
+    node_features: Sequence[str]
+    node_label: str | None
+    edge_features: Sequence[str]
+    edge_weight: str | None
+
+
+def _of_smiles(smiles: list[str], recipe: Recipe | None, named: _Attributes) -> GraphDataset:
+    del named
+    order = "canonical" if recipe is None else recipe.atom_order
+    molecules = read_molecules(smiles, atom_order=order)
     for at, reason in molecules.failed:
         raise ValueError(f"molecule {at} cannot be read: {reason} ({smiles[at][:60]!r})")
-    return molecules.labelled(torch.empty(len(smiles), 0), "molecules", "regression", ())
+    data = molecules.labelled(torch.empty(len(smiles), 0), "molecules", "regression", ())
+    return _follow(data, recipe)
 
 
-def _of_pyg(graphs: list[Data]) -> GraphDataset:
+def _of_pyg(graphs: list[Data], recipe: Recipe | None, named: _Attributes) -> GraphDataset:
+    del named
     for number, graph in enumerate(graphs):
         if graph.x is None:
             raise ValueError(
@@ -290,7 +293,31 @@ def _of_pyg(graphs: list[Data]) -> GraphDataset:
             )
     nothing = torch.empty(1, 0)
     bare = [Data(graph.x, graph.edge_index, graph.edge_attr, nothing) for graph in graphs]
-    return GraphDataset.from_pyg(bare)
+    return _follow(GraphDataset.from_pyg(bare), recipe)
+
+
+def _of_networkx(
+    graphs: list["nx.Graph[Any]"], recipe: Recipe | None, named: _Attributes
+) -> GraphDataset:
+    raw = from_networkx_raw(
+        graphs,
+        node_features=named.node_features,
+        node_label=named.node_label,
+        edge_features=named.edge_features,
+        edge_weight=named.edge_weight,
+    )
+    recipe = learn_recipe(raw, named.features) if recipe is None else recipe
+    for number, reason in sorted(strange(raw, recipe).items()):
+        raise ValueError(f"graph {number}: {reason}")
+    return featurize(raw, recipe)
+
+
+IN_MEMORY: dict[type, Callable[[list[Any], Recipe | None, _Attributes], GraphDataset]] = {
+    str: _of_smiles,
+    Data: _of_pyg,
+    nx.Graph: _of_networkx,
+}
+"""What a list of graphs may hold, and what packs it."""
 
 
 def _carried(graphs: GraphsOf) -> Array:

@@ -13,8 +13,9 @@ from gtpool.atomic import rename_target
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import is_zipped, unzipped_name
 from gtpool.data.features import Raw, featurize, learn_recipe
+from gtpool.data.formats.reader import RawReader, Row, Unseen, Wanted, of_raw
 from gtpool.data.records import pack
-from gtpool.data.schema import Task
+from gtpool.data.schema import Schema, Task
 
 LONGEST_LINE = 64 << 20
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -53,6 +54,31 @@ def read_jsonl_raw(
     """
     records = ((line.place, line.record) for line in read_lines(path, longest_line))
     return pack(records, jsonl_name(path), task=task, need_targets=need_targets)
+
+
+class _JsonLines(RawReader):
+    def raw(self, path: Path, *, name: str | None, task: Task | None, need_targets: bool) -> Raw:
+        del name
+        return read_jsonl_raw(path, task=task, need_targets=need_targets)
+
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+        """Read graphs, and labels as they are written: the classes are the model's to tell."""
+        del wanted
+        notes: list[Row] = []
+
+        def records(lines: Iterator[Line]) -> Iterator[tuple[str, dict[str, Any]]]:
+            for line in lines:
+                name = line.record.get("id")
+                label = line.record.get("label")
+                known = "" if name is None else str(name)
+                notes.append(Row(line.number, known, line.place, label, None))
+                yield line.place, {**line.record, "label": None}
+
+        raw = pack(records(read_lines(path)), jsonl_name(path), need_targets=False)
+        return of_raw(raw, schema, notes)
+
+
+READER = _JsonLines()
 
 
 class Line(NamedTuple):

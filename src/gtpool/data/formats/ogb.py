@@ -3,6 +3,7 @@
 Hu et al.: "Open Graph Benchmark: datasets for machine learning on graphs", 2020.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, narrow
 from gtpool.data.delimited import read_records
+from gtpool.data.formats.reader import DatasetReader, Row
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.numbers import read_numbers
 from gtpool.data.schema import Recipe, Schema
@@ -62,6 +64,29 @@ def read_ogb(folder: Path) -> GraphDataset:
         y.float(),
         Schema(folder.name.replace("_", "-"), "binary", _tasks(folder, y), _RECIPE),
     )
+
+
+class _OGB(DatasetReader):
+    def dataset(self, path: Path) -> GraphDataset:
+        return read_ogb(path)
+
+    def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
+        return mapped_smiles(path, rows)
+
+
+READER = _OGB()
+
+
+def mapped_smiles(folder: Path, rows: Sequence[Row]) -> list[str] | None:
+    """Give the SMILES of ``mapping/mol.csv.gz``, where it is there and has one a row."""
+    mapping = folder / "mapping" / "mol.csv.gz"
+    if not mapping.is_file():
+        return None
+    (_, header), *lines = read_records(mapping)
+    if len(lines) != len(rows) or "smiles" not in header:
+        return None
+    column = header.index("smiles")
+    return [cells[column] for _, cells in lines]
 
 
 def _check_range(path: Path, values: Tensor, least: int, most: list[int]) -> None:

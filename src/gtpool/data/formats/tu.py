@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.features import Raw
+from gtpool.data.formats.reader import RawReader
 from gtpool.data.numbers import read_numbers
 from gtpool.data.schema import Task
 
@@ -19,6 +20,10 @@ MUTAG_ATOMS = ("C", "N", "O", "F", "I", "Cl", "Br")
 
 def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> Raw:
     """Read a set of graphs; edges come sorted, and one listed again counts once, as first listed.
+
+    Files are read as PyG's ``TUDataset`` reads them: labels of nodes and edges in any number of
+    columns, attributes likewise, and none of these files needed. Unlike there, loops stay, and
+    where a set has both ``graph_labels`` and ``graph_attributes``, the labels are predicted.
 
     Args:
         folder: Where ``NAME_A.txt`` and its companions lie.
@@ -57,6 +62,15 @@ def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> Raw:
     )
 
 
+class _TU(RawReader):
+    def raw(self, path: Path, *, name: str | None, task: Task | None, need_targets: bool) -> Raw:
+        del task  # the files tell
+        return read_tu(path, name or tu_name(path), need_targets=need_targets)
+
+
+READER = _TU()
+
+
 def tu_name(folder: Path) -> str:
     """Give the name that the TU files of a folder begin with."""
     names = sorted(path.name.removesuffix("_A.txt") for path in folder.glob("*_A.txt"))
@@ -84,16 +98,19 @@ def _check_graphs(graph: Tensor, path: Path) -> None:
 def _targets(
     folder: Path, name: str, graphs: int, needed: bool
 ) -> tuple[Tensor, Task, tuple[str, ...]]:
-    """Read the classes of the graphs, or else the numbers to predict."""
+    """Read the classes of the graphs, 0 or 1 a task, or else the numbers to predict."""
     labels, numbers = (folder / f"{name}_graph_{part}.txt" for part in ("labels", "attributes"))
     if labels.exists():
-        classes, y = _rows(labels, graphs, 1).flatten().unique(return_inverse=True)
+        found = _rows(labels, graphs)
+        if found.size(1) > 1:
+            return _answers(labels, found, needed), "binary", _tasks(found)
+        classes, y = found.flatten().unique(return_inverse=True)
         if needed and classes.numel() == 1:
             raise ValueError(f"{labels}: all graphs are of class {int(classes)}")
         return y, "classes", tuple(map(str, classes.tolist()))
     if numbers.exists():
-        y = _rows(numbers, graphs, None).float()
-        return y, "regression", tuple(f"task {column + 1}" for column in range(y.size(1)))
+        y = _rows(numbers, graphs, real=True).float()
+        return y, "regression", _tasks(y)
     if needed:
         raise FileNotFoundError(
             f"{labels} is missing (and {numbers.name}, which would hold numbers to predict)"
@@ -101,9 +118,27 @@ def _targets(
     return torch.empty(graphs, 0), "regression", ()
 
 
-def _rows(path: Path, rows: int, columns: int | None) -> Tensor:
-    """Read whole numbers in some columns, or real ones in any; there must be ``rows`` lines."""
-    values = read_numbers(path, columns, real=columns is None)
+def _answers(path: Path, found: Tensor, needed: bool) -> Tensor:
+    """Give the labels of several columns, a yes-or-no task each, float [G, T]."""
+    strange = ((found != 0) & (found != 1)).nonzero()
+    if strange.numel():
+        row, column = strange[0].tolist()
+        raise ValueError(
+            f"{path}, line {row + 1}: label {int(found[row, column])} in column {column + 1}; "
+            "where labels have several columns, each is a task and holds 0 or 1"
+        )
+    if needed and not ((found == 0).any(0) & (found == 1).any(0)).any():
+        raise ValueError(f"{path}: no column has both a 0 and a 1, so nothing to learn")
+    return found.float()
+
+
+def _tasks(y: Tensor) -> tuple[str, ...]:
+    return tuple(f"task {column + 1}" for column in range(y.size(1)))
+
+
+def _rows(path: Path, rows: int, *, real: bool = False) -> Tensor:
+    """Read whole or real numbers in any number of columns; there must be ``rows`` lines."""
+    values = read_numbers(path, real=real)
     if values.size(0) != rows:
         what = path.stem.rsplit("_", 2)[1]
         raise ValueError(
@@ -134,7 +169,8 @@ def _check_edges(edge_index: Tensor, graph: Tensor, path: Path) -> None:
 def _optional(folder: Path, name: str, what: str, rows: int) -> tuple[Tensor | None, Tensor | None]:
     """Read labels and attributes of nodes or edges, where there are files of them."""
     labels, attributes = (folder / f"{name}_{what}_{part}.txt" for part in ("labels", "attributes"))
+    found = _rows(labels, rows) if labels.exists() else None
     return (
-        _rows(labels, rows, 1).flatten() if labels.exists() else None,
-        _rows(attributes, rows, None).float() if attributes.exists() else None,
+        found.flatten() if found is not None and found.size(1) == 1 else found,
+        _rows(attributes, rows, real=True).float() if attributes.exists() else None,
     )
