@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from gtpool.graph import Level, NodeDrop
+from gtpool.graph import Level
 from gtpool.ops.entry import eager
 from gtpool.ops.sample import SAMPLERS, Order, settle
 from gtpool.ops.segment import induced
@@ -39,29 +39,3 @@ def drop(
     """
     kept = keep(score, ratio, level, sampler=sampler, order=order)
     return kept, *induced(edge_index, edge_attr, kept, level.batch.numel())
-
-
-def drop_and_scale(
-    x: Tensor,
-    raw: Tensor,
-    score: Tensor,
-    ratio: float,
-    edge_index: Tensor,
-    edge_attr: Tensor | None,
-    level: Level,
-    *,
-    sampler: str,
-    order: Order,
-) -> NodeDrop:
-    """Keep nodes by their score, and scale the features of those that stay by it.
-
-    Top-k ranks the score before its activation, ``raw``: where the activation is flat, rounding
-    would make unequal nodes tie. A wheel takes the softmax of ``score`` itself.
-    """
-    ranked = raw if sampler == "topk" else score
-    kept, edges, edge_attr = drop(
-        ranked, ratio, edge_index, edge_attr, level, sampler=sampler, order=order
-    )
-    score = score.index_select(0, kept)
-    pooled = (x.index_select(0, kept) * score.unsqueeze(1)).to(x.dtype)
-    return NodeDrop(pooled, edges, edge_attr, level.batch.index_select(0, kept), kept, score)

@@ -1,6 +1,6 @@
 """Two sets of the same functions on batches of fixed capacity, and which of them to take."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol, cast
@@ -54,6 +54,7 @@ class Steps(Protocol):
         lam: float,
         links: Links,
         rows: Rows,
+        act: Callable[[Tensor], Tensor] = torch.tanh,
     ) -> Tensor: ...
     def choose(  # noqa: D102
         self, score: Tensor, rows: Rows, after: Rows, *, sampler: str, order: Order, longest: int
