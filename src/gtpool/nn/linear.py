@@ -45,7 +45,7 @@ class LayerNorm(nn.LayerNorm):
         if weight.dim() == 1:
             return functional.layer_norm(input, width, weight, bias, self.eps)
         if weight.size(0) == 1:
-            return functional.layer_norm(input, width, weight[0], bias[0], self.eps)
+            return functional.layer_norm(input, width, weight.squeeze(0), bias.squeeze(0), self.eps)
         normal = functional.layer_norm(input, width, eps=self.eps)
         normal = normal.reshape(weight.size(0), -1, *width)
         return torch.addcmul(bias.unsqueeze(1), normal, weight.unsqueeze(1)).view(input.shape)

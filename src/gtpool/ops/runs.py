@@ -16,7 +16,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.dim() == 2:
         return functional.linear(x, weight, bias)
     if weight.size(0) == 1:
-        return functional.linear(x, weight[0], None if bias is None else bias[0])
+        return functional.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
     rows = x.reshape(weight.size(0), -1, x.size(-1))
     if bias is None:
         out = torch.bmm(rows, weight.mT)
