@@ -37,7 +37,8 @@ class Rounds:
         count = len({(spec.model, spec.train) for spec in specs})
         configs = f"{count} configuration{'s' * (count > 1)}"
         known = f", {len(done)} of them done before" if done else ""
-        self._say(f"{configs}, {specs[0].train.epochs} epochs: {len(specs)} runs{known}")
+        runs = f"{len(specs)} run{'s' * (len(specs) > 1)}"
+        self._say(f"{configs}, {specs[0].train.epochs} epochs: {runs}{known}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Say how much is done of what runs wait for."""
@@ -56,7 +57,7 @@ class Rounds:
         self.done += 1
         new, left = self.done - self._before, self.total - self.done
         seconds = (self.clock() - self._began) / new * left
-        text = f"{self.done} of {self.total} runs"
+        text = f"{self.done} of {self.total} run{'s' * (self.total > 1)}"
         if row["status"] == "failed":
             self._say(f"{text}; one failed: {row['error']}")
         elif left:

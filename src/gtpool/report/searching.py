@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gtpool.report.cells import shown
+from gtpool.report.cells import has_folds, shown
 from gtpool.report.plot import INK, KEPT, drawing, plain, svg_of
 from gtpool.report.progress import Numbered, spell_time
 from gtpool.report.table import Table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # values only: the module needs torch, the report does not
     from gtpool.study.search import Tried
 
 _PAUSE = 0.2  # seconds between two drawings of the line
+_QUIET = 30.0  # and between two lines where there is no terminal
 _ROUGH = 50  # trials below which a tenth of them, the best, are fewer than five
 POOLED = (
     "Pooled validation: one choice for all folds has seen every test label once, since the "
@@ -30,7 +31,8 @@ POOLED = (
 class SearchProgress:
     """A watcher for the runs of a search, to be used in a ``with``; prints a line a trial.
 
-    In a terminal the line of the trial on its way stands below, with the time left.
+    In a terminal the line of the trial on its way stands below, with the time left; elsewhere it
+    is printed where no other line has come for a while.
 
     Args:
         total: Trials that are wanted.
@@ -61,7 +63,7 @@ class SearchProgress:
 
     def __enter__(self) -> Self:
         if self.done:
-            self._say(f"{self.done} of {self.total} trials are done already")
+            self._say(f"{self._count()} {'are' if self.total > 1 else 'is'} done already")
         if self.console.is_terminal:
             self._live.start()
         return self
@@ -82,11 +84,11 @@ class SearchProgress:
 
     def started(self, spec: RunSpec) -> None:
         """Take note of a start."""
-        self._show(f"fold {spec.split.fold + 1}")
+        self._show(_place(spec))
 
     def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
         """Take note of an epoch."""
-        self._show(f"fold {spec.split.fold + 1}, epoch {epoch.number} of {spec.train.epochs}")
+        self._show(f"{_place(spec)}, epoch {epoch.number} of {spec.train.epochs}")
 
     def finished(self, row: Mapping[str, Any]) -> None:
         """Take note of a run."""
@@ -104,10 +106,13 @@ class SearchProgress:
         self.done, self._made = len(done), 0
         self.best = None if best is None else best.value
         self._say(f"trial {trial.number}: {outcome(trial, self.metric)} ({self.summary()})")
+        self._drawn = self.clock()
+        if self._live.is_started:
+            self._live.update(Text(self.summary()), refresh=True)
 
     def summary(self) -> str:
         """Say how many trials are over, the best value, and the time left."""
-        parts = [f"{self.done} of {self.total} trials"]
+        parts = [self._count()]
         if self.best is not None:
             parts.append(f"best {_shown(self.best, self.metric)}")
         made = self.done - self._before + min(0.95, self._made / self.runs)
@@ -116,13 +121,20 @@ class SearchProgress:
             parts.append(f"about {spell_time(left)} left")
         return ", ".join(parts)
 
+    def _count(self) -> str:
+        return f"{self.done} of {self.total} trial{'s' * (self.total > 1)}"
+
     def _say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _show(self, now: str) -> None:
-        if self._live.is_started and self.clock() - self._drawn > _PAUSE:
-            self._drawn = self.clock()
-            self._live.update(Text(f"{now} ({self.summary()})"), refresh=True)
+        if self.clock() - self._drawn <= (_PAUSE if self._live.is_started else _QUIET):
+            return
+        self._drawn, line = self.clock(), f"{now} ({self.summary()})"
+        if self._live.is_started:
+            self._live.update(Text(line), refresh=True)
+        else:
+            self._say(line)
 
 
 def outcome(trial: "Tried", metric: str) -> str:
@@ -131,7 +143,14 @@ def outcome(trial: "Tried", metric: str) -> str:
     if trial.error is not None:
         return f"given up after {folds}: {trial.error}"
     value = f"validation {metric} {_shown(trial.value, metric)}"
-    return f"{value}, mean of {folds}" if trial.complete else f"pruned after {folds}, {value}"
+    if not trial.complete:
+        return f"pruned after {folds}, {value}"
+    return f"{value}, mean of {folds}" if trial.folds > 1 else value
+
+
+def _place(spec: RunSpec) -> str:
+    """Name a run of a trial."""
+    return f"fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else f"seed {spec.seed}"
 
 
 def trials_table(trials: Sequence["Tried"], space: Space, metric: str, most: int = 5) -> Table:
