@@ -13,10 +13,10 @@ from gtpool.ops import static_edges as sums
 from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.bucket import Buckets
 from gtpool.ops.clusters import ClusterGraph
-from gtpool.ops.drop import keep
+from gtpool.ops.drop import keep, kept_level
 from gtpool.ops.entry import eager
 from gtpool.ops.memory import check_fits
-from gtpool.ops.sample import Order, kept_counts
+from gtpool.ops.sample import Order
 from gtpool.ops.segment import induced, level_of, plan, segment_softmax, segment_sum, spread
 from gtpool.ops.static_edges import Edges
 
@@ -185,18 +185,16 @@ class PackedGraph(NamedTuple):
         return x.index_select(0, kept)
 
     def follow(self, kept: Tensor, ratio: float, *, edges: bool = True) -> "PackedGraph":  # noqa: D102
-        level = self.next_level(kept, ratio)
+        level = self.next_level(ratio)
         if not edges:
             return PackedGraph(self.edge_index.new_empty(2, 0), None, level, self.later[1:])
         parts = induced(self.edge_index, self.edge_attr, kept, self.level.batch.numel())
         return PackedGraph(*parts, level, self.later[1:])
 
     @eager
-    def next_level(self, kept: Tensor, ratio: float) -> Level:
+    def next_level(self, ratio: float) -> Level:
         """Give the layout after a step that keeps a share of the rows of each graph."""
-        if self.later:
-            return self.later[0]
-        return plan(kept_counts(self.level.sizes, ratio), kept.device)
+        return self.later[0] if self.later else kept_level(self.level, ratio)
 
     def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> "PackedAdjacent":  # noqa: D102
         like = torch.empty(0, dtype=dtype, device=self.edge_index.device)

@@ -164,7 +164,7 @@ class ASAPool(nn.Module):
         fitness = fitness.index_select(0, kept)
         x = (clusters.index_select(0, kept) * fitness.unsqueeze(1)).to(x.dtype)
         ends, weight = coarsen(edges, weight, share, kept, graph.level.batch.numel())
-        level = graph.next_level(kept, self.ratio)
+        level = graph.next_level(self.ratio)
         return x, kept, fitness, PackedGraph(ends, weight, level, graph.later[1:])
 
     def __repr__(self) -> str:
