@@ -17,7 +17,7 @@ from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import per_run
 from gtpool.ops.sample import kept_count
 from gtpool.ops.segment import level_of
-from gtpool.pool import COARSE, KINDS, POOLS
+from gtpool.pool import COARSE, POOLS, kind_of
 from gtpool.spec import ModelSpec, ShapeSpec
 
 Note = Callable[[nn.Module, Tensor, Backend], None]
@@ -86,7 +86,7 @@ class Classifier(nn.Module):
     @property
     def ratios(self) -> tuple[float, ...]:
         """What to plan a batch for: the ratio of each step that drops nodes."""
-        drops = KINDS.get(self.spec.pool) == "dropping"
+        drops = kind_of(self.spec.pool) == "dropping"
         return (self.spec.ratio,) * len(self.pools) if drops else ()
 
     @property
@@ -225,7 +225,7 @@ def chain_steps(spec: ModelSpec) -> int:
 
 def _count_clusters(spec: ModelSpec, shape: ShapeSpec) -> list[int]:
     """Say how many clusters each level makes of a graph, where the number is the same for all."""
-    if KINDS.get(spec.pool) != "clustering" or spec.pool == "haarpool":
+    if kind_of(spec.pool) != "clustering" or spec.pool == "haarpool":
         return []
     if not shape.mean_nodes:
         raise ValueError(f"{spec.pool} is sized by the data: the shape must say mean_nodes")

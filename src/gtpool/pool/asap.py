@@ -80,6 +80,7 @@ class ASAPool(nn.Module):
         (torch.Size([3, 16]), 1)
     """
 
+    kind = "dropping"
     why_not_captured = (
         "pool 'asap' has no static form: how many edges join its clusters depends on the graphs"
     )

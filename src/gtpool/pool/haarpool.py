@@ -71,6 +71,7 @@ class HaarPool(nn.Module):
         torch.Size([4, 16])
     """
 
+    kind = "clustering"
     why_not_captured = (
         "pool 'haarpool' has no static form: how many edges join its clusters depends on the graphs"
     )

@@ -31,6 +31,7 @@ class Dropped(NamedTuple):
 class DropPool(nn.Module):
     """A pooler that drops nodes; a subclass has ``in_channels``, ``ratio`` and ``select``."""
 
+    kind = "dropping"
     in_channels: int
     ratio: float
     multiplies = False
@@ -127,6 +128,7 @@ class Merged(NamedTuple):
 class MergePool(nn.Module):
     """A pooler that merges the nodes of each graph into as many clusters."""
 
+    kind = "clustering"
     in_channels: int
     multiplies = False
 
