@@ -90,6 +90,7 @@ CASES = {
     "GTPool-V": Case(NOISY, epochs=8),
     "GTPool-V in float32": Case(NOISY, dtype=torch.float32, near=1e-4, epochs=8),
     "random points": Case(replace(SMALL, pool_options={"points": "random"})),
+    "dropscore": Case(replace(SMALL, pool="mid")),
     "auxiliary loss": Case(replace(SMALL, pool="diffpool")),
     # A bias before a batch norm has a gradient of zero but for rounding, which Adam magnifies.
     "batch norm": Case(GIN, near=1e-6),
@@ -102,7 +103,7 @@ CASES = {
 }
 REFUSED = {
     "unused": Unused(),
-    "draws": Case(replace(SMALL, pool="mid")),
+    "draws": Case(replace(SMALL, pool="asap", pool_options={"dropout": 0.5})),
 }
 
 
