@@ -8,10 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gtpool.graph import Level
-from gtpool.ops import attention_held
+from gtpool.ops import attention_streamed
 from gtpool.ops.attention import attend, edge_attention
-from gtpool.ops.attention_held import Held, fits
-from gtpool.ops.attention_streamed import Streamed, known_rows, look
+from gtpool.ops.attention_streamed import Held, Streamed, fits, known_rows, look
 from gtpool.ops.sample import kept_counts, topk
 from gtpool.ops.segment import level_of, offsets, plan
 
@@ -109,9 +108,9 @@ def test_a_graph_gone_wrong_leaves_the_others_alone(kind):
 def test_weights_are_held_where_they_are_few(monkeypatch):
     parts = batch_of([40, 20], 2)
     assert isinstance(look(*parts), Held)
-    monkeypatch.setattr(attention_held, "ENTRIES", 0)
+    monkeypatch.setattr(attention_streamed, "ENTRIES", 0)
     assert isinstance(look(*parts), Held)  # no more than a wide layer takes
-    monkeypatch.setattr(attention_held, "LENGTH", 30)
+    monkeypatch.setattr(attention_streamed, "LENGTH", 30)
     assert isinstance(look(*parts), Streamed)
     large = plan(torch.tensor([100_000]), torch.device("cpu"))
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gtpool.fixed import Rows
-from gtpool.ops.noise import Gumbel, by_number, by_row
+from gtpool.ops.dropout import Gumbel, by_number, by_row
 from gtpool.ops.packed import PackedRows
 from gtpool.ops.padded import PaddedRows
 from gtpool.ops.segment import plan

@@ -13,9 +13,9 @@ from gtpool.explain import explain
 from gtpool.model.bundle import load_bundle
 from gtpool.predict import schema_of
 from gtpool.serve.app import create_app
-from gtpool.serve.explaining import Explaining
 from gtpool.serve.limits import Limits
 from gtpool.serve.read import Reader
+from gtpool.serve.service import Explaining
 
 LIMITS = Limits(explain_epochs=5, explain_requests=2)
 PATH = {key: part for key, part in PATHS[6].items() if key != "label"}

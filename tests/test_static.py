@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from gtpool.data.stock import Stock
 from gtpool.graph import Level
 from gtpool.ops import static
-from gtpool.ops.attention_reference import attend_reference
+from gtpool.ops.attention import attend_reference
 from gtpool.ops.packed import PackedRows
 from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, settle
 from gtpool.ops.segment import induced, offsets
+from gtpool.ops.static import stays
 from gtpool.ops.static_plan import rows_of
-from gtpool.ops.static_wheel import stays
 
 RATIOS = (0.1, 0.5, 0.77, 1.0, 1, 3)
 

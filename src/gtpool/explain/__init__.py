@@ -1,9 +1,8 @@
 """What a model saw of a graph, whom it kept, and which nodes its answer rests on."""
 
-from gtpool.explain.diversity import Cover, Diversity, diversity
+from gtpool.explain.diversity import Comparison, Cover, Diversity, compare_samplers, diversity
 from gtpool.explain.explanation import Explanation, Fidelity, LevelView, explain
 from gtpool.explain.names import name_nodes
-from gtpool.explain.samplers import Comparison, compare_samplers
 from gtpool.explain.source import Explained, Explanations, explain_source
 
 __all__ = [

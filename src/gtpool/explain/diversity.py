@@ -10,7 +10,8 @@ from gtpool.explain.trace import Step, at_rest, keep_by, score_nodes, watch
 from gtpool.graph import check_count
 from gtpool.model.classifier import Classifier
 from gtpool.ops.sample import SAMPLERS, settle
-from gtpool.ops.segment import segment_max, segment_sum, spread
+from gtpool.ops.segment import segment_max, segment_softmax, segment_sum, spread
+from gtpool.pool.gtpool import GTPool, Scores
 
 INTERVALS = 10
 
@@ -105,3 +106,33 @@ def _share_near(kept: Tensor, step: Step) -> list[float]:
     near = is_kept.index_add(0, target, is_kept[source]).index_add(0, source, is_kept[target])
     reached = segment_sum((near > 0).long(), step.level.batch, step.level.sizes.numel())
     return (reached.cpu() / step.level.sizes).tolist()
+
+
+class Comparison(NamedTuple):
+    """One graph, scored once, and the nodes that each sampler keeps of it."""
+
+    scores: Scores
+    share: Tensor
+    """Share of the wheel of each node, [N]."""
+    kept: dict[str, list[int]]
+    """Kept nodes by sampler, a key of ``SAMPLERS``."""
+
+
+@torch.no_grad()
+def compare_samplers(pool: GTPool, x: Tensor, edge_index: Tensor) -> Comparison:
+    """Score one graph with ``pool`` and keep nodes by every sampler, at the pool's ratio and order.
+
+    Example:
+        >>> ring = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+        >>> compared = compare_samplers(GTPool(8, ratio=2), torch.randn(4, 8), ring)
+        >>> {name: len(kept) for name, kept in compared.kept.items()}
+        {'topk': 2, 'rws': 2, 'rwsv': 2}
+    """
+    scores = pool.scores(x, edge_index)
+    batch = edge_index.new_zeros(x.size(0))
+    laid = scores.score / pool.temperature
+    kept = {
+        name: sample(settle(laid), batch, pool.ratio, order=pool.order).tolist()
+        for name, sample in SAMPLERS.items()
+    }
+    return Comparison(scores, segment_softmax(laid, batch, 1), kept)

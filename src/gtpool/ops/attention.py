@@ -14,7 +14,6 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from gtpool.ops import attention_fused, attention_padded
-from gtpool.ops.attention_reference import attend_reference
 from gtpool.ops.bucket import Buckets
 from gtpool.ops.edge_products import edge_products
 from gtpool.ops.entry import precise
@@ -232,3 +231,16 @@ class _Kernel(Protocol):
 
 def _kernel(length: int, fused_from: float) -> _Kernel:
     return attention_fused if length >= fused_from else attention_padded
+
+
+def attend_reference(
+    q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, *, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attend within each graph; the arguments are those of :func:`gtpool.ops.attention.attend`."""
+    outs, lses = [], []
+    for start, end in zip(ptr[:-1].tolist(), ptr[1:].tolist(), strict=True):
+        logits = torch.einsum("ihc,jhc->ijh", q[start:end], k[start:end]) * scale
+        lse = logits.logsumexp(1)
+        outs.append(torch.einsum("ijh,jhc->ihc", (logits - lse[:, None]).exp(), v[start:end]))
+        lses.append(lse)
+    return torch.cat(outs), torch.cat(lses)

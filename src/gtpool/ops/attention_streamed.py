@@ -5,6 +5,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -12,8 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from gtpool.graph import Level
 from gtpool.ops.attention import attend, attend_rows, edge_attention
-from gtpool.ops.attention_held import Held, fits
-from gtpool.ops.bucket import Buckets, buckets_of, kept_buckets
+from gtpool.ops.bucket import Buckets, buckets_of, each_head, kept_buckets
 from gtpool.ops.entry import eager, precise
 from gtpool.ops.steps import WIDEST
 
@@ -130,3 +130,161 @@ class _Known(Function):
         x, weight = ctx.saved_tensors
         d_result = d_result.to(x.dtype)  # autocast maps in short floats
         return d_result @ weight.to(x.dtype), d_result.T @ x, None, None
+
+
+LENGTH = 128
+"""Weights a row that may be held: they take as much memory as a layer of that width."""
+ENTRIES = 2**22
+"""Weights of a batch that may be held even where rows are longer: 16 MB in float32."""
+
+
+def fits(q: Tensor, level: Level) -> bool:
+    """Say whether the weights of a batch with heads such as these, [N, H, C], are few."""
+    shapes = buckets_of(level, q).shapes
+    rows, entries = (sum(count * length**power for count, length in shapes) for power in (1, 2))
+    return entries <= max(LENGTH * rows, ENTRIES)
+
+
+@dataclass(frozen=True)
+class Held:
+    """The attention of a batch: its weights, and what they were made from."""
+
+    level: Level
+    buckets: Buckets
+    scale: float
+    k: Tensor
+    """Padded keys, [slots, C]."""
+    v: Tensor
+    """Padded values, [slots, C]."""
+    flat: Tensor
+    """The weights, bucket after bucket."""
+    cell: Tensor
+    """Where the weight that node i gives node j lies, less j, [N, H]."""
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Self:
+        """Attend, without gradients: q, k and v are [N, H, C], in float32 or better."""
+        buckets, scale = buckets_of(level, q), q.size(-1) ** -0.5
+        name = ("cells", q.size(1), q.device)
+        cell = level.recall(name, lambda: _cells(buckets, level))
+        padded = buckets.fill(k.flatten(0, 1))
+        v = padded if v is k else buckets.fill(v.flatten(0, 1))
+        q, k = buckets.fill(q.flatten(0, 1)), padded
+        flat = q.new_empty(sum(count * length**2 for count, length in buckets.shapes))
+        held = cls(level, buckets, scale, k, v, flat, cell)
+        for weight, (mask, rows, columns) in zip(held.weights(), buckets.each(q, k), strict=True):
+            torch.softmax(torch.baddbmm(mask, rows, columns.mT, alpha=scale), -1, out=weight)
+        return held
+
+    def weights(self) -> list[Tensor]:
+        """Give the weights of each bucket, [sequences, length, length]."""
+        shapes = [(count, length, length) for count, length in self.buckets.shapes]
+        parts = self.flat.split([count * length * length for count, length, _ in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    @eager
+    def project(self, near: Tensor, theta: Tensor) -> Tensor:
+        """Give the output times a vector a head, A V theta, [N, H], from V theta, [N, H]."""
+        del theta
+        given = self.buckets.fill(near.to(self.v.dtype).flatten())
+        out = torch.empty_like(given)
+        parts = zip(self.weights(), *self.buckets.split(given, out), strict=True)
+        for weight, row, result in parts:  # a row times a matrix is quicker than it times a column
+            torch.bmm(row.unsqueeze(1), weight.mT, out=result.unsqueeze(1))
+        return self.buckets.unpad(out).view_as(self.cell)
+
+    @eager
+    def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
+        """Read the weight that the target of each edge gives its source, [E, H]."""
+        heads = self.buckets.heads
+        entry = self.cell.flatten().index_select(0, each_head(target, heads))
+        entry = entry.view(-1, heads).add_(source[:, None])
+        return self.flat.index_select(0, entry.flatten()).view(entry.shape)
+
+    @eager
+    def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
+        """Give the output of some nodes, [K, H, C], with gradients.
+
+        Args:
+            q: Their queries, [K, H, C].
+            k: The keys, [N, H, C].
+            v: The values, [N, H, C]; the keys themselves where they were so before.
+            kept: The nodes, ascending, [K].
+            ratio: The share of nodes, or the number, that they are of each graph.
+        """
+        shape, dtype = q.shape, v.dtype
+        q, k, v = (part.to(self.v.dtype) for part in (q, k, v))
+        some = kept_buckets(self.level, ratio, q)
+        q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+        out = _Rows.apply(q, k, None if self.v is self.k else v, self, kept, some)
+        return out.view(shape).to(dtype)
+
+
+def _cells(buckets: Buckets, level: Level) -> Tensor:
+    """Say where in the weights of all buckets the row of each head of each node starts, [N, H]."""
+    count, length = np.array(buckets.shapes).T
+    slots = (count * length).cumsum() - count * length
+    entries = (count * length**2).cumsum() - count * length**2
+    # A row of weights is as far into its bucket's as its slot, times the length.
+    shift, step = (part.repeat(count * length) for part in (entries - slots * length, length))
+    begin = torch.from_numpy(np.arange(shift.size) * step + shift).to(buckets.place.device)
+    first = level.ptr.to(level.batch.device).index_select(0, level.batch)
+    return begin.index_select(0, buckets.place).view(-1, buckets.heads).sub_(first[:, None])
+
+
+# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
+# its annotations do not say: hence Any and the override ignored.
+
+
+class _Rows(Function):
+    """Rows of the output; the backward pass is that of these rows alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        q: Tensor,
+        k: Tensor,
+        v: Tensor | None,
+        held: Held,
+        kept: Tensor,
+        some: Buckets,
+    ) -> Tensor:
+        del k, v  # held has them padded
+        buckets = held.buckets
+        slot = buckets.place.view(-1, buckets.heads).index_select(0, kept).flatten()
+        out = q.new_empty(some.row.numel(), q.size(1))
+        weights: list[Tensor] = []
+        begin = 0
+        columns, rows = buckets.split(held.v), some.split(some.fill(slot), out)
+        for whole, values, row, result in zip(held.weights(), *columns, *rows, strict=True):
+            weight = whole.flatten(0, 1).index_select(0, row.flatten().sub_(begin))
+            weights.append(weight.view(*row.shape, -1))
+            torch.bmm(weights[-1], values, out=result)
+            begin += whole.size(0) * whole.size(1)
+        out = some.unpad(out)
+        ctx.save_for_backward(q, out, held.k, held.v, *weights)
+        ctx.plan = buckets, some, held.scale, held.v is held.k
+        return out
+
+    @staticmethod
+    @once_differentiable
+    @precise
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        q, out, k, v, *weights = ctx.saved_tensors
+        buckets, some, scale, same = ctx.plan
+        row_term = some.pad((d_out * out).sum(-1, keepdim=True).neg_())
+        q, d_out = some.fill(q), some.pad(d_out)
+        d_q, d_k, d_v = (torch.empty_like(part) for part in (q, k, v))
+        d_v = d_k if same else d_v
+        rows, columns = some.split(q, d_q, d_out, row_term), buckets.split(k, d_k, v, d_v)
+        for weight, *parts in zip(weights, *rows, *columns, strict=True):
+            q, d_q_part, d_out, row_term, k, d_k_part, v, d_v_part = parts
+            torch.bmm(weight.mT, d_out, out=d_v_part)
+            d_logits = torch.baddbmm(row_term, d_out, v.mT).mul_(weight)
+            d_q_part.baddbmm_(d_logits, k, beta=0, alpha=scale)
+            d_k_part.baddbmm_(d_logits.mT, q, beta=int(same), alpha=scale)
+        d_v = None if same else buckets.unpad(d_v)
+        return some.unpad(d_q), buckets.unpad(d_k), d_v, None, None, None

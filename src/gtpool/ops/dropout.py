@@ -1,4 +1,4 @@
-"""Dropout whose masks follow from a key and a place, not from the state of a random source.
+"""Dropout and Gumbel noise that follow from a key and a place, not from a random source.
 
 A run then draws the same masks alone, beside other runs in one program, and when a captured step is
 replayed.
@@ -102,3 +102,52 @@ def _mix(bits: Tensor) -> Tensor:
     bits = (bits ^ (bits >> 30 & 2**34 - 1)) * FIRST
     bits = (bits ^ (bits >> 27 & 2**37 - 1)) * SECOND
     return bits ^ (bits >> 31 & 2**33 - 1)
+
+
+REST = 0x5EED
+"""Which of the keys made from a size serves while nothing is trained."""
+NOISE_DIGITS = 52  # so that a random number and a half fit a float64
+
+
+class Places(Protocol):
+    """The layout of rows, as far as noise asks."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Give each row its number in its graph and the size of that graph, [N] each."""
+        ...
+
+
+class Gumbel(Keyed):
+    """Noise for the nodes of a batch: drawn while training, at rest the same for the same graph."""
+
+    def forward(self, rows: Places, like: Tensor) -> Tensor:
+        """Give the noise of each row, [N], on the device of ``like``."""
+        if not self.training:
+            return by_number(*rows.places())
+        anew = torch.randint(2**62, (1,), device=like.device) if self.key is None else self.key
+        return by_row(rows.num_rows, anew)
+
+
+def by_row(count: int, key: Tensor) -> Tensor:
+    """Draw for the rows of R runs, run after run, [R * n], from a key a run, [R]."""
+    place = torch.arange(count // key.numel(), device=key.device)
+    return _gumbel(place, key.unsqueeze(1)).flatten()
+
+
+def by_number(number: Tensor, size: Tensor) -> Tensor:
+    """Draw for nodes by their number in a graph of that size, [N] each: never anything else.
+
+    The size is there so that not all graphs, and not all levels of a network, favour one number.
+    """
+    return _gumbel(number, next_key(size, REST))
+
+
+def _gumbel(place: Tensor, key: Tensor) -> Tensor:
+    """Turn random bits into -log(-log u), u uniform between 0 and 1 and never one of them."""
+    uniform = (random_bits(place, key, NOISE_DIGITS).double() + 0.5) * 2.0**-NOISE_DIGITS
+    return -(-uniform.log()).log().float()

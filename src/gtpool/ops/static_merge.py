@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gtpool.fixed import Links, Rows
 from gtpool.ops.merge import neighbours, root_of
-from gtpool.ops.static_blocks import Blocks
 from gtpool.ops.static_edges import ends
+from gtpool.ops.static_reads import Blocks
 
 
 class Adjacent(Protocol):

@@ -16,9 +16,8 @@ from gtpool.graph import check_count, check_share
 from gtpool.nn.linear import LayerNorm, Linear
 from gtpool.ops.attention_packed import Scores
 from gtpool.ops.backend import Backend, RowLayout
-from gtpool.ops.dropout import Dropout
+from gtpool.ops.dropout import Dropout, Gumbel
 from gtpool.ops.entry import lay_out
-from gtpool.ops.noise import Gumbel
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
@@ -65,7 +64,7 @@ class GTPool(DropPool):
         points: ``"even"`` as in the paper, or ``"random"``: the wheel is spun once for each node to
             keep, and the node that is hit leaves it. That keeps the highest of s / temperature +
             Gumbel noise, whichever wheel and order. The noise is drawn anew at each step of
-            training (see ``gtpool.ops.noise``); otherwise it is the same for the same graph.
+            training (see ``gtpool.ops.dropout``); otherwise it is the same for the same graph.
         learn_score: Whether :math:`\Theta` learns, which takes a gate; False keeps its random start
             beside one.
 

@@ -16,8 +16,7 @@ from fastapi.security import APIKeyHeader
 from gtpool import __version__
 from gtpool.model.bundle import Bundle
 from gtpool.serve import messages
-from gtpool.serve.describe import answers_with, asks_for, describe, docs_page
-from gtpool.serve.endpoints import HANDLERS, Endpoints
+from gtpool.serve.endpoints import HANDLERS, Endpoints, answers_with, asks_for, describe, docs_page
 from gtpool.serve.limits import HostCheck, Hosts, Limits, Refusal
 from gtpool.serve.metrics import CONTENT_TYPE, Counted
 from gtpool.serve.service import Service

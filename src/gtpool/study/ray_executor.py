@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 
 from gtpool.spec import RunSpec
-from gtpool.study.board import Board
 from gtpool.study.executor import Unit, Watcher
 from gtpool.study.pool import ATTEMPTS
 from gtpool.study.result import RunResult
@@ -250,3 +249,23 @@ def _do(spec: RunSpec, shared: tuple[Unit, Path], board: Any) -> _Sent:  # noqa:
         row = unit._replace(store=store)(spec, tell)
         weights = store.artifact(key)
         return _Sent(row, weights.read_bytes() if weights.exists() else None)
+
+
+Report = tuple[str, tuple[float, ...] | None]
+"""The key of a unit, and the values of an epoch; None says that it has started."""
+
+
+class Board:
+    """An actor beside the driver."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+
+    def add(self, report: Report) -> None:
+        """Leave a report."""
+        self.reports.append(report)
+
+    def take(self) -> list[Report]:
+        """Give all that came since the last call."""
+        reports, self.reports = self.reports, []
+        return reports
