@@ -88,7 +88,7 @@ def test_a_toy_trains_eagerly_and_in_fixed_shapes_to_the_same_losses(part):
     assert eager[1] < eager[0]
 
 
-NO_FORM = {"asap", "haarpool"}
+NO_FORM = {"asap"}
 """Poolers that train eagerly on a GPU, and say why."""
 
 

@@ -97,8 +97,8 @@ def test_runs_say_which_files_they_were_loaded_from(tmp_path):
     path.write_text("\n".join(["smiles,y", *rows[:9]]) + "\n")
     assert inputs.source_digest(str(path)) != before
     row = run_unit(spec, device="cpu", loaded=loaded)
-    assert row["source_digest"] == before
-    assert sum(row["split"][part] for part in ("train", "valid", "test")) == 18
+    assert row.source_digest == before
+    assert row.split.train + row.split.valid + row.split.test == 18
     assert len(inputs.load_data(spec.data).dataset) == 9
 
 

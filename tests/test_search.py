@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gtpool.commands.plan import make_plan
 from optuna.trial import TrialState
 from rich.console import Console
 
@@ -25,6 +24,7 @@ from gtpool.report.searching import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import journal
 from gtpool.study.inputs import lay_out
+from gtpool.study.plan import make_plan
 from gtpool.study.search import Search, Tried
 from gtpool.study.space import PAPER, Range, chosen, count, read_space, untried
 from gtpool.study.store import Store

@@ -19,16 +19,22 @@ class Capacity(NamedTuple):
     nodes: tuple[int, ...]
     """Rows at each level."""
     edges: int
+    chain: tuple[int, ...] = ()
+    """Of each step of a chain of clusterings, entries of its transform and edges after it."""
 
     @classmethod
-    def rounded(cls, graphs: int, nodes: Sequence[int], edges: int) -> Self:
+    def rounded(
+        cls, graphs: int, nodes: Sequence[int], edges: int, chain: Sequence[int] = ()
+    ) -> Self:
         """Round rows and edges up to whole blocks."""
-        *rows, links = (max(1, -(-count // _BLOCK)) * _BLOCK for count in (*nodes, edges))
-        return cls(graphs, tuple(rows), links)
+        counts = [max(1, -(-count // _BLOCK)) * _BLOCK for count in (*nodes, edges, *chain)]
+        levels = len(nodes)
+        return cls(graphs, tuple(counts[:levels]), counts[levels], tuple(counts[levels + 1 :]))
 
     def holds(self, other: Self) -> bool:
         """Say whether a batch of another capacity fits."""
-        fits = all(mine >= theirs for mine, theirs in zip(self.nodes, other.nodes, strict=True))
+        pairs = zip((*self.nodes, *self.chain), (*other.nodes, *other.chain), strict=True)
+        fits = all(mine >= theirs for mine, theirs in pairs)
         return fits and self.graphs >= other.graphs and self.edges >= other.edges
 
 
@@ -86,6 +92,26 @@ class Bonds(NamedTuple):
     """Of the edges as ``Links.target`` has them, [RE, F]."""
 
 
+class Triplets(NamedTuple):
+    """A sparse matrix a graph; of padding any place and the value 0."""
+
+    row: Tensor
+    """[M]"""
+    column: Tensor
+    """[M]"""
+    value: Tensor
+    """[M, 1]"""
+
+
+class ChainStep(NamedTuple):
+    """One step of a chain of clusterings."""
+
+    transform: Triplets
+    """From the nodes before to the coefficients after."""
+    edges: Triplets
+    """Source, target and weight of the edges between clusters."""
+
+
 class FixedBatch(NamedTuple):
     """A batch of fixed capacity: R runs of G places for graphs, some of which may be empty."""
 
@@ -103,3 +129,5 @@ class FixedBatch(NamedTuple):
     """The kinds of the edges; None where nobody asked for them."""
     edge_attr: Tensor | None = None
     """Features of the edges as ``Links.source`` has them, zeros on padding, [RE, F]."""
+    chain: tuple[ChainStep, ...] = ()
+    """The steps by which graphs are clustered, where the network asks for them."""

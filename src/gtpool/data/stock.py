@@ -4,7 +4,7 @@ Which graphs a batch has is a tensor on the device; sizes are looked up there. S
 program serves every batch that fits its capacity.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -12,10 +12,16 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, narrow
-from gtpool.fixed import Bonds, Capacity, FixedBatch, Links
+from gtpool.fixed import Bonds, Capacity, ChainStep, FixedBatch, Links, Rows, Triplets
+from gtpool.ops.chain import transform
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
 from gtpool.ops.steps import Steps, steps_on
+
+_ENTRIES = 2**24
+"""Entries of the matrices that are held while sparse ones are written."""
+_ROUNDING = 1e-12
+"""Entries of a transform below it are zero but for rounding."""
 
 
 class _Direction(NamedTuple):
@@ -31,6 +37,61 @@ class _Direction(NamedTuple):
     """One past its last, [N]."""
     kinds: Tensor
     """Codes of each edge, numbered on from column to column; maybe of no columns, [E, F]."""
+
+
+class _Ragged(NamedTuple):
+    """A sparse matrix of each graph of a dataset, graph by graph; nodes numbered in their graph."""
+
+    first: Tensor
+    """First entry of each graph, [G]."""
+    counts: Tensor
+    """Entries of each graph, [G]."""
+    host_counts: Tensor
+    """The same on the host."""
+    row: Tensor
+    """[M]"""
+    column: Tensor
+    """[M]"""
+    value: Tensor
+    """[M, 1]"""
+
+    @classmethod
+    def of(
+        cls, graph: Tensor, graphs: int, row: Tensor, column: Tensor, value: Tensor, like: Tensor
+    ) -> Self:
+        """Take entries sorted by graph, all on the host, to the device and floats of ``like``."""
+        counts = graph.bincount(minlength=graphs)
+        if not row.numel():  # so that padding has something to read
+            row, column, value = (torch.zeros(1, dtype=part.dtype) for part in (row, column, value))
+        device = like.device
+        first = offsets(counts)[:-1].to(device)
+        ends = row.long().to(device), column.long().to(device)
+        return cls(first, counts.to(device), counts, *ends, value.to(like).unsqueeze(1))
+
+    def gather(
+        self, stock: "Stock", index: Tensor, room: int, rows: Rows, columns: Rows
+    ) -> Triplets:
+        """Gather the entries of some graphs; ``rows`` and ``columns`` lay out what they join."""
+        steps = stock.steps
+        layout = steps.lay_out(index, self.counts, (), room)
+        number, _ = steps.place(layout, index.flatten(), self.first)
+        row = steps.shift(self.row, number, layout, rows.start)
+        column = steps.shift(self.column, number, layout, columns.start)
+        value = steps.bring(self.value, number, stock.dtype)
+        spare = torch.arange(number.numel(), device=number.device)
+        row = torch.where(number >= 0, row, spare % rows.batch.numel())
+        column = torch.where(number >= 0, column, spare % columns.batch.numel())
+        return Triplets(row, column, value)
+
+
+class _Step(NamedTuple):
+    """One step of the chain of clusterings of a dataset."""
+
+    sizes: Tensor
+    """Clusters of each graph, [G]."""
+    host_sizes: Tensor
+    transform: _Ragged
+    edges: _Ragged
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +113,8 @@ class Stock:
     """Edges of each graph, on the host, [G]."""
     edge_attr: Tensor | None = None
     """Features of each edge, sorted by target as ``entering`` is, [E, F]."""
+    chain: tuple[_Step, ...] = ()
+    """The steps by which the graphs are clustered, where the dataset has them."""
 
     @classmethod
     def of(
@@ -92,6 +155,7 @@ class Stock:
             data.sizes,
             data.edge_counts,
             _features(data, target, source) if edge_features else None,
+            _chain(data),
         )
 
     @property
@@ -105,7 +169,7 @@ class Stock:
         return steps_on(self.x.device, self.dtype)
 
     def needs(self, index: Tensor, ratios: Sequence[float]) -> Tensor:
-        """Say what each graph needs, on the host: rows at each level, edges, [..., levels + 1].
+        """Say what each graph needs, on the host: rows at each level, edges, chain, [..., K].
 
         Args:
             index: Graphs, on the host, -1 for an empty place, [...].
@@ -115,13 +179,20 @@ class Stock:
         columns = [self.host_sizes[known]]
         for ratio in ratios:
             columns.append(kept_counts(columns[-1], ratio))
+        columns += [step.host_sizes[known] for step in self.chain]
         columns.append(self.host_edges[known])
+        for step in self.chain:
+            columns += [part.host_counts[known] for part in (step.transform, step.edges)]
         return torch.stack(columns, -1).masked_fill(none.unsqueeze(-1), 0)
 
     def capacity(self, index: Tensor, ratios: Sequence[float]) -> Capacity:
         """Say what a batch of these graphs needs, on the host, -1 for an empty place, [R, G]."""
-        *nodes, edges = self.needs(index, ratios).sum(1).amax(0).tolist()
-        return Capacity.rounded(index.size(1), nodes, edges)
+        return self.room(index.size(1), self.needs(index, ratios).sum(1).amax(0))
+
+    def room(self, places: int, needs: Tensor) -> Capacity:
+        """Make a capacity of so many places and a row of ``needs``."""
+        counts, links = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
+        return Capacity.rounded(places, counts[:links], counts[links], counts[links + 1 :])
 
     def gather(self, index: Tensor, capacity: Capacity, ratios: Sequence[float]) -> FixedBatch:
         """Gather graphs, without a look at the host.
@@ -132,9 +203,12 @@ class Stock:
             ratios: Share of nodes kept by each pooling step.
         """
         steps, flat = self.steps, index.flatten()
+        ratios = ratios if not self.chain else ()
+        counts = [(self.sizes, ratios[:level]) for level in range(len(ratios) + 1)]
+        counts += [(step.sizes, ()) for step in self.chain]
         levels = tuple(
-            steps.lay_out(index, self.sizes, ratios[:level], rows)
-            for level, rows in enumerate(capacity.nodes)
+            steps.lay_out(index, *count, rows)
+            for count, rows in zip(counts, capacity.nodes, strict=True)
         )
         edges = steps.lay_out(index, self.edge_counts, (), capacity.edges)
         node, own = steps.place(levels[0], flat, self.first_node)
@@ -154,7 +228,21 @@ class Stock:
         x = steps.bring(self.x, node, self.dtype)
         y = self.y.index_select(0, flat.clamp(min=0))
         attr = None if self.edge_attr is None else steps.bring(self.edge_attr, edge, self.dtype)
-        return FixedBatch(x, links, levels, y, flat >= 0, self._bonds(edge), attr)
+        chain = self._gather_chain(index, capacity, levels)
+        return FixedBatch(x, links, levels, y, flat >= 0, self._bonds(edge), attr, chain)
+
+    def _gather_chain(
+        self, index: Tensor, capacity: Capacity, levels: Sequence[Rows]
+    ) -> tuple[ChainStep, ...]:
+        """Gather the clusterings of the graphs, step by step."""
+        found: list[ChainStep] = []
+        for number, step in enumerate(self.chain):
+            before, after = levels[number : number + 2]
+            room = capacity.chain[2 * number : 2 * number + 2]
+            matrix = step.transform.gather(self, index, room[0], after, before)
+            edges = step.edges.gather(self, index, room[1], after, after)
+            found.append(ChainStep(matrix, edges))
+        return tuple(found)
 
     def _bonds(self, edge: Tensor) -> Bonds | None:
         """Bring the codes of edges, given their numbers in the dataset, -1 on padding, [E]."""
@@ -176,6 +264,49 @@ def _kinds(data: GraphDataset, categories: Sequence[int]) -> Tensor:
     if data.edge_attr is None:
         raise ValueError(f"{data.schema.name} has no edge features, of which codes are asked for")
     return narrow(data.edge_attr.long() + _first(categories).to(data.edge_attr.device))
+
+
+def _chain(data: GraphDataset) -> tuple[_Step, ...]:
+    """Write the transform and the edges of each step of a chain as sparse matrices."""
+    like = data.x[:0, :0] if data.x.is_floating_point() else data.x[:0, :0].float()
+    found: list[_Step] = []
+    before = data.sizes
+    for number, step in enumerate(data.chain):
+        matrices = [_transform(data, number, part) for part in _by_size(before)]
+        graph, row, column, value = (torch.cat(parts) for parts in zip(*matrices, strict=True))
+        order = graph.argsort(stable=True)
+        entries = row[order], column[order], value[order]
+        matrix = _Ragged.of(graph[order], len(data), *entries, like)
+        level = step.level
+        source, target = step.edge_index.cpu()
+        graph = level.batch.cpu()[source]
+        order = graph.argsort(stable=True)
+        first = level.ptr[:-1][graph]
+        weight = step.edge_attr[:, 0].cpu()
+        entries = (source - first)[order], (target - first)[order], weight[order]
+        edges = _Ragged.of(graph[order], len(data), *entries, like)
+        found.append(_Step(level.sizes.to(data.x.device), level.sizes, matrix, edges))
+        before = level.sizes
+    return tuple(found)
+
+
+def _by_size(sizes: Tensor) -> Iterator[Tensor]:
+    """Put graphs of similar size together, so that their transforms fit the memory as matrices."""
+    order = sizes.argsort(stable=True)
+    room = (sizes[order].double() ** 2).cumsum(0) / _ENTRIES
+    yield from order.split(room.long().unique_consecutive(return_counts=True)[1].tolist())
+
+
+def _transform(data: GraphDataset, number: int, graphs: Tensor) -> tuple[Tensor, ...]:
+    """Give the entries of a step's transform of some graphs: graph, row, column and value."""
+    chain = tuple(step.to("cpu") for step in data.take(graphs).chain)[number:]
+    before = (data.sizes if number == 0 else data.chain[number - 1].level.sizes)[graphs]
+    place = torch.cat([torch.arange(size) for size in before.tolist()])
+    columns = torch.zeros(place.numel(), int(before.max()), dtype=torch.double)
+    matrix = transform(columns.scatter_(1, place.unsqueeze(1), 1.0), chain)
+    row, column = (matrix.abs() > _ROUNDING).nonzero().T
+    batch, ptr = chain[0].level.batch, chain[0].level.ptr
+    return graphs[batch[row]], row - ptr[:-1][batch[row]], column, matrix[row, column]
 
 
 def _features(data: GraphDataset, target: Tensor, source: Tensor) -> Tensor:

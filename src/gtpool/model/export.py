@@ -31,6 +31,8 @@ def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> Ex
         >>> inputs_of(empty_batch(model, Capacity.rounded(2, [10, 5], 20)))[0].shape
         torch.Size([64, 3])
     """
+    if model.chain_steps:
+        raise ValueError(f"pool {model.spec.pool!r} cannot be exported: its clusters are data")
     module = _Flat(model, longest).eval()
     with torch.no_grad():
         return torch.export.export(module, inputs_of(empty_batch(model, capacity)))

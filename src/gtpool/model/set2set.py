@@ -3,7 +3,7 @@
 Vinyals, Bengio, Kudlur: "Order Matters: Sequence to sequence for sets", arXiv 1511.06391.
 """
 
-from typing import cast
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
@@ -46,18 +46,21 @@ class Set2Set(nn.Module):
         check_count("in_channels", in_channels)
         check_count("steps", steps)
         self.in_channels, self.steps, self.out_channels = in_channels, steps, 2 * in_channels
-        self.ask = aggr.Set2Set(in_channels, processing_steps=steps)
+        # The weights of PyG's, by its names, without its LSTM, which cannot be compiled.
+        weights = aggr.Set2Set(in_channels, processing_steps=steps).lstm.named_parameters()
+        self.ask = nn.ModuleDict({"lstm": nn.ParameterDict(OrderedDict(weights))})
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
-        self.ask.reset_parameters()
+        """Draw all parameters anew, as an LSTM does."""
+        for part in self.parameters():
+            nn.init.uniform_(part, -(self.in_channels**-0.5), self.in_channels**-0.5)
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Read out each graph, [N, D] -> [G, 2D]; edges do not enter."""
-        rows, lstm = graph.rows, self.ask.lstm
+        rows = graph.rows
         # q is the state of the LSTM and the first half of its input.
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-        of_input, of_state, *biases = (cast("Tensor", getattr(lstm, name)) for name in names)
+        of_input, of_state, *biases = (getattr(self.ask["lstm"], name) for name in names)
         weight, bias = of_input + pad(of_state, (0, x.size(1))), biases[0] + biases[1]
         x = rows.cleared(x)  # padding may hold NaN of a run that failed
         query = answer = cell = x.new_zeros(rows.graphs, x.size(1))

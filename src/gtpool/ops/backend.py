@@ -175,6 +175,15 @@ class Backend(Protocol):
         """Give the graphs of the kept rows; without ``edges`` nothing may ask for edges."""
         ...
 
+    def coarsen(self, x: Tensor, steps: int) -> "Pooled":
+        """Take the next step of a chain of clusterings: features in its Haar basis, and clusters.
+
+        Args:
+            x: Features of the rows, [N, D].
+            steps: Steps of a chain that is built where the batch has none.
+        """
+        ...
+
     def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> Adjacent:
         """Give the adjacency matrices, for poolers that merge rows."""
         ...

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gtpool.graph import Coarse, Level, check_count
 from gtpool.ops.entry import eager
-from gtpool.ops.segment import offsets, plan
+from gtpool.ops.segment import offsets, plan, segment_sum
 from gtpool.ops.spectral import cluster_counts, spectral_clusters
 
 HOST = torch.device("cpu")
@@ -155,3 +155,82 @@ def _side_by_side(clusters: Sequence[Tensor]) -> list[Tensor]:
         sorted_up[step] = sorted_up[step][order]
         sorted_up[step - 1] = order.argsort()[sorted_up[step - 1]]
     return sorted_up
+
+
+@eager
+def transform(x: Tensor, chain: Sequence[Coarse]) -> Tensor:
+    """Take the first step of a chain: Phi^T X, [N, D] -> [N', D].
+
+    Example:
+        >>> path = torch.tensor([[0, 1, 2], [1, 2, 3]])
+        >>> chain = build_chain(path, plan(torch.tensor([4]), torch.device("cpu")), steps=1)
+        >>> transform(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), chain).tolist()
+        [[5.0]]
+    """
+    cluster, level = chain[0].cluster, chain[0].level
+    exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    size = _sizes(cluster, level).to(exact.dtype)
+    total = segment_sum(exact, cluster, size.numel()) / size.sqrt().unsqueeze(1)
+    return _coefficients(total, level, chain[1:]).to(x.dtype)
+
+
+def _coefficients(z: Tensor, level: Level, chain: Sequence[Coarse]) -> Tensor:
+    """Give all coefficients of each graph in the Haar basis of a level, U^T z, [N, D].
+
+    The nodes of a cluster stand side by side. All but its last become a detail of their own; the
+    last makes room for what their sum becomes further up.
+    """
+    if chain:
+        cluster, above = chain[0].cluster, chain[0].level
+    elif level.batch.numel() == level.sizes.numel():
+        return z
+    else:
+        cluster, above = level.batch, plan(torch.ones_like(level.sizes), z.device)
+    size = _sizes(cluster, above)
+    end = size.cumsum(0)
+    node = torch.arange(z.size(0), device=z.device)
+    after = end.index_select(0, cluster) - 1 - node  # nodes after this one in its cluster, k - j
+    most = int((level.sizes - above.sizes).max()) + 1
+    suffix = _suffix_sums(z, after, most)
+    share = suffix.index_select(0, end - size) / size.to(z.dtype).sqrt().unsqueeze(1)
+    share = _coefficients(share, above, chain[1:])
+    left = after.to(z.dtype).unsqueeze(1)  # the last node of a cluster has none left: 0 below
+    detail = (left / (left + 1)).sqrt() * (z - (suffix - z) / left.clamp(min=1))
+    from_above, own = _places(cluster, level, above)
+    own = torch.where(after > 0, own, from_above.index_select(0, cluster))
+    return torch.empty_like(z).index_copy(0, own, detail).index_copy(0, from_above, share)
+
+
+def _sizes(cluster: Tensor, level: Level) -> Tensor:
+    """Count the nodes of each cluster, [N']."""
+    return segment_sum(torch.ones_like(cluster), cluster, level.batch.numel())
+
+
+def _suffix_sums(z: Tensor, after: Tensor, most: int) -> Tensor:
+    """Add to each node those after it in its cluster, [N, D], in a logarithmic number of passes.
+
+    A running sum over the batch would do with one, but mix the rounding errors of all graphs.
+
+    Args:
+        z: The values, [N, D].
+        after: How many nodes of the same cluster follow, [N].
+        most: No cluster has more nodes than this.
+    """
+    step = 1
+    while step < most:
+        reaches = (after[:-step] >= step).to(z.dtype).unsqueeze(1)
+        z = torch.cat([z[:-step].addcmul(z[step:], reaches), z[-step:]])
+        step *= 2
+    return z
+
+
+def _places(cluster: Tensor, level: Level, above: Level) -> tuple[Tensor, Tensor]:
+    """Say where the coefficients from above belong, [N'], and the details behind them, [N].
+
+    Before node i of the batch there are i - cluster details, as one node of each cluster is none.
+    """
+    node = torch.arange(cluster.numel(), device=cluster.device)
+    ptr = torch.stack([level.ptr[:-1] - above.ptr[:-1], above.ptr[1:]])
+    shift, behind = ptr.to(cluster.device, non_blocking=True)
+    from_above = node[: above.batch.numel()] + shift.index_select(0, above.batch)
+    return from_above, node - cluster + behind.index_select(0, level.batch)

@@ -11,7 +11,9 @@ from gtpool.graph import Coarse, Level
 from gtpool.ops import bag, merge
 from gtpool.ops import static_edges as sums
 from gtpool.ops.attention_packed import PackedAttention
+from gtpool.ops.backend import Pooled
 from gtpool.ops.bucket import Buckets
+from gtpool.ops.chain import build_chain, transform
 from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.drop import keep, kept_level
 from gtpool.ops.entry import eager
@@ -195,6 +197,13 @@ class PackedGraph(NamedTuple):
     def next_level(self, ratio: float) -> Level:
         """Give the layout after a step that keeps a share of the rows of each graph."""
         return self.later[0] if self.later else kept_level(self.level, ratio)
+
+    def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
+        chain = self.chain or build_chain(self.edge_index, self.level, steps)
+        step, later = chain[0], tuple(chain[1:])
+        weight = step.edge_attr.to(x.dtype)
+        after = PackedGraph(step.edge_index, weight, step.level, chain=later)
+        return Pooled(transform(x, chain), after)
 
     def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> "PackedAdjacent":  # noqa: D102
         like = torch.empty(0, dtype=dtype, device=self.edge_index.device)

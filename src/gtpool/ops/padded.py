@@ -5,18 +5,20 @@ Shapes never depend on the graphs, and nothing waits for the device. The steps a
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from gtpool.fixed import Bonds, FixedBatch, Links, Rows
+from gtpool.fixed import Bonds, ChainStep, FixedBatch, Links, Rows
 from gtpool.ops import static
 from gtpool.ops import static_edges as sums
 from gtpool.ops import static_reads as reads
+from gtpool.ops.backend import Backend, Pooled
 from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import Order
+from gtpool.ops.static_edges import Edges
 from gtpool.ops.static_merge import Sparse, cluster_rows
 from gtpool.ops.steps import WIDEST, Chosen, Steps, plain
 
@@ -90,6 +92,8 @@ class PaddedGraph:
         longest: Nodes of the largest graph there can be.
         steps: Plain functions or kernels.
         edge_attr: Features of the edges, [RE, F]; None where nobody asked for them.
+        chain: The clusterings of the next steps, where the batch has them.
+        clusters: The edges between clusters, in place of ``links``, once there are clusters.
     """
 
     def __init__(
@@ -101,7 +105,10 @@ class PaddedGraph:
         longest: int,
         steps: Steps,
         edge_attr: Tensor | None = None,
+        chain: tuple[ChainStep, ...] = (),
+        clusters: Edges | None = None,
     ) -> None:
+        self.chain, self.clusters = chain, clusters
         self.links, self.levels, self.bonds, self.edge_attr = links, levels, bonds, edge_attr
         self.runs, self.longest, self.steps = runs, longest, steps
         self._scales: dict[Any, Tensor] = {}
@@ -110,7 +117,7 @@ class PaddedGraph:
     def of(cls, batch: FixedBatch, runs: int, longest: int, steps: Steps) -> "PaddedGraph":
         """Give the graphs of a batch at level 0."""
         parts = (batch.links, batch.levels, batch.bonds, runs, longest, steps, batch.edge_attr)
-        return cls(*parts)
+        return cls(*parts, batch.chain)
 
     @property
     def rows(self) -> PaddedRows:  # noqa: D102 - see Backend, here and below
@@ -118,6 +125,9 @@ class PaddedGraph:
 
     def gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
         wide = torch.promote_types(x.dtype, torch.float32)
+        if self.clusters is not None:
+            scale = sums.root_degrees(self.clusters, x.new_empty((), dtype=wide))
+            return sums.gcn_sum(x, scale, self.clusters)
         if ("in", wide) not in self._scales:
             like = x.new_empty((), dtype=wide)
             self._scales["in", wide] = self.steps.root_degrees(self.links, like)
@@ -184,6 +194,23 @@ class PaddedGraph:
         links = self.steps.follow(self.links, kept) if edges else self.links
         sizes = (self.runs, self.longest, self.steps)
         return PaddedGraph(links, self.levels[1:], self.bonds, *sizes, self.edge_attr)
+
+    def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
+        del steps  # the chain is there
+        (matrix, edges), rows = self.chain[0], self.levels[1]
+        passed = x.index_select(0, matrix.column) * matrix.value
+        passed = torch.where(matrix.value != 0, passed, 0.0)  # NaN of another run is among it
+        pooled = x.new_zeros(rows.batch.numel(), x.size(1)).index_add(0, matrix.row, passed)
+        clusters = Edges(torch.stack([edges.row, edges.column]), rows.batch.numel())
+        sizes = (self.runs, self.longest, self.steps)
+        parts = (self.links, self.levels[1:], None, *sizes, edges.value.to(x.dtype))
+        after = PaddedGraph(*parts, self.chain[1:], clusters)
+        return Pooled(pooled, cast("Backend", after))
+
+    def coarse_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
+        if self.clusters is None:
+            raise ValueError("the batch has no clusters yet: its edges have no weights of theirs")
+        return sums.coarse_gcn_sum(x, self._features()[:, 0].to(x.dtype), self.clusters)
 
     def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> Sparse:  # noqa: D102
         weight = self._features()[:, 0] if weighted else None

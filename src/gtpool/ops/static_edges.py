@@ -68,6 +68,7 @@ def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, links: Links | Edges) 
         weight = weight * links.mask
     sent = x * scale
     passed = sent.index_select(0, source) * weight.unsqueeze(1)
+    passed = torch.where((weight != 0).unsqueeze(1), passed, 0.0)  # NaN of another run is among it
     return (sent * own.unsqueeze(1)).index_add(0, target, passed.to(sent.dtype)) * scale
 
 

@@ -160,10 +160,10 @@ def place_of(spec: RunSpec) -> str:
     """Name a run by its seed, and by its fold where the split has folds.
 
     Example:
-        >>> from gtpool.spec import SplitSpec
-        >>> place_of(RunSpec(seed=42, split=SplitSpec(rule="fixed")))
+        >>> from gtpool.spec import DataSpec, SplitSpec
+        >>> place_of(RunSpec(data=DataSpec("MUTAG"), seed=42, split=SplitSpec(rule="fixed")))
         'seed 42, fold 1'
-        >>> place_of(RunSpec(seed=42, split=SplitSpec(rule="random")))
+        >>> place_of(RunSpec(data=DataSpec("MUTAG"), seed=42, split=SplitSpec(rule="random")))
         'seed 42'
     """
     fold = f", fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else ""

@@ -9,6 +9,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
+from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.data.stock import Stock
@@ -90,7 +91,8 @@ class _Runs:
         self.models, self.splits, self.specs = models, splits, specs
         self.stack = Stack(models, int(data.sizes.max()))
         shape = models[0].shape
-        numbers = models[0].reads_edge_numbers
+        steps, numbers = models[0].chain_steps, models[0].reads_edge_numbers
+        data = with_chain(data, steps) if steps else data
         coded = (shape.node_categories, models[0].edge_categories)
         stock = Stock.of(data, *coded, edge_features=numbers)
         units = _units(data, splits, self.stack.theta) if standardize else None

@@ -201,8 +201,7 @@ def _capacity(
     mean, std = table.mean(0), table.std(0, correction=0)
     likely = places * mean + spread * math.sqrt(places) * std
     largest = table.sort(0, descending=True).values[:places].sum(0)
-    *nodes, edges = likely.minimum(largest).ceil().long().tolist()
-    return Capacity.rounded(places, nodes, edges)
+    return stock.room(places, likely.minimum(largest).ceil().long())
 
 
 def _table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
