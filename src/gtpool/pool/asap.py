@@ -82,7 +82,7 @@ class ASAPool(nn.Module):
 
     kind = "dropping"
     why_not_captured = (
-        "pool 'asap' has no static form: how many edges join its clusters depends on the graphs"
+        "pool 'asap' has no static form: how many edges join its clusters depends on its weights"
     )
 
     def __init__(
