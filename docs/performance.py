@@ -41,12 +41,14 @@ WORDS = {
 ## The paper's speed table
 
 Forward and backward pass of a batch of 128 graphs, median and standard deviation over rounds in
-which every network has its turn. The rivals are PyG's own layers: three GCN layers with the pooler
-after each, ratio .5, maximum and mean read out and added up; GMT reads out once after the third.
-Batches lie on the device already: gathering them counts for nobody. A captured step is one CUDA
-graph of forward, backward, clip and Adam: all of it counts, against forward and backward alone of
-the others. A speed-up above 1 is faster than SAGPool_h; "published" is the paper's own, on an RTX
+which every network has its turn. Batches lie on the device already: gathering them counts for
+nobody. A speed-up above 1 is faster than SAGPool_h; "published" is the paper's own, on an RTX
 2080 Ti.
+
+The rivals are PyG's own layers: three GCN layers with the pooler after each, ratio .5, maximum and
+mean read out and added up; GMT reads out once after the third. A captured step is one CUDA graph of
+forward, backward, clip and Adam: all of it counts, against forward and backward alone of the
+others.
 """,
     "step": """\
 ## A whole training step
