@@ -39,6 +39,17 @@ def smooth(x: Tensor, edge_index: Tensor) -> Tensor:
     return _Smooth.apply(x, source, target, degree.to(x.dtype).rsqrt_().unsqueeze(1))
 
 
+def add_neighbours(x: Tensor, edge_index: Tensor) -> Tensor:
+    """Add to each row the rows of its neighbours, A^T x + x, [N, D].
+
+    Example:
+        >>> x, edges = torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1, 1], [1, 0, 1]])
+        >>> add_neighbours(x, edges).tolist()
+        [[4.0], [7.0]]
+    """
+    return _AddNeighbours.apply(x, *edge_index)
+
+
 def look_up(table: Tensor, codes: Tensor) -> Tensor:
     """Add up the rows of a table that each row of codes names, [T, D], [N, F] -> [N, D].
 
@@ -78,6 +89,24 @@ class _Smooth(Function):
         scaled = d_out * scale
         d_x = _add_up(scaled, target, source, d_out.size(0)).add_(scaled).mul_(scale)
         return d_x, None, None, None
+
+
+class _AddNeighbours(Function):
+    """A sum over the edges, and back over the edges the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor) -> Tensor:  # noqa: ANN401
+        ctx.save_for_backward(source, target)
+        return _add_up(x, source, target, x.size(0)).add_(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        source, target = ctx.saved_tensors
+        return _add_up(d_out.contiguous(), target, source, d_out.size(0)).add_(d_out), None, None
 
 
 class _LookUp(Function):

@@ -143,7 +143,8 @@ class PackedGraph(NamedTuple):
         return sums.coarse_gcn_sum(x, self._weight(x), self._edges)
 
     def gin_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        return sums.gin_sum(x, self._edges)
+        plain = self._is_plain(x)
+        return bag.add_neighbours(x, self.edge_index) if plain else sums.gin_sum(x, self._edges)
 
     def bond_sum(  # noqa: D102
         self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
