@@ -68,7 +68,7 @@ def test_the_curves_of_a_network_stay_what_they_were(name):
 def test_the_keys_of_all_stored_runs_stay_what_they_were():
     rows = list(read_rows(RESULTS))
     assert len(rows) > 16_000
-    changed = [row["key"] for row in rows if RunSpec.from_json(row["spec"]).key != row["key"]]
+    changed = [row["key"] for row in rows if RunSpec.from_stored(row["spec"]).key != row["key"]]
     assert changed == []
 
 

@@ -204,7 +204,7 @@ def test_shares_are_next_to_one_another_and_differ_by_one_graph_at_most():
 def check_rows(folder):
     """Compare each row with what one process gives."""
     for row in Store(folder).rows():
-        alone = run_unit(RunSpec.from_json(row["spec"]))
+        alone = run_unit(RunSpec.from_stored(row["spec"]))
         assert (row["key"], row["status"], row["processes"]) == (alone["key"], "done", PROCESSES)
         assert "processes" not in alone
         for name in CURVES:

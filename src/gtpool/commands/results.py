@@ -57,7 +57,7 @@ def write_settings(folder: Path, plan: Plan) -> None:
 def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
     """Raise a ValueError where settings that were written before name other data than these."""
     try:
-        before = DataSpec.from_json(json.loads(path.read_bytes())["data"])
+        before = DataSpec.from_stored(json.loads(path.read_bytes())["data"])
     except (ValueError, KeyError, TypeError, AttributeError):  # not settings of ours, or damaged
         return
     for name in (field.name for field in fields(data)):
@@ -212,7 +212,7 @@ def _save_model(
     folder: Path, row: Row, rows: Sequence[Row], store: Store, data_dir: Path | None
 ) -> None:
     """Save the network of a run, one of some, with all that it takes to use it on other graphs."""
-    spec = RunSpec.from_json(row["spec"])
+    spec = RunSpec.from_stored(row["spec"])
     loaded = load_data(spec.data, data_dir)
     split = choose_split(spec.split, loaded, data_dir)
     if split.digest != row["split"]["digest"]:

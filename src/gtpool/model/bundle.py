@@ -224,7 +224,7 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
 
 def _build(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
     """Make the network of a config and fill it, once names, shapes and kinds of tensors agree."""
-    spec, shape = ModelSpec.from_json(config["model"]), ShapeSpec.from_json(config["shape"])
+    spec, shape = ModelSpec.from_stored(config["model"]), ShapeSpec.from_stored(config["shape"])
     _check_options(spec, shape)
     if spec.levels * spec.convs_per_level > len(tensors):
         raise ValueError(f"{len(tensors)} tensors are too few for {spec.levels} levels")

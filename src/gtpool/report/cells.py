@@ -1,12 +1,13 @@
 """From the rows of runs to the numbers that people read: each is computed here, once."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from re import sub
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from gtpool.spec import FOLDED
+from gtpool.spec import FOLDED, RunSpec
 
 Row = Mapping[str, Any]
 
@@ -220,6 +221,8 @@ def _only(what: str, values: set[str]) -> Sequence[str]:
 
 
 def _without_place(spec: Mapping[str, Any]) -> str:
-    """Write what a run is but for its seed and fold."""
-    split = {key: value for key, value in spec["split"].items() if key != "fold"}
-    return repr([spec.get("data"), spec.get("model"), spec.get("train"), split])
+    """Write what a run is but for its seed and fold; rows of all versions of gtpool alike."""
+    whole = RunSpec.complete(spec)
+    whole["split"].pop("fold", None)
+    whole.pop("seed", None)
+    return json.dumps(whole, sort_keys=True)
