@@ -1,7 +1,7 @@
 """The job of `gtpool study tune`: search one dataset, and write what was chosen and why."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from shlex import join
@@ -11,11 +11,13 @@ from gtpool.data.registry import look_up
 from gtpool.model import METHODS
 from gtpool.model.parts import CONVS
 from gtpool.ops.sample import check_choice
-from gtpool.report.rounds import Rounds
+from gtpool.report.searching import SearchProgress
 from gtpool.study.candidates import configured, space_of
+from gtpool.study.halving import Budget
+from gtpool.study.journal import JOURNAL
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
-from gtpool.study.tune import Budget, Tried, Tuned, tune
+from gtpool.study.tune import Tuned, tune
 
 
 def tune_dataset(
@@ -49,28 +51,28 @@ def tune_dataset(
         space["model.conv"] = tuple(sorted(convs, key=lambda conv: conv != own))
     chosen = folder / "tuned.json"
     _known(chosen)  # what cannot be read is said before the work
-    do = partial(
-        run_many,
-        store=Store(folder),
-        jobs=jobs,
-        together=together,
-        device=device,
-        data_dir=data_dir,
-        watch=Rounds(),
-    )
-    tuned = tune(dataset, model, do, space=space, budget=Budget(*budget))
-    rounds = list(dict.fromkeys(tried.epochs for tried in tuned.log))
-    choice = {"rounds": rounds, "per_fold": tuned.per_fold, "pooled": tuned.pooled}
+    with SearchProgress() as watch:
+        do = partial(
+            run_many,
+            store=Store(folder),
+            jobs=jobs,
+            together=together,
+            device=device,
+            data_dir=data_dir,
+            watch=watch,
+        )
+        tuned = tune(
+            dataset, model, do, folder, space=space, budget=Budget(*budget), tell=watch.rung
+        )
+    choice = {"rounds": tuned.rounds, "per_fold": tuned.per_fold, "pooled": tuned.pooled}
     known = _known(chosen)  # again: another process may have written meanwhile
     known.setdefault(method, {})[dataset] = choice
     write_whole(chosen, (json.dumps(known, indent=1) + "\n").encode())
-    log = folder / f"{method}-{dataset}.jsonl"
-    write_whole(log, ("\n".join(map(json.dumps, _log(dataset, method, tuned))) + "\n").encode())
     run = ("gtpool", "study", "run", "tuned", "--choices", chosen, "--output-dir", folder)
     return [
         *tell(dataset, model, tuned),
         f"choices:         {chosen}",
-        f"log:             {log}",
+        f"log:             {folder / JOURNAL}",
         f"to run them:     {join(map(str, run))}",
     ]
 
@@ -101,16 +103,3 @@ def _known(path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(known, dict):
         raise ValueError(f"{path} holds no choices of `gtpool study tune`; move it out of the way")
     return cast("dict[str, dict[str, Any]]", known)
-
-
-def _log(dataset: str, method: str, tuned: Tuned) -> Iterator[object]:
-    """Give what was tried and chosen, then one line for each run, in the order of the columns."""
-    yield {
-        "dataset": dataset,
-        "method": method,
-        "configs": tuned.configs,
-        "chosen": [tuned.configs.index(options) for options in tuned.per_fold],
-        "pooled": tuned.configs.index(tuned.pooled),
-        "columns": Tried._fields,
-    }
-    yield from tuned.log

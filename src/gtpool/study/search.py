@@ -109,7 +109,7 @@ class Search:
         with driving(self.folder) as me:
             self.study.sampler = Sampler(seed, me)
             while True:
-                unclear = fail_lost_trials(self.study, self.folder, tuple(self.space))
+                unclear = fail_lost_trials(self.study, self.folder)
                 if self._is_over(trials):
                     if not unclear:
                         return
@@ -191,7 +191,7 @@ class Search:
         values: list[float] = []
         for place in range(0, len(folds), rung):
             some = folds[place : place + rung]
-            found = iter(_validation(do([spec for fold in some for spec in fold]), self.metric))
+            found = iter(validation(do([spec for fold in some for spec in fold]), self.metric))
             for fold in some:
                 said = [next(found) for _ in fold]
                 errors = [error for _, error in said if error is not None]
@@ -228,7 +228,7 @@ class Search:
         return _tried(now)
 
 
-def _validation(rows: Sequence[Row], metric: str) -> list[tuple[float, str | None]]:
+def validation(rows: Sequence[Row], metric: str) -> list[tuple[float, str | None]]:
     """Give all that the search may know of runs: what validation says, or why it says nothing."""
     column = "valid_loss" if metric == "loss" else "valid_metric"
     said: list[tuple[float, str | None]] = []
