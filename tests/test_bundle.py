@@ -260,7 +260,7 @@ DAMAGE = {
     ),
     "pooler": (_config(lambda c: c["model"].update(pool="os.system")), "unknown pool 'os.system'"),
     "kind": (_config(lambda c: c["model"].update(width="8")), "width must be int"),
-    "wide": (_config(lambda c: c["model"].update(width=2**20)), "GB for its weights"),
+    "wide": (_config(lambda c: c["model"].update(width=2**20)), "GB of memory"),
     "wider": (_config(lambda c: c["model"].update(width=2**200)), "sound model"),
     "levels": (_config(lambda c: c["model"].update(levels=10**9)), "too few for 1000000000 levels"),
     "codes": (

@@ -53,6 +53,13 @@ def test_a_single_run_has_no_deviation():
     assert (cell.text, cell.evidence) == ("50.00", "1 run")
 
 
+def test_a_split_without_folds_is_named_by_its_rule():
+    rows = [row(0.5, rule="random"), row(0.6, seed=43, rule="random")]
+    assert runs_table(rows) == Table(
+        ("split", "seed 42", "seed 43"), (("random", "50.00", "60.00"),)
+    )
+
+
 def test_failed_and_absent_runs_are_missing_and_in_no_mean():
     rows = rows_of([[0.8, 0.9]])  # the third fold is not there
     rows[1] |= {"status": "failed", "test": None}

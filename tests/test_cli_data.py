@@ -112,7 +112,13 @@ def test_info_of_graphs_of_ones_own(gtpool, tmp_path):
     assert "left out:      1 of 4 rows" in said
     assert heard == "gtpool: line 4 is left out: not a valid SMILES\n"
     _, said, _ = gtpool("data", "info", str(table), *columns, "toxic")
-    assert "classes:       2: no (2), yes (1)" in said
+    assert "target:        toxic\nclasses:       2: no (2), yes (1)" in said
+    bad = "".join(f"C{number},no\n" for number in range(1, 8))
+    table.write_text(f"smiles,toxic\nCCO,yes\nCC,no\n{bad}")
+    _, said, heard = gtpool("data", "info", str(table))
+    assert heard.count("is left out") == 5
+    assert heard.endswith("gtpool: and 2 more lines\n")
+    table.write_text("mol,size\nCCO,3.5\n")
     for source in (lines, EMBEDDED / "MUTAG"):
         code, said, _ = gtpool("data", "info", str(source))
         assert code == 0

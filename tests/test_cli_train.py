@@ -316,7 +316,11 @@ def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):
     assert float(third["p_BBB-"]) + float(third["p_BBB+"]) == pytest.approx(1, abs=1e-5)
     code, out, err = gtpool("evaluate", folder / "model", path)
     assert (code, "60 graphs" in out) == (0, True)
-    assert "1 left out; line 12: " in err
+    assert "gtpool: 1 row left out: line 12: " in err
+    write_csv(new, [(MOLECULES[0][0], "BBB+"), ("C1CC(", "BBB+"), ("CCO", "")], "smiles,other")
+    code, out, err = gtpool("evaluate", folder / "model", new)
+    assert out.startswith("column 'other' is compared with target 'bbb' of the model\n")
+    assert "gtpool: 2 rows left out, e.g. line 3: " in err
 
 
 def test_rows_left_out_are_listed_in_a_file_and_on_the_page(gtpool, tmp_path):
@@ -439,6 +443,44 @@ def test_a_column_of_distinct_values_looks_like_an_identifier(gtpool, tmp_path, 
     assert "column 'key' looks like an identifier" in err
     assert ("--task regression" in err) == hint
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("value", "hint"), [("id{}", False), (None, True)])
+def test_json_lines_of_distinct_labels_are_told_what_they_can_do(gtpool, tmp_path, value, hint):
+    lines = [
+        {"nodes": 2, "edges": [[0, 1]], "label": value.format(n) if value else n} for n in range(20)
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    code, _, err = gtpool("train", path, *TINY, "--output-dir", tmp_path / "out")
+    assert code == 2
+    assert '"label" looks like an identifier: 20 different values in 20 graphs; write' in err
+    assert "--target-columns" not in err
+    assert ("--task regression" in err) == hint
+
+
+def test_advice_fits_the_split(gtpool, tmp_path):
+    path = write_csv(tmp_path / "mine.csv", MOLECULES)
+    words = ("train", path, "--width", "8", "--epochs", "1", "--pool", "gin", "--split-type")
+    said = {
+        "scaffold": "the figure rests on one split, by scaffold\n",
+        "random": "the figure rests on one split; --split-type folds cross-validates\n",
+    }
+    for rule, advice in said.items():
+        code, out, err = gtpool(*words, rule, "--output-dir", tmp_path / rule)
+        assert (code, advice in out) == (0, True)
+        assert "(1 of 1 run, " in err
+        assert "fold 1" not in out + err
+        assert re.search(rf"^{rule} +\d", out, re.MULTILINE)
+        page = (tmp_path / rule / "report.html").read_text()
+        assert "<th>fold" not in page.partition("<details")[0]
+
+
+def test_help_says_what_a_table_gets(gtpool, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    help_text = " ".join(gtpool("train", "--help")[1].split())
+    assert "(gcn; SMILES and OGB sets: ogb-gcn)" in help_text
+    assert "A table of SMILES differs: convolutions use bonds" in help_text
 
 
 def test_a_column_of_mostly_distinct_values_is_told(gtpool, tmp_path):
@@ -594,7 +636,7 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
         (["train", "MUTAG", "--pool", "gtpol"], "no pooler or method 'gtpol'; did you mean gtpool"),
         (["train", "MUTAG", "--features", "gtm"], "gtm"),
         (["train", "MUTAG", "--width", "15"], "width must be a multiple of 2"),
-        (["train", "MUTAG", "--width", "1000000000"], "GB for its weights"),
+        (["train", "MUTAG", "--width", "1000000000"], "weights of a network of width"),
         (["train", "MUTAG", "--ratio", "1.5"], "in (0, 1], got 1.5"),
         (["train", "MUTAG", "--ratio", "half"], "--ratio must be a number, got 'half'"),
         (["train", "MUTAG", "--epochs", "0"], "train.epochs must be a whole number of at least 1"),

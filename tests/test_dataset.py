@@ -199,6 +199,14 @@ def test_the_task_follows_from_y(y, task, targets):
     assert torch.equal(data.y.nan_to_num(-9), taken.nan_to_num(-9))
 
 
+def test_no_edges_may_have_any_dtype():
+    lone = Data(torch.ones(1, 1), torch.empty(2, 0), y=torch.tensor([0]))
+    ring = Data(torch.ones(3, 1), RING, y=torch.tensor([1]))
+    data = GraphDataset.from_pyg([lone, ring])
+    assert data.edge_index.dtype == torch.int32
+    assert torch.equal(data.to_pyg()[1].edge_index, RING)
+
+
 def test_graphs_that_do_not_fit_are_named():
     ring = Data(torch.ones(3, 1), RING, torch.ones(3, 2), torch.tensor([0]))
     cases = [

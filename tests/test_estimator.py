@@ -122,6 +122,15 @@ def test_smiles_and_what_cannot_be_read():
         estimator.predict(load("MUTAG"))
 
 
+def test_explain_takes_graphs_as_predict_does():
+    smiles = ["OCC", "CCC", "c1ccccc1", "CC(=O)O", "C#N", "CN", "CCCC", "CO"]
+    estimator = GraphClassifier(**QUICK, conv="ogb-gcn").fit(smiles, [0, 1] * 4)
+    found = estimator.explain(iter(smiles), 0, importance=False)
+    assert found == estimator.explain(smiles, 0, importance=False)
+    with pytest.raises(ValueError, match="there is no graph 8: the graphs are 0 to 7"):
+        estimator.explain(smiles, 8, importance=False)
+
+
 def test_networkx_attributes_and_a_kind_of_node_that_is_new():
     graphs, names = _shapes()
     for graph in graphs:
@@ -161,6 +170,9 @@ def test_codes_that_the_training_data_did_not_have():
         ([[0, 1]] * 24, "no column of y has both"),
         ([[0, 2], [1, 0]] * 12, "0, 1, or NaN"),
         ([["a", "b"]] * 24, "0, 1, or NaN"),
+        ([[0.5, 1], [1, 0]] * 12, "to predict numbers, use GraphRegressor"),
+        ([[0, float("nan")], [1, float("nan")]] * 12, "column 1 of y, counted from 0, is NaN"),
+        ([1.0, 0.37] * 12, r"y looks like numbers, .*y\[1\] is 0.37; .*use GraphRegressor"),
         ([[0, 1], [1, 0]], "one row for each of 24 graphs"),
         ([0.0, float("nan")] * 12, r"y\[1\] is missing"),
         ([None, "a"] * 12, r"y\[0\] is missing"),
@@ -186,7 +198,8 @@ def test_classes_that_cannot_be_learned(y, says):
         ([float("inf")] * 24, "finite"),
         ([1.0] * 23 + [1e39], r"y\[23, 0\] is 1e\+39; y must be finite in float32"),
         ([1] * 23 + [10**400], "y must hold numbers"),
-        ([float("nan")] * 24, "not all missing"),
+        ([float("nan")] * 24, "y is NaN for all graphs"),
+        ([[float("nan"), 1.5]] * 24, "column 0 of y, counted from 0, is NaN for all graphs"),
     ],
 )
 def test_numbers_that_cannot_be_learned(y, says):

@@ -457,7 +457,7 @@ def test_graphs_of_a_table_go_by_their_line(molecules):
     assert one.graphs[0].names == [*"CCCCCC"]
     for options, says in (
         ({"graph": 3}, r"line 3 of .*new\.csv cannot be read: not a valid SMILES"),
-        ({"graph": 9}, r"has no line 9: it has lines 2 to 5"),
+        ({"graph": 0}, r"no graph on line 0; .* graph \(--graph\) is a line number, 2 to 5"),
         ({"target": "maybe"}, r"no target 'maybe'; it has no, yes"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -125,8 +125,8 @@ def test_page_says_what_the_model_kept_and_why(page):
     assert "Step 1: RWS keeps 2 of 3 nodes; top-k would keep 1 other (ringed)." in said
     assert "Step 2: RWS keeps 1 of 2 nodes" in said
     assert (
-        "The probability of class yes is 0.880. Without the 1 most important nodes it is 0.250; "
-        "with these alone, 0.750. They bear the answer better" in said
+        "The probability of class yes is 0.880. Without the most important node it is 0.250; "
+        "with it alone, 0.750. This half bears the answer better" in said
     )
     row = said[said.index("its number from step to step") :]
     assert "2 O -0.1250 0.3000 0.1000 0.2000 0.400 2 2 → 1 → 0" in row
@@ -322,7 +322,7 @@ def test_command_explains_one_graph_alone(trained, gtpool, tmp_path):
     ("options", "says"),
     [
         (("--graph", 3), "cannot be read: not a valid SMILES"),
-        (("--graph", 99), "has no line 99: it has lines 2 to 5"),
+        (("--graph", 99), "has no graph on line 99"),
         (("--target", "perhaps"), "the model knows no target 'perhaps'; it has no, yes"),
     ],
     ids=str,

@@ -195,7 +195,7 @@ def test_degrees_above_the_cap_share_a_column():
 
 @pytest.mark.parametrize("part", ["node_labels", "edge_labels"])
 def test_features_that_do_not_fit_into_memory_are_refused_with_their_size(part, monkeypatch):
-    monkeypatch.setattr("gtpool.data.features.free_memory", lambda _: 10**9)
+    monkeypatch.setattr("gtpool.ops.memory.free_memory", lambda _: 10**9)
     count = 90_000 if part == "node_labels" else 2 * 89_999
     source = star(89_999, **{part: torch.arange(count)})
     with pytest.raises(ValueError, match=r"star: .* 32\.4 GB of memory"):

@@ -41,6 +41,7 @@ def save(folder, source, model=STRUCTPOOL, features="gmt"):
         "schema": data.schema.to_json(),
         "metrics": {"metric": "accuracy", "test": 0.5},
         "versions": {"gtpool": "0.1.0"},
+        "data": {"target_columns": []},
         "run": spec.to_json(),
         "source_digest": source_digest(str(source)),
     }
@@ -99,6 +100,7 @@ def test_a_hostile_value_anywhere_is_a_clear_error_or_does_no_harm(source, tmp_p
         ("about.schema.recipe.kind", "other"),
         ("about.run.data.smiles_column", ["smiles"]),
         ("about.metrics.test", [1]),
+        ("about.data.target_columns", [1]),
         ("model.pool_options.steps", 10**9),
         ("model.readout_options", {"steps": 10**9}),
         ("shape.edge_weighted", False),

@@ -164,6 +164,8 @@ C60 = (
     [
         ("C" * 2001, "more than 2000 atoms"),
         ("*1**1" * 101, "more than 100 rings"),
+        (".".join(["F[C@H](Cl)C"] * 400), "fragments"),  # 3 s of rdkit for the canonical order
+        (".".join(["O"] * 201), "fragments"),
         (necklace(16), "cycles"),  # 65,552 of them: 0.9 s and 70 MB of rdkit
         (necklace(40) + "." + necklace(8), "cycles"),  # more than 32 bits can count
         ("*" + "(*)" * 16 + "*1**1" * 13, "neighbours"),

@@ -26,6 +26,7 @@ from serving import (
     serving,
 )
 
+from gtpool.data.delimited import safe_cell
 from gtpool.data.locate import EMBEDDED
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -318,6 +319,13 @@ def test_text_of_strangers_is_text_here_and_in_a_spreadsheet(service, visit):
     assert [line.locator("td").first.inner_text() for line in rows(page).all()[:5]] == lines
     saved = [line["smiles"] for line in download(page)]
     assert saved == [HOSTILE, "'=HYPERLINK(1)", "'@x", "'-C", 'a"b,c', ETHANOL]
+
+
+@pytest.mark.slow
+def test_cells_are_made_safe_by_the_rule_of_the_command_line(service, visit):
+    cells = ["+", "-", "-1.5e3", "+.5", "-2.", "-1E-3", "=1", "+x", "--", "-1-1", "@", "\tx", "\nx"]
+    saved = visit(service).evaluate("cells => cells.map(quoted)", cells)
+    assert next(csv.reader([",".join(saved)])) == [safe_cell(cell) for cell in cells]
 
 
 @pytest.mark.slow

@@ -25,14 +25,15 @@ from gtpool.study.inputs import shape_of
 from gtpool.train.fit import predict
 
 
-def _bundle(data: GraphDataset, folder: Path, run: dict | None = None) -> Bundle:
+def _bundle(data: GraphDataset, folder: Path, run: dict | None = None, targets=()) -> Bundle:
     """An untrained model of some data, through a file: its answers are as good to compare."""
     torch.manual_seed(0)
     model = Classifier(ModelSpec(width=16, levels=2), shape_of(data)).eval()
     with torch.no_grad():
         for part in model.parameters():
             part.mul_(2.0)  # let the answers differ between graphs
-    save_bundle(folder, model, {"schema": data.schema.to_json(), "run": {"data": run or {}}})
+    about = {"schema": data.schema.to_json(), "run": {"data": run or {}}}
+    save_bundle(folder, model, {**about, "data": {"target_columns": targets}})
     return load_bundle(folder)
 
 
@@ -229,6 +230,47 @@ def test_columns_are_those_of_the_training_run(tmp_path):
         predict_source(bundle, renamed)
 
 
+def test_the_target_column_found_at_the_training_is_the_one_compared(tmp_path):
+    train = tmp_path / "train.csv"
+    train.write_text("smiles,bbb\nCCO,1\nCCC,0\nC,1\n")
+    table = read_table(train)
+    bundle = _bundle(table.dataset, tmp_path / "model", targets=table.targets)
+    alone = evaluate_source(bundle, train)
+    other = tmp_path / "other.csv"
+    other.write_text("smiles,other,bbb\nCCO,0,1\nCCC,1,0\nC,0,1\n")
+    found = evaluate_source(bundle, other)
+    assert found["confusion"] == alone["confusion"]
+    assert found["compared"] == [{"column": "bbb", "target": "bbb"}]
+    other.write_text("smiles,x,y\nCCO,0,1\nCCC,1,0\n")
+    says = r"no column 'bbb', the target of the model.*--target-columns.*'x', 'y'"
+    with pytest.raises(ValueError, match=says):
+        evaluate_source(bundle, other)
+    other.write_text("smiles,x\nCCO,1\nCCC,0\nC,1\n")
+    found = evaluate_source(bundle, other)
+    assert found["confusion"] == alone["confusion"]
+    assert found["compared"] == [{"column": "x", "target": "bbb"}]
+
+
+def test_target_columns_are_matched_by_name_or_by_position_never_both(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("smiles,a,b,c\nCCO,1,0,2\nCCC,0,5,1\nC,1,1,0\n")
+    data = read_table(path, target_columns=["a", "b"], task="regression").dataset
+    bundle = _bundle(data, tmp_path / "model")
+    usual = evaluate_source(bundle, path)
+    assert evaluate_source(bundle, path, target_columns=["b", "a"]) == usual
+    found = evaluate_source(bundle, path, target_columns=["a", "c"])
+    assert found["compared"] == [
+        {"column": "a", "target": "a"},
+        {"column": "c", "target": "b"},
+    ]
+    says = "'b' is number 1 of target_columns .*number 2 of the model's targets.* a, b, in this"
+    for columns in (["b", "c"], ["b"]):
+        with pytest.raises(ValueError, match=says):
+            evaluate_source(bundle, path, target_columns=columns)
+    with pytest.raises(ValueError, match="target columns given: 1; the model has 2 targets"):
+        evaluate_source(bundle, path, target_columns=["a"])
+
+
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_several_tasks(tmp_path, task):
     train = tmp_path / "train.csv"
@@ -324,11 +366,11 @@ def test_a_source_that_is_not_there(molecules, tmp_path):
         ({"schema": None}, "does not say what the model was trained on"),
         ({"schema": {"name": "x"}}, "does not say"),
         ({"targets": ["a"]}, "names 1 targets, but its network has 2 outputs"),
-        ({"targets": "ab"}, "nonsense"),
-        ({"task": "magic"}, "nonsense"),
-        ({"labels": ["__import__('os')"]}, "nonsense"),
-        ({"labels": [3, 1, 2]}, "nonsense"),
-        ({"attributes": 2, "mean": [0.0], "std": [1.0]}, "nonsense"),
+        ({"targets": "ab"}, "invalid schema of the training data"),
+        ({"task": "magic"}, "invalid schema of the training data"),
+        ({"labels": ["__import__('os')"]}, "invalid schema of the training data"),
+        ({"labels": [3, 1, 2]}, "invalid schema of the training data"),
+        ({"attributes": 2, "mean": [0.0], "std": [1.0]}, "invalid schema of the training data"),
         ({"hook": "os.system"}, "does not say"),
         ({"labels": [0, 1, 2, 3, 4, 5]}, "makes 6 node and 4 edge columns"),
     ],

@@ -112,7 +112,25 @@ def test_a_metric_is_named_as_in_the_outcome(clock):
     with progress:
         progress.begin([spec(0)], [])
         progress.finished(row(spec(0), 0.75, metric="roc_auc"))
-    assert "ROC-AUC 75.00 at epoch 7 (1 of 1 runs, mean ROC-AUC 75.00)" in file.getvalue()
+    assert "ROC-AUC 75.00 at epoch 7 (1 of 1 run, mean ROC-AUC 75.00)" in file.getvalue()
+
+
+def test_a_split_without_folds_has_seeds_alone(clock):
+    run = replace(spec(0), split=SplitSpec(rule="random"))
+    progress, file = watcher(clock)
+    with progress:
+        progress.begin([run], [])
+        progress.finished(row(run, 0.75))
+        progress.begin([run], [row(run, 0.75)])
+    done, before = file.getvalue().splitlines()
+    assert done == (
+        "MUTAG, gtpool-v, seed 1: accuracy 75.00 at epoch 7 (1 of 1 run, mean accuracy 75.00)"
+    )
+    assert before == "1 of 1 run is done already"
+    for width, head in ((120, "seed ┃  test ┃"), (40, "seed ┃  runs ┃")):
+        progress, _ = watcher(clock, terminal=True, width=width)
+        progress.begin([run], [])
+        assert any(head in line for line in drawn(progress))
 
 
 def test_the_time_left_counts_epochs_and_the_usual_length_of_a_run(clock):

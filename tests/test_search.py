@@ -8,20 +8,24 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from io import StringIO
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from optuna.trial import TrialState
 from rich.console import Console
 
 from gtpool.cli import main
+from gtpool.commands.plan import make_plan
 from gtpool.model import METHODS
 from gtpool.report.searching import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import journal
-from gtpool.study.search import Search
+from gtpool.study.inputs import lay_out
+from gtpool.study.search import Search, Tried
 from gtpool.study.space import PAPER, Range, chosen, count, read_space, untried
 from gtpool.study.store import Store
 
@@ -119,6 +123,27 @@ def test_a_method_and_its_options_are_chosen_as_poolers_are():
     assert chosen(BASE, both).model.pool_options == {"sampler": "topk", "heads": 2}
     assert METHODS["gtpool-topk"].model["pool_options"] == {"sampler": "topk"}
     assert chosen(BASE, {"model.width": 64, "train.lr": 1}).train.lr == 1.0
+
+
+@pytest.mark.parametrize(
+    ("base", "choice", "options"),
+    [
+        ({}, {"model.pool": "gtpool-v"}, {"order": "score"}),
+        ({}, {"model.pool": "sagpool_h-rws"}, {"sampler": "rws", "order": "score"}),
+        ({}, {"model.pool": "gtpool-topk"}, {"sampler": "topk"}),
+        ({}, {"model.pool": "gtpool", "model.pool_options.order": "index"}, {"order": "index"}),
+        (
+            {"pool_options": {"sampler": "topk"}},
+            {"model.pool_options.sampler": "rws"},
+            {"sampler": "rws", "order": "score"},
+        ),
+    ],
+)
+def test_a_choice_on_a_table_is_what_train_makes_of_it(base, choice, options):
+    plan = make_plan({"data": {"source": "mine.csv"}, "model": base}, {})
+    run = chosen(plan.run, choice)
+    assert run.model.pool_options == options
+    assert make_plan(plan._replace(run=run).to_json(), {}).run == run
 
 
 @pytest.mark.parametrize(
@@ -273,6 +298,10 @@ def test_a_process_whose_trial_was_taken_for_lost_goes_on_with_another(tmp_path)
     assert taken[0].number not in {trial.number for trial in tried}
 
 
+def test_a_study_keeps_the_name_it_had_before_later_options(tmp_path):
+    assert Search(BASE, SIX, tmp_path).study.study_name == "MUTAG gtpool-v 8be3ed3c"  # of 0.1.0
+
+
 def test_what_differs_in_space_or_settings_is_another_study(tmp_path):
     drain(tmp_path, 2)
     assert len(drain(tmp_path, 2, space={"model.width": (8, 12)})) == 2
@@ -392,6 +421,38 @@ def test_progress_says_what_came_of_a_trial_and_how_long_the_rest_takes(tmp_path
         first,
     )
     assert last.endswith("(6 of 6 trials, best 1.0635)")
+
+
+def test_long_trials_say_how_long_the_rest_takes_outside_a_terminal():
+    now, out = [0.0], StringIO()
+    runs = lay_out(BASE)
+    console = Console(file=out, width=200)
+    with SearchProgress(4, len(runs), "loss", console=console, clock=lambda: now[0]) as watch:
+        for run in runs[:2]:
+            now[0] += 20
+            watch.epoch(run, SimpleNamespace(number=1))
+            now[0] += 20
+            watch.finished({})
+        now[0] += 20
+        watch.epoch(runs[2], SimpleNamespace(number=5))
+    first, second = out.getvalue().splitlines()
+    assert first == f"fold 2, epoch 1 of {BASE.train.epochs} (0 of 4 trials, about 11 min left)"
+    assert second == f"fold 3, epoch 5 of {BASE.train.epochs} (0 of 4 trials, about 8 min left)"
+
+
+def test_a_split_without_folds_is_tried_by_seeds():
+    out = StringIO()
+    random = replace(BASE, split=replace(BASE.split, rule="random"))
+    clock = iter(range(0, 1000, 40))
+    console = Console(file=out, width=200)
+    with SearchProgress(1, 1, "loss", console=console, clock=lambda: next(clock)) as watch:
+        watch.epoch(random, SimpleNamespace(number=1))
+        tried = Tried(0, complete=True, value=0.5, folds=1, choice={})
+        watch.tried(tried, [tried], tried)
+    assert out.getvalue().splitlines() == [
+        f"seed {BASE.seed}, epoch 1 of {BASE.train.epochs} (0 of 1 trial)",
+        "trial 0: validation loss 0.5000 (1 of 1 trial, best 0.5000)",
+    ]
 
 
 def test_importance_needs_some_trials_and_tells_what_matters(tmp_path):

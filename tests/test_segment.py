@@ -80,6 +80,12 @@ def test_softmax_and_its_gradient_equal_a_loop(sizes, seed):
     torch.testing.assert_close(packed.grad, looped.grad)
 
 
+def test_a_column_of_one_graph_is_normalised_as_a_vector_is():
+    value = normal(3)
+    share = segment_softmax(value.view(3, 1), batch_of([3]), 1)
+    assert torch.equal(share.view(3), segment_softmax(value, batch_of([3]), 1))
+
+
 def test_softmax_holds_at_extreme_scores():
     value = torch.tensor([1e4, 1e4, -1e4, -1e4, -2e4])
     share = segment_softmax(value, batch_of([3, 2]), 2)

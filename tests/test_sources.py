@@ -376,7 +376,7 @@ def test_a_table_of_smiles(alone, ending):
 def test_rows_that_cannot_be_used_are_counted(alone):
     path = alone / "mine.csv"
     path.write_text("smiles,y\nCCO,a\nC1C,b\nC(,a\nCC,b\n")
-    with pytest.warns(UserWarning, match=r"mine\.csv: 2 rows are left out; line 3: ") as told:
+    with pytest.warns(UserWarning, match=r"mine\.csv: rows left out: 2, e\.g\. line 3: ") as told:
         assert len(load(path)) == 2
     assert told[0].filename == __file__
 

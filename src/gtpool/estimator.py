@@ -230,8 +230,10 @@ class _GraphEstimator:
             seed: Of its random start.
             target: The number of the class or task to explain; by default what is predicted.
         """
+        graphs = listed(graphs)
         data = self._ready(graphs)
-        smiles = None if isinstance(graphs, GraphDataset) else graphs[index]
+        known = graphs if isinstance(graphs, list) else []
+        smiles = known[index] if 0 <= index < len(known) else None
         order = data.schema.recipe.atom_order
         return explain(
             self.model_,

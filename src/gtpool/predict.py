@@ -109,28 +109,29 @@ def evaluate_source(
         data_dir: Where to look first for a dataset known by name.
         smiles_column: Of a table; None takes the one that the model was trained on if it is there,
             else the one called "smiles".
-        target_columns: Of a table; by default those named at the training, or else
-            the only other column.
+        target_columns: Of a table; by default those that the model was trained on. Where that is
+            one column and it is missing, the only other. The names of the model's targets are
+            matched in any order; columns of other names go by position.
         device: "auto", "cpu" or "cuda".
 
     Returns:
         ``metric``, its ``value``, ``higher_is_better``, the number of ``graphs`` that were
         compared, and what was ``left_out`` with a reason each; of classes also ``targets`` and the
         ``confusion`` matrix, a row for each true class; of several tasks also ``tasks``, each with
-        its ``task``, its ``value`` (None where no figure can be computed) and number of ``labels``.
+        its ``task``, its ``value`` (None where no figure can be computed) and number of ``labels``;
+        of a table also ``compared``, a ``column`` and the model's ``target`` (None where its name
+        is not known) for each.
     """
     schema = schema_of(bundle)
-    trained = bundle.part("run", "data")
-    columns = target_columns or trained.get("target_columns") or ()
-    if not columns and schema.task != "classes":
-        columns = schema.targets
+    trained, targets = bundle.part("run", "data"), _trained_targets(bundle, schema)
     read = read_unseen(
         source,
         schema,
         data_dir=data_dir,
         smiles_column=smiles_column,
         trained_column=trained.get("smiles_column"),
-        target_columns=columns,
+        target_columns=target_columns,
+        trained_targets=targets,
     )
     logits, read = _sound(_logits(bundle, read, device), read)
     told = [row for row in read.rows if row.reason is None]
@@ -149,6 +150,9 @@ def evaluate_source(
         "graphs": len(labelled),
         "left_out": [{read.unit: number, "reason": why} for number, why in sorted(left_out)],
     }
+    if read.targets:
+        pairs = zip(read.targets, targets or [None], strict=True)
+        found["compared"] = [{"column": column, "target": target} for column, target in pairs]
     if schema.task == "classes":
         cells = y * schema.num_outputs + logits.argmax(1)
         counts = cells.bincount(minlength=schema.num_outputs**2)
@@ -160,6 +164,16 @@ def evaluate_source(
             {"task": name, "value": value, "labels": int(labels)} for name, value, labels in each
         ]
     return found
+
+
+def _trained_targets(bundle: Bundle, schema: Schema) -> tuple[str, ...]:
+    """Return the names of the target columns that a model was trained on; of classes maybe none."""
+    wanted = 1 if schema.task == "classes" else schema.num_outputs
+    for part in (("data",), ("run", "data")):
+        names = bundle.part(*part).get("target_columns") or ()
+        if len(names) == wanted:
+            return tuple(names)
+    return () if schema.task == "classes" else schema.targets
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
@@ -205,7 +219,9 @@ def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
 
 
 def was_trained_on(bundle: Bundle, source: str) -> bool:
-    """Say whether a model was trained on a part of a source: a dataset's name, or equal files.
+    """Say whether a model was trained on a part of a source.
+
+    It was if the source is the same dataset by name, or files of the same names and contents.
 
     Args:
         bundle: What ``load_bundle`` gave.

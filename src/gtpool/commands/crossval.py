@@ -14,6 +14,7 @@ from gtpool.commands.results import (
     write_settings,
 )
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import ending_of
 from gtpool.data.summary import describe_targets
 from gtpool.data.table import Skipped
 from gtpool.model import METHODS
@@ -114,25 +115,30 @@ def plan_runs(plan: Plan, how: Running) -> list[RunSpec]:
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"no pooler or method {model.pool!r}; {hint}known are {', '.join(known)}")
     loaded = load_data(plan.run.data, how.data_dir)
-    _check_classes(loaded)
+    _check_classes(loaded, plan.run.data.source)
     Classifier(model, shape_of(loaded.dataset))
     specs = lay_out(plan.run, seeds=plan.seeds, data_dir=how.data_dir)
     choose_split(specs[0].split, loaded, how.data_dir)
     return specs
 
 
-def _check_classes(loaded: Loaded) -> None:
-    """Refuse classes that are all different; warn where most graphs have one to themselves."""
+def _check_classes(loaded: Loaded, source: str) -> None:
+    """Raise a ValueError if every graph has a class of its own; warn if more than half have."""
     schema, graphs = loaded.dataset.schema, len(loaded.dataset)
     kinds = schema.num_outputs
     if loaded.name is not None or schema.task != "classes" or kinds < 3 or 2 * kinds <= graphs:
         return
-    what = f"column {loaded.targets[0]!r}" if loaded.targets else "the label"
+    what, remedy = "the label", "give each graph the class that is to be predicted"
+    if loaded.targets:
+        what, remedy = f"column {loaded.targets[0]!r}", "choose another by --target-columns"
+    elif ending_of(Path(source)) == ".jsonl":
+        what, remedy = '"label"', 'write the class of each graph into "label"'
     numbers = all(name.removeprefix("-").isdecimal() for name in schema.targets)
-    other = " or predict numbers by --task regression" if numbers else ""
+    if numbers and what != "the label":  # --task is an option of tables and JSON lines
+        remedy += " or predict numbers by --task regression"
     message = (
-        f"{what} looks like an identifier: {kinds} different values in {graphs} rows; choose "
-        f"another by --target-columns{other}"
+        f"{what} looks like an identifier: {kinds} different values in {graphs} "
+        f"{'rows' if loaded.targets else 'graphs'}; {remedy}"
     )
     if kinds == graphs:
         raise ValueError(message)

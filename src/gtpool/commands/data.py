@@ -57,7 +57,7 @@ def describe_dataset(
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)
     loaded = load_data(spec, data_dir)
-    facts = describe(loaded.dataset)
+    facts = describe(loaded.dataset, loaded.targets)
     if loaded.name is not None:
         facts |= describe_splits(loaded.dataset, data_dir) | _origin(loaded.name, data_dir)
     else:
@@ -69,9 +69,11 @@ def describe_dataset(
         )
     for what, value in facts.items():
         typer.echo(printable(f"{what + ':':<15}{value}"))
-    for row in loaded.skipped[:5]:
-        told = printable(f"line {row.line} is left out: {row.reason}")
-        typer.secho(f"gtpool: {told}", err=True, fg="yellow")
+    notes = [f"line {row.line} is left out: {row.reason}" for row in loaded.skipped[:5]]
+    if len(loaded.skipped) > 5:
+        notes.append(f"and {len(loaded.skipped) - 5} more lines")
+    for note in notes:
+        typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 
 def _origin(name: str, data_dir: Path | None) -> dict[str, str]:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, cast
 
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
-from gtpool.spec import ModelSpec, RunSpec
-from gtpool.study.recipe import conv_for, is_table, protocol, reads_smiles
+from gtpool.spec import RunSpec
+from gtpool.study.recipe import conv_for, order_by_score, protocol, reads_smiles
 
 _Options = dict[str, Any]
-_WHEELS = ("gtpool", "gtpool-v", "sagpool", "topkpool", "asap")  # poolers that take an order
 _LONGEST = 60  # characters of the targets in the name of a folder
 
 
@@ -92,7 +91,9 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
     top["model"] |= model
     if not conv_said:
         top["model"]["conv"] = conv_for(source, top["model"].get("conv", "gcn"))
-    _number_atoms(source, top)
+    if reads_smiles(source):  # unless the user says otherwise, one molecule has one result
+        top["data"].setdefault("atom_order", "canonical")
+    order_by_score(source, top["model"])
     top["train"] = _recipe(source, top["train"] | given.get("train", {}))
     plan = Plan(RunSpec.from_json(top), seeds)
     _check(plan)
@@ -109,24 +110,6 @@ def _method(model: Mapping[str, Any]) -> _Options:
     if method is None:
         return dict(model)
     return {**method.model, **{key: value for key, value in model.items() if key != "pool"}}
-
-
-def _number_atoms(source: str, top: _Options) -> None:
-    """Make the result independent of how a SMILES is written, unless the user says otherwise."""
-    if reads_smiles(source):
-        top["data"].setdefault("atom_order", "canonical")
-    if is_table(source):
-        _order_by_score(top["model"])
-
-
-def _order_by_score(model: _Options) -> None:
-    """Order the roulette wheel by score, where the pooler has one and the user does not say."""
-    pool, options = str(model.get("pool", ModelSpec.pool)), model.get("pool_options", {})
-    if pool not in _WHEELS or not isinstance(options, dict):
-        return
-    usual = "rwsv" if pool.startswith("gtpool") else "topk"
-    if options.get("sampler", usual) != "topk":
-        model["pool_options"] = {"order": "score", **cast("_Options", options)}
 
 
 def _recipe(source: str, train: _Options) -> _Options:

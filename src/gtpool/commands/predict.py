@@ -63,7 +63,7 @@ def evaluate(
     smiles_column: SmilesColumn = None,
     target_columns: Annotated[
         str | None,
-        typer.Option(help="Of a CSV, with commas between. (as trained, or the only other)"),
+        typer.Option(help="Of a CSV, with commas between. (as trained; one: or the only other)"),
     ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -83,6 +83,9 @@ def evaluate(
         target_columns=() if target_columns is None else names(target_columns),
         device=device,
     )
+    other = [pair for pair in found.get("compared", ()) if pair["target"] != pair["column"]]
+    for column, target in (pair.values() for pair in other if pair["target"] is not None):
+        typer.echo(printable(f"column {column!r} is compared with target {target!r} of the model"))
     value = shown(found["value"], found["metric"])
     typer.echo(f"{titled(found['metric'])}: {value} ({found['graphs']} graphs)")
     if "confusion" in found:
@@ -99,7 +102,9 @@ def evaluate(
         )
     if found["left_out"]:
         (first, *_) = found["left_out"]
-        more = f"{len(found['left_out'])} left out; "
-        at = ", ".join(f"{what} {value}" for what, value in first.items() if what != "reason")
-        note = printable(f"gtpool: {more}{at}: {first['reason']}")
+        count, unit = len(found["left_out"]), next(iter(first))
+        rows = f"{'row' if unit == 'line' else 'graph'}{'s' * (count > 1)}"
+        such = ", e.g." if count > 1 else ":"
+        at = f"{such} {unit} {first[unit]}: {first['reason']}"
+        note = printable(f"gtpool: {count} {rows} left out{at}")
         typer.secho(note, err=True, fg="yellow")

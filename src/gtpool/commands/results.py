@@ -18,7 +18,7 @@ from gtpool.data.schema import Schema
 from gtpool.data.summary import describe_targets
 from gtpool.model.bundle import FILES, save_bundle
 from gtpool.model.classifier import Classifier
-from gtpool.report.cells import Row, best, rule_of, shown, summary, titled
+from gtpool.report.cells import Row, best, place_of, rule_of, shown, summary, titled
 from gtpool.report.heldout import (
     HeldOut,
     confusion,
@@ -30,7 +30,7 @@ from gtpool.report.heldout import (
 from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, standalone
 from gtpool.report.site import Section, write_report
 from gtpool.report.table import Table, tasks_table
-from gtpool.spec import FOLDED, DataSpec, RunSpec
+from gtpool.spec import DataSpec, RunSpec
 from gtpool.study.inputs import Loaded, choose_split, load_data, shape_of
 from gtpool.study.store import Store, write_whole
 from gtpool.train.metric import METRICS
@@ -129,9 +129,13 @@ def one_split(rows: Sequence[Row]) -> str | None:
     if len(splits) != 1:
         return None
     spec = rows[0]["spec"]
-    if spec["data"]["source"] in DATASETS and spec["split"]["rule"] == "scaffold":
-        return "the figure rests on one split, the benchmark's own"
-    return "the figure rests on one split; --split-type folds cross-validates"
+    rule, named = spec["split"]["rule"], spec["data"]["source"] in DATASETS
+    kinds = {
+        "random": "; --split-type folds cross-validates",
+        "scaffold": ", the benchmark's own" if named else ", by scaffold",
+        "column": ", the table's own",
+    }
+    return f"the figure rests on one split{kinds.get(rule, '')}"
 
 
 def _remove_stale(folder: Path, written: Collection[Path]) -> None:
@@ -198,13 +202,11 @@ def _draw(rows: Sequence[Row], parts: Sequence[HeldOut], schema: Schema) -> dict
 
 
 def _choice(row: Row) -> str:
-    spec, metric = row["spec"], row["metric"]
-    folded = spec["split"]["rule"] in FOLDED
-    place = f"seed {spec['seed']}" + (f", fold {spec['split']['fold'] + 1}" if folded else "")
+    metric = row["metric"]
     return (
-        f"The saved model is that of {place}, the run of the lowest validation loss "
-        f"({row['valid_loss']:.4f}); on its own test part it has {shown(row['test'], metric)} "
-        f"({titled(metric)})."
+        f"The saved model is that of {place_of(row['spec'])}, the run of the lowest validation "
+        f"loss ({row['valid_loss']:.4f}); on its own test part it has "
+        f"{shown(row['test'], metric)} ({titled(metric)})."
     )
 
 

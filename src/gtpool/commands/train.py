@@ -47,7 +47,9 @@ def train(  # noqa: PLR0917 - an option each
         typer.Argument(help="A name (`gtpool data list`), a CSV, a folder or a .jsonl file."),
     ] = None,
     pool: Annotated[str | None, _model("A pooler or method, see `gtpool list`. (gtpool-v)")] = None,
-    conv: Annotated[Conv | None, _model("The convolution. (gcn)")] = None,
+    conv: Annotated[
+        Conv | None, _model("The convolution. (gcn; SMILES and OGB sets: ogb-gcn)")
+    ] = None,
     readout: Annotated[Readout | None, _model("From nodes to one vector. (mean-max)")] = None,
     width: Annotated[int | None, _model("Channels. (128)")] = None,
     levels: Annotated[int | None, _model("Pooling steps. (3)")] = None,
@@ -84,10 +86,14 @@ def train(  # noqa: PLR0917 - an option each
 ) -> None:
     """Train and test by cross-validation; stopped, the same command goes on where it was.
 
-    Without options this is the protocol of the paper. The output folder gets the
-    model, the predictions on the test parts, pictures, the settings, and a page
-    that shows it all. Started by `torchrun --nproc-per-node N -m gtpool train …`,
-    N processes do each run together.
+    Without options, sets known by name are trained by the protocol of the paper.
+    A table of SMILES differs: convolutions use bonds (ogb-gcn for gcn, gine for
+    gin), atoms are in canonical order, and the roulette wheel goes by score.
+    The line `network:` of the output says what is used.
+
+    The output folder gets the model, the predictions on the test parts, pictures,
+    the settings, and a page that shows it all. Started by `torchrun
+    --nproc-per-node N -m gtpool train …`, N processes do each run together.
     """
     alone = {
         "--jobs": jobs > 1,

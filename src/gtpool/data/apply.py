@@ -41,7 +41,9 @@ def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schem
         and _are_statistics(recipe)
     )
     if not sound:
-        raise ValueError(f"{where} says nonsense about what the model was trained on")
+        raise ValueError(
+            f"{where} has an invalid schema of the training data; train or download the model again"
+        )
     if shape is not None:
         _check_columns(recipe, shape, where)
     return schema

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gtpool.data.schema import FLOAT32_MAX
+
 if TYPE_CHECKING:
     from gtpool.data.dataset import GraphDataset
 
@@ -73,7 +75,7 @@ def _check_values(data: GraphDataset) -> None:
         raise ValueError(
             f"{data.schema.name} names {names} tasks, but y is of shape {list(data.y.shape)}"
         )
-    wrong = data.y.abs() > torch.finfo(torch.float).max  # NaN is a missing target
+    wrong = data.y.abs() > FLOAT32_MAX  # NaN is a missing target
     if wrong.any():
         graph, task = wrong.nonzero()[0].tolist()
         raise ValueError(

@@ -162,7 +162,8 @@ class GraphDataset:
         empty = torch.empty(2, 0, dtype=torch.long)
         joins = [empty if graph.edge_index is None else graph.edge_index for graph in graphs]
         for number, join in enumerate(joins):
-            if join.is_floating_point() or join.dtype == torch.bool or join.shape[:-1] != (2,):
+            whole = not join.is_floating_point() and join.dtype != torch.bool
+            if join.shape[:-1] != (2,) or (join.numel() and not whole):
                 raise ValueError(
                     f"graph {number}: edge_index must be whole numbers of shape [2, edges], "
                     f"got {join.dtype} of shape {list(join.shape)}"
@@ -176,7 +177,7 @@ class GraphDataset:
             edge_attr = _stacked("edge_attr", [graph.edge_attr for graph in graphs])
         return cls(
             narrow(x),
-            narrow_edges(torch.cat(joins, 1)),
+            narrow_edges(torch.cat([join.long() for join in joins], 1)),
             None if edge_attr is None else narrow(edge_attr),
             torch.tensor([graph["x"].size(0) for graph in graphs]),
             torch.tensor([join.size(1) for join in joins]),

@@ -15,7 +15,9 @@ TABLES = (".csv", ".tsv", ".tab")
 MAX_LINE = 1_000_000
 """Longest line that is read, in bytes: what is longer is no table, and could fill the memory."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_SIGNS = ("+", "-")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+"""A decimal number as tables write it."""
 
 
 def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -75,13 +77,14 @@ def write_records(records: Iterable[Iterable[object]], delimiter: str = ",") -> 
 def safe_cell(cell: str) -> str:
     """Return text that a spreadsheet does not run as a formula: OWASP's rule, a quote before it.
 
-    Numbers stay as they are.
+    Numbers and a lone sign stay as they are.
 
     Example:
-        >>> [safe_cell(cell) for cell in ("=1+1", "-1", "[Na+]")]
-        ["'=1+1", '-1', '[Na+]']
+        >>> [safe_cell(cell) for cell in ("=1+1", "-1", "+", "[Na+]")]
+        ["'=1+1", '-1', '+', '[Na+]']
     """
-    return f"'{cell}" if cell.startswith(_FORMULA) and not NUMBER.fullmatch(cell) else cell
+    harmless = not cell.startswith(_FORMULA) or cell in _SIGNS or NUMBER.fullmatch(cell)
+    return cell if harmless else f"'{cell}"
 
 
 def unzipped_name(path: Path) -> str:

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, narrow_edges, scale
 from gtpool.data.schema import Recipe, Schema, Task
-from gtpool.ops.memory import free_memory
+from gtpool.ops.memory import check_room
 
 MAX_DEGREE = 1000
 """Highest degree with a one-hot column of its own; higher degrees share it."""
-_ASKED_FROM = 100_000_000
-"""Bytes from which the free memory is looked up, which takes a moment."""
 
 
 class Raw(NamedTuple):
@@ -202,11 +200,9 @@ def _degrees(raw: Raw) -> Tensor:
 
 def _check_room(name: str, what: str, rows: int, columns: int, itemsize: int) -> None:
     """Raise a ValueError if features need more memory than is free."""
-    wanted = itemsize * rows * columns
-    free = free_memory(torch.device("cpu")) if wanted >= _ASKED_FROM else None
-    if free is not None and wanted > free:
-        raise ValueError(
-            f"{name}: {columns:,} features for each of {rows:,} {what}s need "
-            f"{wanted / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free; choose other "
-            "features (--features constant), or leave out labels that number nodes or edges"
-        )
+    check_room(
+        itemsize * rows * columns,
+        f"{name}: {columns:,} features for each of {rows:,} {what}s need",
+        "choose other features (--features constant), or leave out labels that number nodes or "
+        "edges",
+    )

@@ -16,7 +16,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.molecule import read_molecules
 from gtpool.data.nx import from_networkx_raw
-from gtpool.data.schema import Recipe, Task
+from gtpool.data.schema import FLOAT32_MAX, Recipe, Task
 from gtpool.spec import AtomOrder
 
 Array = NDArray[Any]
@@ -37,6 +37,7 @@ class Target(NamedTuple):
     def of_labels(cls, labels: Array) -> Self:
         """Learn to classify by what ``labels_of`` gave."""
         if labels.ndim == 2:
+            _refuse_missing(labels)
             if not ((labels == 0).any(0) & (labels == 1).any(0)).any():
                 raise ValueError("no column of y has both a 0 and a 1: nothing to learn")
             return cls.of_numbers(labels)._replace(
@@ -206,7 +207,7 @@ def labels_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
     if not (np.isin(answers, (0, 1)) | np.isnan(answers)).all():
         raise ValueError(
             "y of several columns must hold 0, 1, or NaN where an answer is missing: a column is a "
-            "yes-or-no task"
+            "yes-or-no task; to predict numbers, use GraphRegressor"
         )
     return answers
 
@@ -225,6 +226,12 @@ def classes_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
     missing = [at for at, label in enumerate(labels.tolist()) if label is None or label != label]  # noqa: PLR0124
     if missing:
         raise ValueError(f"y[{missing[0]}] is missing")
+    for at, label in enumerate(labels.tolist()):
+        if isinstance(label, float) and not label.is_integer():
+            raise ValueError(
+                f"y looks like numbers, not classes: y[{at}] is {label:g}; to predict numbers, use "
+                "GraphRegressor; as classes, give texts or whole numbers"
+            )
     if labels.dtype.kind == "O" and len({type(label) for label in labels.tolist()}) > 1:
         raise ValueError("the classes in y must be all texts or all numbers")
     return labels
@@ -244,13 +251,23 @@ def numbers_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
         )
     if numbers.size == 0:
         raise ValueError("there are no graphs, or no numbers to predict")
-    large = np.argwhere(np.abs(numbers) > np.finfo(np.float32).max)
+    large = np.argwhere(np.abs(numbers) > FLOAT32_MAX)
     if large.size:
         row, task = large[0].tolist()
         raise ValueError(f"y[{row}, {task}] is {numbers[row, task]}; y must be finite in float32")
-    if np.isnan(numbers).all(0).any():
-        raise ValueError("y must hold numbers, NaN where one is missing, and not all missing")
+    _refuse_missing(numbers)
     return numbers.astype(np.float32)
+
+
+def _refuse_missing(y: Array) -> None:
+    """Raise a ValueError that names the first column of NaN alone."""
+    empty = np.flatnonzero(np.isnan(y).all(0))
+    if empty.size and y.shape[1] == 1:
+        raise ValueError("y is NaN for all graphs: there is nothing to learn")
+    if empty.size:
+        raise ValueError(
+            f"column {empty[0]} of y, counted from 0, is NaN for all graphs: leave this column out"
+        )
 
 
 def _follow(data: GraphDataset, recipe: Recipe | None) -> GraphDataset:

@@ -139,7 +139,7 @@ def _parse(line: bytes, place: str) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise ValueError(
-            f"{place}: {half!r} is half of a character; write both halves or neither"
+            f"{place}: {half!r} is an unpaired surrogate; write the whole pair, or leave it out"
         ) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{place}: not a line of JSON: {error}") from None

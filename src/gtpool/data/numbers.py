@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gtpool.data.delimited import is_zipped
+from gtpool.data.delimited import NUMBER, is_zipped
+from gtpool.data.schema import FLOAT32_MAX
 
 _LONGEST_LINE = 1 << 20
 _COMMA, _NEWLINE = b",\n"
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
-_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_LARGEST = float(np.finfo(np.float32).max)
 _SATURATED = (np.iinfo(np.int64).min, np.iinfo(np.int64).max)  # numpy's answer to larger numbers
 
 
@@ -42,7 +41,7 @@ def read_numbers(
         raise ValueError(_fault(path, text, columns, real, blanks)) from None
     even = bool((np.diff(last, prepend=-1) == columns).all())
     complete = values.size == filled.sum() and (blanks or bool(filled.all()))
-    small = np.abs(values) <= _LARGEST if real else ~np.isin(values, _SATURATED)
+    small = np.abs(values) <= FLOAT32_MAX if real else ~np.isin(values, _SATURATED)
     if not (even and complete and small.all()):
         raise ValueError(_fault(path, text, columns, real, blanks))
     if blanks:
@@ -74,7 +73,7 @@ def read_text(path: Path) -> bytes:
 
 def _fault(path: Path, text: bytes, columns: int, real: bool, blanks: bool) -> str:
     """Find the first line that is not as it should be, and say so."""
-    pattern, wanted = (_REAL, "a finite number") if real else (_WHOLE, "a whole number")
+    pattern, wanted = (NUMBER, "a finite number") if real else (_WHOLE, "a whole number")
     for number, line in enumerate(text.decode(errors="replace").split("\n")[:-1], 1):
         fields = [field.strip() for field in line.split(",")]
         if len(fields) != columns:
@@ -84,13 +83,13 @@ def _fault(path: Path, text: bytes, columns: int, real: bool, blanks: bool) -> s
             if not pattern.fullmatch(field) and not (blanks and not field):
                 return f"{path}, line {number}: {field[:40]!r} is not {wanted}"
             if field and _is_too_large(field, real):
-                limit = f"{_LARGEST:.4g} (float32)" if real else "2^63 (int64)"
+                limit = f"{FLOAT32_MAX:.4g} (float32)" if real else "2^63 (int64)"
                 return f"{path}, line {number}: {field[:40]!r} is beyond {limit}"
     return f"{path} is not a table of numbers separated by commas"
 
 
 def _is_too_large(field: str, real: bool) -> bool:
     if real:
-        return abs(float(field)) > _LARGEST
+        return abs(float(field)) > FLOAT32_MAX
     digits = field.lstrip("+-0")
     return len(digits) > 19 or int(field) in _SATURATED or abs(int(field)) > _SATURATED[1]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gtpool.data.features import Raw
-from gtpool.data.schema import Task
+from gtpool.data.schema import FLOAT32_MAX, Task
 from gtpool.data.targets import pack_targets
 
 Array = NDArray[Any]
@@ -30,7 +30,6 @@ KEYS = (
     "label",
     "id",
 )
-_LARGEST = float(np.finfo(np.float32).max)
 _MOST_NODES = np.iinfo(np.int32).max
 
 
@@ -156,7 +155,7 @@ def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -
         or not array.size
     ):
         raise ValueError(f"{place}: {key} must be {wanted}")
-    sound = np.abs(array) <= _LARGEST
+    sound = np.abs(array) <= FLOAT32_MAX
     if not sound.all():
         raise ValueError(f"{place}: {key} has {array[~sound][0]}, which is not a finite float32")
     return array.astype(np.double) if array.dtype.kind == "u" else array

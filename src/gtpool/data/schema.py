@@ -7,6 +7,8 @@ from gtpool.spec import AtomOrder
 
 Task = Literal["classes", "binary", "regression"]
 TASKS = ("classes", "binary", "regression")
+FLOAT32_MAX = 3.4028234663852886e38
+"""The largest number of float32, for features and targets."""
 
 
 @dataclass(frozen=True)

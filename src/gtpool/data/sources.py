@@ -144,7 +144,7 @@ def _load_path(path: Path, features: str, atom_order: AtomOrder) -> GraphDataset
         if table.skipped:
             line, reason = table.skipped[0].line, table.skipped[0].reason
             warnings.warn(
-                f"{path}: {len(table.skipped)} rows are left out; line {line}: {reason}",
+                f"{path}: rows left out: {len(table.skipped)}, e.g. line {line}: {reason}",
                 stacklevel=3,
             )
         return table.dataset

@@ -3,19 +3,29 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import find_raw, splits_folder
 from gtpool.data.registry import look_up
+from gtpool.data.schema import Task
 from gtpool.data.split import Split, fixed_folds, ogb_split, stratified_folds
 
 _LISTED = 12
 
 
-def describe(data: GraphDataset) -> dict[str, str]:
-    """Describe a dataset: its graphs, labels and features."""
+def describe(data: GraphDataset, columns: Sequence[str] = ()) -> dict[str, str]:
+    """Describe a dataset: its graphs, labels and features.
+
+    Args:
+        data: The graphs.
+        columns: The target columns of a table, if it is one.
+    """
+    of_classes = data.schema.task == "classes"  # tasks are named by their columns
     return {
         "name": data.schema.name,
         "graphs": str(len(data)),
+        **({"target": columns[0]} if columns and of_classes else {}),
         **_labels(data),
         "mean nodes": f"{data.sizes.double().mean():.2f}",
         "mean edges": f"{data.edge_counts.double().mean() / 2:.2f}",
@@ -32,9 +42,8 @@ def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
     """
     task, names = data.schema.task, data.schema.targets
     what = "molecules" if data.schema.recipe.kind == "molecule" else "graphs"
-    values = [_counts(data, column) for column in range(min(len(names), _LISTED))]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    listed = ", ".join(f"{name} ({value})" for name, value in zip(names, values, strict=False))
+    listed = ", ".join(_counted(data)[:_LISTED])
     if task == "classes":
         target = f"target {columns[0]!r}, " if columns else ""
         said = f"classification, {target}{len(names)} classes"
@@ -45,19 +54,27 @@ def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
     return "".join(c if c.isprintable() else " " for c in line)
 
 
-def _counts(data: GraphDataset, column: int) -> str:
-    """Count the graphs of a class or the answers of a binary task, or give the range of values."""
-    if data.schema.task == "classes":
-        return str(int((data.y == column).sum()))
-    known = data.y[:, column][~data.y[:, column].isnan()].double()
-    if data.schema.task == "binary":
+def _counted(data: GraphDataset) -> list[str]:
+    """Name each class with its number of graphs, or each task with its values."""
+    names, task = data.schema.targets, data.schema.task
+    if task == "classes":
+        values = data.y.bincount(minlength=len(names)).tolist()
+    else:
+        values = [_values(task, column) for column in data.y.T]
+    return [f"{name} ({value})" for name, value in zip(names, values, strict=True)]
+
+
+def _values(task: Task, y: Tensor) -> str:
+    """Count the answers to binary tasks, or give the range of the values to regress."""
+    known = y[~y.isnan()].double()
+    if task == "binary":
         said = f"{int((known == 1).sum())} yes, {int((known == 0).sum())} no"
     elif len(known):
         said = f"{known.min():.4g} to {known.max():.4g}, mean {known.mean():.4g}"
     else:
         said = "no value"
-    missing = len(data) - len(known)
-    return f"{said}, {missing} missing" if missing else said
+    missing = y.numel() - len(known)
+    return f"{said}, {missing} missing ({100 * missing / y.numel():.1f} %)" if missing else said
 
 
 def describe_splits(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]:
@@ -73,20 +90,12 @@ def describe_splits(data: GraphDataset, data_dir: Path | None = None) -> dict[st
 
 def _labels(data: GraphDataset) -> dict[str, str]:
     """Count the graphs of each class, or the answers to each task."""
-    names = data.schema.targets
-    if data.schema.task == "classes":
-        counts = data.y.bincount(minlength=len(names)).tolist()
-        listed = (f"{name} ({count})" for name, count in zip(names, counts, strict=True))
-        return {"classes": f"{len(names)}: {', '.join(listed)}"}
-    missing = int(data.y.isnan().sum())
-    gaps = f"{missing} missing ({100 * missing / data.y.numel():.1f} %)"
-    named = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
-    tasks = {"tasks": f"{len(names)}: {named}"}
-    if data.schema.task == "regression":
-        told = data.y[~data.y.isnan()]
-        return tasks | {"values": f"{told.min():g} to {told.max():g}, mean {told.mean():g}, {gaps}"}
-    yes = int((data.y == 1).sum())
-    return tasks | {"labels": f"{yes} yes, {data.y.numel() - yes - missing} no, {gaps}"}
+    names, task = data.schema.targets, data.schema.task
+    if task == "classes":
+        return {"classes": f"{len(names)}: {', '.join(_counted(data))}"}
+    named = ", ".join(names[:_LISTED]) + (" …" if len(names) > _LISTED else "")
+    what = "values" if task == "regression" else "labels"
+    return {"tasks": f"{len(names)}: {named}", what: _values(task, data.y)}
 
 
 def _features(data: GraphDataset) -> str:

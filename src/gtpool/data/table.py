@@ -11,7 +11,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, read_records, unzipped_name
 from gtpool.data.molecule import read_molecules
-from gtpool.data.schema import TASKS, Task
+from gtpool.data.schema import FLOAT32_MAX, TASKS, Task
 from gtpool.data.targets import pack_targets
 from gtpool.spec import AtomOrder, nearest
 
@@ -19,7 +19,6 @@ _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
 _BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
 """Cells that say a target is missing, in capitals or not: as R and pandas write it."""
-_LARGEST = torch.finfo(torch.float).max
 Label = int | str | list[float | None]
 
 
@@ -134,17 +133,21 @@ def read_rows(
     split_column: str | None = None,
     need_targets: bool = True,
     trained_column: str | None = None,
+    trained_targets: Sequence[str] = (),
     keep_records: bool = False,
 ) -> tuple[list[str], list[str], list[Row]]:
     """Return the names of all columns as written, of the target columns, and the rows.
 
     The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
-    ``smiles_column``; with ``keep_records`` rows hold all their cells.
+    ``smiles_column``, and ``trained_targets`` are for ``target_columns``; with ``keep_records``
+    rows hold all their cells.
     """
     records = read_records(path)
     _, written = next(records)
     header = [name.strip() for name in written]
     smiles_column = smiles_column or _smiles_column(path, header, trained_column)
+    if need_targets and target_columns is None and trained_targets:
+        target_columns = _target_columns(path, header, smiles_column, trained_targets)
     columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
     rows = [columns.row(line, cells, keep_records) for line, cells in records]
     if not rows:
@@ -192,6 +195,21 @@ def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
             f"{path}: say which is the {_option('smiles_column')}, {' or '.join(named)}"
         )
     return named[0] if named else trained or "smiles"
+
+
+def _target_columns(
+    path: Path, header: list[str], smiles_column: str, trained: Sequence[str]
+) -> Sequence[str]:
+    """Return the default target columns: the model's own, or for a missing one the only other."""
+    others = [name for name in header if name != smiles_column]
+    if len(trained) > 1 or trained[0] in others:
+        return trained
+    if len(others) == 1:
+        return others
+    raise ValueError(
+        f"{path} has no column {trained[0]!r}, the target of the model; say which column holds "
+        f"the target, {_option('target_columns')}; beside the SMILES there are {_listed(others)}"
+    )
 
 
 def _choose(
@@ -291,8 +309,8 @@ def _read_number(cell: str) -> float:
         raise ValueError("is not a number; write a decimal point")
     if not NUMBER.fullmatch(cell):
         raise ValueError("is not a number; leave the cell blank if it is missing")
-    if abs(float(cell)) > _LARGEST:
-        raise ValueError(f"is beyond {_LARGEST:.4g}, the largest number of float32")
+    if abs(float(cell)) > FLOAT32_MAX:
+        raise ValueError(f"is beyond {FLOAT32_MAX:.4g}, the largest number of float32")
     return float(cell)
 
 

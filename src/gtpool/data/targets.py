@@ -7,9 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gtpool.data.schema import TASKS, Task
+from gtpool.data.schema import FLOAT32_MAX, TASKS, Task
 
-_LARGEST = torch.finfo(torch.float).max
 _LONGEST_INT = 4000  # Python converts no longer texts
 
 
@@ -109,7 +108,7 @@ def _columns(
         for value in row:
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
                 raise ValueError(f"{place}: {_shown(value)} in the label is not a number")
-            if value is not None and not -_LARGEST <= cast("float", value) <= _LARGEST:
+            if value is not None and not -FLOAT32_MAX <= cast("float", value) <= FLOAT32_MAX:
                 raise ValueError(f"{place}: label {_shown(value)} is not finite in float32")
         if not row:
             raise ValueError(f"{place}: the label is an empty list")

@@ -51,6 +51,8 @@ class Unseen(NamedTuple):
     """The graphs of the rows that have no reason, in order; None where there are none."""
     columns: tuple[str, ...] = ()
     """Names of all columns of a table, as written."""
+    targets: tuple[str, ...] = ()
+    """The columns of a table that labels were read from, in the order of the model's targets."""
 
 
 def read_unseen(
@@ -61,6 +63,7 @@ def read_unseen(
     smiles_column: str | None = None,
     trained_column: str | None = None,
     target_columns: Sequence[str] | None = None,
+    trained_targets: Sequence[str] = (),
 ) -> Unseen:
     """Read a source and make features by the recipe of a schema.
 
@@ -71,8 +74,10 @@ def read_unseen(
         smiles_column: Of a table; None takes ``trained_column`` if it is there, else the one
             called "smiles".
         trained_column: The SMILES column of the table that the model was trained on.
-        target_columns: Of a table, where labels are wanted: their columns, or none for the only
-            other column; without (None) no labels are read.
+        target_columns: Of a table, where labels are wanted: their columns, or none for
+            ``trained_targets``; without (None) no labels are read.
+        trained_targets: The names of the model's targets. Where there is one, and no such column,
+            the only other column is taken.
     """
     path = Path(source)
     ending = ending_of(path)
@@ -83,7 +88,11 @@ def read_unseen(
     if path.is_file() and ending == ".jsonl":
         return _read_jsonl(path, schema)
     if path.is_file() and ending in TABLES:
-        return _read_table(path, schema, smiles_column, trained_column, target_columns)
+        columns = None
+        if target_columns is not None:
+            columns = _match_names(target_columns, trained_targets)
+        smiles = smiles_column, trained_column
+        return _read_table(path, schema, smiles, columns, trained_targets)
     return _of_dataset(load(source, data_dir=data_dir), schema)
 
 
@@ -156,26 +165,29 @@ def _read_jsonl(path: Path, schema: Schema) -> Unseen:
 def _read_table(
     path: Path,
     schema: Schema,
-    smiles_column: str | None,
-    trained_column: str | None,
+    smiles: tuple[str | None, str | None],
     columns: Sequence[str] | None,
+    trained_targets: Sequence[str],
 ) -> Unseen:
     if schema.recipe.kind != "molecule":
         raise ValueError(f"{path} is a table of SMILES, and the model was not trained on molecules")
     header, names, found = read_rows(
         path,
-        smiles_column=smiles_column,
-        trained_column=trained_column,
+        smiles_column=smiles[0],
+        trained_column=smiles[1],
         target_columns=columns or None,
+        trained_targets=trained_targets,
         need_targets=columns is not None,
         keep_records=True,
     )
-    if columns is not None and len(names) != (
-        1 if schema.task == "classes" else schema.num_outputs
-    ):
-        raise ValueError(f"{path}: {len(names)} target columns do not fit the model's targets")
-    smiles, order = [row.smiles for row in found], schema.recipe.atom_order
-    molecules = read_molecules(smiles, atom_order=order)
+    wanted = 1 if schema.task == "classes" else schema.num_outputs
+    if columns is not None and len(names) != wanted:
+        raise ValueError(
+            f"{path}: target columns given: {len(names)}; the model has {wanted} "
+            f"target{'s' * (wanted > 1)}"
+        )
+    written, order = [row.smiles for row in found], schema.recipe.atom_order
+    molecules = read_molecules(written, atom_order=order)
     reasons = dict(molecules.failed)
     rows = [
         Row(
@@ -189,9 +201,23 @@ def _read_table(
         for position, row in enumerate(found)
     ]
     if not molecules.sizes.numel():
-        return Unseen("line", rows, None, tuple(header))
+        return Unseen("line", rows, None, tuple(header), tuple(names))
     data = molecules.labelled(torch.empty(molecules.sizes.numel(), 0), path.stem, "regression", ())
-    return Unseen("line", rows, data, tuple(header))
+    return Unseen("line", rows, data, tuple(header), tuple(names))
+
+
+def _match_names(columns: Sequence[str], targets: Sequence[str]) -> Sequence[str]:
+    """Order target columns as the model's targets are; columns of other names stay in place."""
+    if sorted(columns) == sorted(targets):
+        return targets
+    for place, name in enumerate(columns):
+        if name in targets and targets.index(name) != place:
+            raise ValueError(
+                f"target column {name!r} is number {place + 1} of target_columns "
+                f"(--target-columns) and number {targets.index(name) + 1} of the model's targets; "
+                f"name one column for each of {', '.join(targets)}, in this order"
+            )
+    return columns
 
 
 def _labels(y: Tensor, task: Task, targets: Sequence[str]) -> list[Any]:

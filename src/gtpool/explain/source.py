@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from gtpool.data.apply import check_fit, read_schema
+from gtpool.data.apply import check_fit
 from gtpool.data.delimited import read_records
 from gtpool.data.locate import EMBEDDED, find_raw
 from gtpool.data.molecule import atom_numbers, read_molecules
@@ -18,6 +18,7 @@ from gtpool.explain.diversity import Diversity, diversity
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.explain.names import name_nodes
 from gtpool.model.bundle import Bundle
+from gtpool.predict import schema_of
 from gtpool.spec import AtomOrder
 from gtpool.study.unit import choose_device
 
@@ -82,9 +83,7 @@ def explain_source(
         device: "auto", "cpu" or "cuda".
     """
     model = bundle.model
-    schema = read_schema(bundle.about.get("schema"), str(bundle.folder), model.shape)
-    if schema.num_outputs != model.shape.outputs:
-        raise ValueError(f"{bundle.folder} does not name a target for each output of its network")
+    schema = schema_of(bundle)
     asked = None if target is None else _place(schema, target)
     read = read_unseen(
         source,
@@ -150,10 +149,13 @@ def _find(read: Unseen, rows: Sequence[Row], number: int, source: str | Path) ->
             raise ValueError(f"{read.unit} {number} of {source} cannot be read: {row.reason}")
     numbers = [row.number for row in rows]
     if number not in numbers:
-        raise ValueError(
-            f"{source} has no {read.unit} {number}: it has {read.unit}s {min(numbers)} to "
-            f"{max(numbers)}"
-        )
+        kept = f"{min(numbers)} to {max(numbers)}"
+        if read.unit == "line":
+            raise ValueError(
+                f"{source} has no graph on line {number}; for this file, graph (--graph) is a line "
+                f"number, {kept}"
+            )
+        raise ValueError(f"{source} has no graph {number}: it has graphs {kept}")
     return numbers.index(number)
 
 

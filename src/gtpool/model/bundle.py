@@ -193,8 +193,10 @@ def _check_about(about: _Json) -> None:
 
     ``schema`` is checked by ``gtpool.data.apply.read_schema``, by whoever needs it.
     """
-    for name in ("schema", "metrics", "versions", "run", "estimator"):
+    for name in ("schema", "metrics", "versions", "run", "estimator", "data"):
         check_value(dict, about.get(name, {}), name)
+    columns = about.get("data", {}).get("target_columns", [])
+    check_value(tuple[str, ...], columns, "data.target_columns")
     for name in ("license", "source_digest"):
         check_value(str | None, about.get(name), name)
     for name, number in about.get("versions", {}).items():

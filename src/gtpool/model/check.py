@@ -4,19 +4,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any, get_args
 
-import torch
 from torch import nn
 
 from gtpool.graph import check_count, check_share
 from gtpool.model.parts import COARSE_CONVS, CONVS, NORMS
 from gtpool.model.readout import LEARNED, READOUTS
-from gtpool.ops.memory import free_memory
+from gtpool.ops.memory import check_room
 from gtpool.ops.sample import check_choice, check_ratio
 from gtpool.pool import COARSE, POOLS
 from gtpool.spec import Combine, ModelSpec, ShapeSpec
-
-_ASKED_FROM = 100_000_000
-"""Bytes from which the free memory is looked up, which takes a moment."""
 
 
 def check_spec(spec: ModelSpec) -> None:
@@ -64,14 +60,11 @@ def check_shape(shape: ShapeSpec) -> None:
 def _check_room(spec: ModelSpec) -> None:
     """Refuse a network whose weights need more memory than is free, before any are made."""
     squares = spec.convs_per_level + (0 if spec.pool == "none" else 7)  # matrices of width x width
-    wanted = 4 * spec.levels * squares * spec.width**2
-    free = free_memory(torch.device("cpu")) if wanted >= _ASKED_FROM else None
-    if free is not None and wanted > free:
-        raise ValueError(
-            f"a network of width {spec.width:,} and {spec.levels:,} levels needs about "
-            f"{wanted / 1e9:,.1f} GB for its weights, but {free / 1e9:.1f} GB are free; "
-            "choose a smaller width or fewer levels"
-        )
+    check_room(
+        4 * spec.levels * squares * spec.width**2,
+        f"weights of a network of width {spec.width:,} and {spec.levels:,} levels need about",
+        "choose a smaller width or fewer levels",
+    )
 
 
 def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:

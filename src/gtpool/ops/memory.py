@@ -11,6 +11,7 @@ from gtpool.ops.entry import eager
 
 ASKED_FROM_NODES, ASKED_FROM_EDGES = 50_000, 2_000_000
 """Batches smaller in both are taken without asking for the free memory, which takes a moment."""
+_ASKED_FROM = 100_000_000  # bytes, for the same reason
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -92,6 +93,15 @@ def free_memory(device: torch.device) -> int | None:
         return None
     rooms = [*_available(), *_rooms_of_groups()]
     return min(rooms) if rooms else None
+
+
+def check_room(wanted: int, what: str, instead: str) -> None:
+    """Raise "``what`` … GB of memory …; ``instead``" if fewer bytes than wanted are free here."""
+    free = free_memory(torch.device("cpu")) if wanted >= _ASKED_FROM else None
+    if free is not None and wanted > free:
+        raise ValueError(
+            f"{what} {wanted / 1e9:,.1f} GB of memory, but {free / 1e9:.1f} GB are free; {instead}"
+        )
 
 
 def _free_on_cuda(device: torch.device) -> int | None:

@@ -61,13 +61,13 @@ def induced(
 
 
 def spread(value: Tensor, batch: Tensor) -> Tensor:
-    """Give each node the entry of its graph, [G] -> [N]; of one graph, a view to read only.
+    """Give each node the entry of its graph, [G, ...] -> [N, ...]; of one graph maybe a view.
 
     Example:
         >>> spread(torch.tensor([7, 8]), torch.tensor([0, 0, 0, 1])).tolist()
         [7, 7, 7, 8]
     """
-    return value.expand(batch.shape) if value.numel() == 1 else value.index_select(0, batch)
+    return value.expand(batch.shape) if value.shape == (1,) else value.index_select(0, batch)
 
 
 def segment_sum(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:

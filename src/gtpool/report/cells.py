@@ -149,6 +149,27 @@ def reported(row: Row) -> float | None:
     return None if value is None or isnan(value) else value
 
 
+def place_of(spec: Mapping[str, Any]) -> str:
+    """Name a run by its seed, and by its fold where the split has folds.
+
+    Args:
+        spec: A ``RunSpec`` as JSON.
+
+    Example:
+        >>> place_of({"seed": 42, "split": {"rule": "fixed", "fold": 0}})
+        'seed 42, fold 1'
+        >>> place_of({"seed": 42, "split": {"rule": "random", "fold": 0}})
+        'seed 42'
+    """
+    fold = f", fold {spec['split']['fold'] + 1}" if has_folds(spec["split"]["rule"]) else ""
+    return f"seed {spec['seed']}{fold}"
+
+
+def has_folds(rule: str) -> bool:
+    """Say whether a split rule divides the graphs into folds; "auto" may."""
+    return rule in (*FOLDED, "auto")
+
+
 def rule_of(row: Row) -> str:
     """Name the rule that divided the graphs, without the number of the fold.
 
@@ -209,7 +230,7 @@ def _done(row: Row) -> bool:
 
 def _fold(row: Row) -> int:
     split = row["spec"]["split"]
-    return 0 if split["rule"] not in (*FOLDED, "auto") else split["fold"]
+    return split["fold"] if has_folds(split["rule"]) else 0
 
 
 def _only(what: str, values: set[str]) -> Sequence[str]:

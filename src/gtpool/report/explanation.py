@@ -174,9 +174,11 @@ def _judged(told: "Fidelity", task: str, target: str) -> str:
     """Say what the fidelity figures mean."""
     number = ".4g" if task == "regression" else ".3f"
     p, without, alone = (format(value, number) for value in (told.p, told.without, told.alone))
+    count = len(told.nodes)
+    nodes = f"{count} most important nodes" if count > 1 else "most important node"
     return (
-        f"{_QUANTITIES[task]} {target} is {p}. Without the {len(told.nodes)} most important nodes "
-        f"it is {without}; with these alone, {alone}. {_VERDICTS[_verdict(told, task)]}"
+        f"{_QUANTITIES[task]} {target} is {p}. Without the {nodes} it is {without}; with "
+        f"{'these' if count > 1 else 'it'} alone, {alone}. {_VERDICTS[_verdict(told, task)]}"
     )
 
 
@@ -193,9 +195,9 @@ def _verdict(told: "Fidelity", task: str) -> str:
 
 
 _VERDICTS = {
-    "named": "They bear the answer better than the other nodes do: the importance is borne out.",
-    "others": "The other nodes bear the answer as well or better: do not trust the importance.",
-    "neither": "Neither they nor the others bear the answer alone: the model needs both.",
+    "named": "This half bears the answer better than the other: the importance is borne out.",
+    "others": "The other half bears the answer as well or better: do not trust the importance.",
+    "neither": "Neither half bears the answer alone: the model needs both.",
 }
 _QUANTITIES = {
     "classes": "The probability of class",

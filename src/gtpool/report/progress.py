@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gtpool.model import method_name
-from gtpool.report.cells import named, shown, spell_time
+from gtpool.report.cells import has_folds, named, place_of, shown, spell_time
 from gtpool.spec import RunSpec
 
 _Row = dict[str, Any]
@@ -85,7 +85,7 @@ class Progress:
             self._take(row)
         self._began, self._before = self.clock(), len(done)
         if done:
-            self._say(f"{len(done)} of {len(specs)} runs are done already")
+            self._say(f"{self._count(len(done))} {'are' if specs[1:] else 'is'} done already")
         self._draw()
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -118,8 +118,7 @@ class Progress:
         self._take(row)
         spec = row["spec"]
         name = f"{spec['data']['source']}, {self._name(row['key'], spec['model'])}"
-        place = f"seed {spec['seed']}, fold {spec['split']['fold'] + 1}"
-        self._say(f"{name}, {place}: {_result(row)} ({self.summary()})")
+        self._say(f"{name}, {place_of(spec)}: {_result(row)} ({self.summary()})")
         self._draw()
 
     def seconds_left(self) -> float | None:
@@ -143,7 +142,7 @@ class Progress:
     def summary(self) -> str:
         """Say how many runs are done, their mean if they are of one kind, and the time left."""
         failed = len(self.rows) - self._tests.count
-        parts = [f"{len(self.rows)} of {len(self.specs)} runs"]
+        parts = [self._count(len(self.rows))]
         if failed:
             parts.append(f"{failed} failed")
         if self._tests.count and self._one_kind:
@@ -166,6 +165,9 @@ class Progress:
             return table
         return self._lay_out(lines, caption, by_fold=False)
 
+    def _count(self, done: int) -> str:
+        return f"{done} of {len(self.specs)} run{'s' * (len(self.specs) > 1)}"
+
     def _group(self, specs: Sequence[RunSpec]) -> None:
         """Sort runs into lines, once, and forget what is finished."""
         self.specs, self.rows = list(specs), {}
@@ -177,6 +179,7 @@ class Progress:
             self._lines.setdefault(line, {})[spec.split.fold] = spec
             self._line_of[spec.key] = line
         self._folds = sorted({spec.split.fold for spec in specs})
+        self._folded = any(has_folds(spec.split.rule) for spec in specs)
         self._one_kind = len({_kind(_first(line)) for line in self._lines.values()}) == 1
         self._most_epochs = max((spec.train.epochs for spec in specs), default=0)
         limits = {(spec.train.patience, spec.train.epochs) for spec in specs}
@@ -213,7 +216,10 @@ class Progress:
         for heading in ("data", "model"):
             table.add_column(_clipped(heading), justify="right")
         table.add_column("seed", justify="right", no_wrap=True)
-        middle = [f"{fold + 1}" for fold in self._folds] if by_fold else ["folds", "epoch"]
+        if self._folded:
+            middle = [f"{fold + 1}" for fold in self._folds] if by_fold else ["folds", "epoch"]
+        else:
+            middle = ["test"] if by_fold else ["runs", "epoch"]
         for heading in (*middle, "mean"):
             table.add_column(heading, justify="right", no_wrap=True, min_width=_CELL)
         for line in lines:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gtpool.report.cells import shown
+from gtpool.report.cells import has_folds, shown
 from gtpool.report.plot import INK, KEPT, drawing, plain, svg_of
 from gtpool.report.progress import Numbered, spell_time
 from gtpool.report.table import Table
@@ -68,7 +68,7 @@ class SearchProgress:
 
     def __enter__(self) -> Self:
         if self.done:
-            self._say(f"{self.done} of {self.total} trials are done already")
+            self._say(f"{self._count()} {'are' if self.total > 1 else 'is'} done already")
         if self.console.is_terminal:
             self._live.start()
         return self
@@ -91,8 +91,8 @@ class SearchProgress:
             count = len({(spec.model, spec.train) for spec in specs})
             configs = f"{count} configuration{'s' * (count > 1)}"
             known = f", {len(done)} of them done before" if done else ""
-            epochs = specs[0].train.epochs
-            self._say(f"{self._rung}: {configs}, {epochs} epochs: {len(specs)} runs{known}")
+            epochs, runs = specs[0].train.epochs, f"{len(specs)} run{'s' * (len(specs) > 1)}"
+            self._say(f"{self._rung}: {configs}, {epochs} epochs: {runs}{known}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Show how much is done of what runs wait for."""
@@ -100,11 +100,11 @@ class SearchProgress:
 
     def started(self, spec: RunSpec) -> None:
         """Take note of a start."""
-        self._show(f"fold {spec.split.fold + 1}")
+        self._show(_place(spec))
 
     def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
         """Take note of an epoch."""
-        self._show(f"fold {spec.split.fold + 1}, epoch {epoch.number} of {spec.train.epochs}")
+        self._show(f"{_place(spec)}, epoch {epoch.number} of {spec.train.epochs}")
 
     def finished(self, row: Mapping[str, Any]) -> None:
         """Take note of a run."""
@@ -129,22 +129,28 @@ class SearchProgress:
         self.done, self._made = len(done), 0
         self.best = None if best is None else best.value
         self._say(f"trial {trial.number}: {outcome(trial, self.metric)} ({self.summary()})")
+        if self._live.is_started:
+            self._drawn = self.clock()
+            self._live.update(Text(self.summary()), refresh=True)
 
     def summary(self) -> str:
         """Say how many trials, or runs of a rung, are over, the best value, and the time left."""
         if self._rung is not None:
             over, total, before = float(self._made), self.runs, self._known
-            parts = [f"{self._made} of {total} runs"]
+            parts = [f"{self._made} of {total} run{'s' * (total > 1)}"]
         else:
             over = self.done + min(0.95, self._made / self.runs)
             total, before = self.total, self._before
-            parts = [f"{self.done} of {total} trials"]
+            parts = [self._count()]
         if self.best is not None:
             parts.append(f"best {_shown(self.best, self.metric)}")
         if over > before and int(over) < total:
             left = (self.clock() - self._began) * (total - over) / (over - before)
             parts.append(f"about {spell_time(left)} left{' in this round' * bool(self._rung)}")
         return ", ".join(parts)
+
+    def _count(self) -> str:
+        return f"{self.done} of {self.total} trial{'s' * (self.total > 1)}"
 
     def _say(self, line: str) -> None:
         self._said = self.clock()
@@ -166,7 +172,14 @@ def outcome(trial: "Tried", metric: str) -> str:
     if trial.error is not None:
         return f"given up after {folds}: {trial.error}"
     value = f"validation {metric} {_shown(trial.value, metric)}"
-    return f"{value}, mean of {folds}" if trial.complete else f"pruned after {folds}, {value}"
+    if not trial.complete:
+        return f"pruned after {folds}, {value}"
+    return f"{value}, mean of {folds}" if trial.folds > 1 else value
+
+
+def _place(spec: RunSpec) -> str:
+    """Name a run of a trial."""
+    return f"fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else f"seed {spec.seed}"
 
 
 def trials_table(trials: Sequence["Tried"], space: Space, metric: str, most: int = 5) -> Table:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from gtpool.model import WITH_BONDS
-from gtpool.report.cells import Row, rule_of, summary, titled
+from gtpool.report.cells import Row, has_folds, place_of, rule_of, summary, titled
 from gtpool.report.plot import INK
 from gtpool.report.table import Table, methods_table, rules_table, runs_table
 from gtpool.report.template import template
@@ -127,16 +127,15 @@ def _listed(values: Any) -> str:  # noqa: ANN401
 
 
 def _failure(row: Row) -> tuple[str, str]:
-    spec = row["spec"]
-    return f"seed {spec['seed']}, fold {spec['split']['fold'] + 1}", row["error"] or "no reason"
+    return place_of(row["spec"]), row["error"] or "no reason"
 
 
 def _split(row: Row) -> tuple[str, ...]:
     spec, split = row["spec"], row["split"]
     sizes = (str(split[part]) for part in ("train", "valid", "test"))
-    place = f"{spec['split']['fold'] + 1}", str(spec["seed"])
+    fold = str(spec["split"]["fold"] + 1) if has_folds(spec["split"]["rule"]) else "–"
     epochs = f"{row['epoch']} of {row['epochs_run']}"
-    return *place, *sizes, split["digest"], epochs
+    return fold, str(spec["seed"]), *sizes, split["digest"], epochs
 
 
 def inline(svg: str, caption: str, prefix: str) -> Markup:

@@ -4,7 +4,17 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gtpool.report.cells import RULES, Grid, Row, grid, shown, sum_up, summary, titled
+from gtpool.report.cells import (
+    RULES,
+    Grid,
+    Row,
+    grid,
+    has_folds,
+    shown,
+    sum_up,
+    summary,
+    titled,
+)
 
 _LINE = re.compile(r"[\t\n]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -54,16 +64,22 @@ def methods_table(methods: Mapping[str, Sequence[Row]]) -> Table:
 def runs_table(rows: Sequence[Row]) -> Table:
     """Lay out the test metric of every run: one line a fold, one column a seed, the mean below.
 
-    A run that failed or is not there is a dash.
+    A split without folds has one line, which names its rule. A run that failed or is not there is
+    a dash.
     """
-    laid = grid(rows)
+    laid, rule = grid(rows), rows[0]["spec"]["split"]["rule"]
+    folded = has_folds(rule)
     lines = [
-        (f"{fold + 1}", *(shown(line[place], laid.metric) for line in laid.values))
+        (
+            f"{fold + 1}" if folded else rule,
+            *(shown(line[place], laid.metric) for line in laid.values),
+        )
         for place, fold in enumerate(laid.folds)
     ]
     if len(laid.folds) > 1:
         lines.append(("mean", *(shown(mean, laid.metric) for mean in laid.means)))
-    return Table(("fold", *(f"seed {seed}" for seed in laid.seeds)), tuple(lines))
+    heads = ("fold" if folded else "split", *(f"seed {seed}" for seed in laid.seeds))
+    return Table(heads, tuple(lines))
 
 
 def rules_table(rows: Sequence[Row]) -> Table:

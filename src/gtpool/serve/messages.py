@@ -4,13 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gtpool.data.schema import Task
+from gtpool.data.schema import FLOAT32_MAX, Task
 
-_FLOAT32 = 3.4028234663852886e38
 _INT32 = 2**31 - 1
 
 # The first fault is told. To list them all would let a small body make a very long answer.
-_Number = Annotated[float, Field(ge=-_FLOAT32, le=_FLOAT32)]
+_Number = Annotated[float, Field(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
 _Numbers = Annotated[list[_Number], Field(fail_fast=True)]
 _Rows = Annotated[list[_Numbers], Field(fail_fast=True)]
 _Label = Annotated[int, Field(ge=-_INT32, le=_INT32)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gtpool.data.delimited import TABLES, ending_of
 from gtpool.data.registry import DATASETS
@@ -11,6 +11,7 @@ from gtpool.model import WITH_BONDS
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 
 _Options = Mapping[str, Any]
+_WHEELS = ("gtpool", "gtpool-v", "sagpool", "topkpool", "asap")  # poolers that take an order
 
 
 def recipe(
@@ -65,6 +66,27 @@ def conv_for(source: str, conv: str) -> str:
         ('ogb-gcn', 'gine', 'gcn')
     """
     return WITH_BONDS.get(conv, conv) if has_bonds(source) else conv
+
+
+def order_by_score(source: str, model: dict[str, Any]) -> None:
+    """On a table of the user's, order the roulette wheel by score, unless the user says otherwise.
+
+    Args:
+        source: The data.
+        model: Options of a ``ModelSpec``; ``pool_options`` is replaced.
+
+    Example:
+        >>> model = {"pool": "gtpool-v"}
+        >>> order_by_score("mine.csv", model)
+        >>> model
+        {'pool': 'gtpool-v', 'pool_options': {'order': 'score'}}
+    """
+    pool, options = str(model.get("pool", ModelSpec.pool)), model.get("pool_options", {})
+    if pool not in _WHEELS or not isinstance(options, dict) or not is_table(source):
+        return
+    usual = "rwsv" if pool.startswith("gtpool") else "topk"
+    if options.get("sampler", usual) != "topk":
+        model["pool_options"] = {"order": "score", **cast("_Options", options)}
 
 
 def has_bonds(source: str) -> bool:

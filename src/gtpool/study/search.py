@@ -82,7 +82,10 @@ class Search:
         self.higher_is_better = not by_loss and metric.higher_is_better
         folds = self._folds(base)
         self._pruner = median_pruner(len(folds))
-        told = {"spec": folds[0][0].to_json(), "seeds": seeds, "space": space}
+        spec = folds[0][0].to_json()
+        if spec["data"]["atom_order"] == "given":  # searches stored before this option go on
+            del spec["data"]["atom_order"]
+        told = {"spec": spec, "seeds": seeds, "space": space}
         text = json.dumps([told, source_digest(base.data.source)], sort_keys=True)
         digest = sha256(text.encode()).hexdigest()[:8]
         name = f"{schema.name} {method_name(base.model.to_json())} {digest}"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec
+from gtpool.study.recipe import order_by_score
 
 Value = bool | int | float | str
 Choice = Mapping[str, Value]
@@ -95,6 +96,7 @@ def chosen(base: RunSpec, choice: Choice) -> RunSpec:
                     "{low = 1e-4, high = 1e-2, log = true})"
                 )
         place[last] = value
+    order_by_score(base.data.source, plain["model"])
     return RunSpec.from_json(plain)
 
 
