@@ -30,6 +30,11 @@ EVALUATOR = "PED-ANOVA"
 """How the importance of an option is told; Optuna's own way, which needs no scikit-learn."""
 _PAUSE = 0.5  # seconds between two looks whether somebody is alive
 _ENOUGH = 4  # trials run to the end, below which importance says nothing
+_FIRST: dict[str, dict[str, object]] = {
+    "model": {"jump": False, "readout_options": {}},
+    "train": {"precision": "float32"},
+}
+"""Options that are no part of a run's key at these values, but of the name of a search."""
 
 Do = Callable[[Sequence[RunSpec]], list[Row]]
 """Does runs and gives their rows in order, such as a ``partial`` of ``run_many``."""
@@ -82,10 +87,9 @@ class Search:
         self.higher_is_better = not by_loss and metric.higher_is_better
         folds = self._folds(base)
         self._pruner = median_pruner(len(folds))
-        spec = folds[0][0].to_json()
-        if spec["data"]["atom_order"] == "given":  # searches stored before this option go on
-            del spec["data"]["atom_order"]
-        told = {"spec": spec, "seeds": seeds, "space": space}
+        spec = folds[0][0].key_parts  # without later options, so that stored searches go on
+        first = {part: {**options, **spec[part]} for part, options in _FIRST.items()}
+        told = {"spec": {**spec, **first}, "seeds": seeds, "space": space}
         text = json.dumps([told, source_digest(base.data.source)], sort_keys=True)
         digest = sha256(text.encode()).hexdigest()[:8]
         name = f"{schema.name} {method_name(base.model.to_json())} {digest}"
