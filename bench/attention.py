@@ -14,8 +14,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from gtpool.bench.clock import measure, record, table
 from gtpool.ops.attention import Backend, attend
-from gtpool.speed.clock import measure, record, table
 
 NAMES = ("reference", "padded", "fused", "auto")
 WIDTH = 128

@@ -17,8 +17,8 @@ from typing import Any
 
 from gtpool.spec import RunSpec
 from gtpool.study.ray_executor import _Sent
+from gtpool.study.result import RunResult
 from gtpool.study.row import blank
-from gtpool.study.store import Row
 
 NODES = 1_000
 NOTICE = 22.0
@@ -197,4 +197,4 @@ class Task:
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec, self.since = spec, 0.0
-        self.row: Row | None = None
+        self.row: RunResult | None = None

@@ -18,13 +18,13 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
+from gtpool.bench.clock import measure, record, table
+from gtpool.bench.rivals import Rival
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.data.split import Split, stratified_folds
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
-from gtpool.speed.clock import measure, record, table
-from gtpool.speed.rivals import Rival
 from gtpool.study.inputs import shape_of
 from gtpool.train.course import Epoch
 from gtpool.train.fit import fit

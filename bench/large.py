@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gtpool.bench.clock import record, table
 from gtpool.pool.gtpool import GTPool
-from gtpool.speed.clock import record, table
 
 WIDTH, DEGREE = 128, 20
 LIMIT = 120.0

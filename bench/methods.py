@@ -27,6 +27,7 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import to_dense_adj, to_dense_batch
 
+from gtpool.bench.clock import measure, record, table
 from gtpool.data.chain import with_chain
 from gtpool.data.sources import load
 from gtpool.graph import Graphs
@@ -35,7 +36,6 @@ from gtpool.model.classifier import Classifier
 from gtpool.model.gmt import GMT
 from gtpool.pool import POOLS
 from gtpool.spec import ModelSpec
-from gtpool.speed.clock import measure, record, table
 from gtpool.study.inputs import shape_of
 
 WIDTH, BATCH, CLUSTERS = 128, 128, 20

@@ -5,8 +5,8 @@ from functools import partial
 import torch
 from torch_geometric.nn.pool.select.topk import topk as pyg_topk
 
+from gtpool.bench.clock import measure, record, table
 from gtpool.ops.sample import rws, rwsv, topk
-from gtpool.speed.clock import measure, record, table
 
 CASES = {"128 graphs of 40": [40] * 128, "1 graph of 1,000,000": [1_000_000]}
 OURS = {

@@ -20,16 +20,17 @@ from typing import Any
 
 import torch
 
+from gtpool.bench.clock import record, table
+from gtpool.data.formats.table import read_table
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.molecule import read_molecules
-from gtpool.data.table import read_table
 from gtpool.spec import DataSpec, RunSpec
-from gtpool.speed.clock import record, table
 from gtpool.study.executor import Executor, Processes, Unit, Watcher
 from gtpool.study.ray_executor import Ray
+from gtpool.study.result import RunResult
 from gtpool.study.row import blank
 from gtpool.study.run import run_many
-from gtpool.study.store import Row, Store
+from gtpool.study.store import Store
 from gtpool.train.course import Epoch
 
 B3DB = EMBEDDED / "B3DB" / "B3DB.tsv.gz"
@@ -81,18 +82,18 @@ def keep() -> Iterator[dict[str, Any]]:
         for size in SIZES:
             for _ in range(there + 1, size):
                 row = row_of(next(specs))
-                (Path(folder) / "runs" / f"{row['key']}.json").write_text(json.dumps(row, indent=1))
+                (Path(folder) / "runs" / f"{row.key}.json").write_text(written(row))
             os.sync()
             fresh = [row_of(next(specs)) for _ in range(TIMED)]
             put = [_seconds(store.put, row, clock=perf_counter) for row in fresh]
-            get = [_seconds(store.get, row["key"]) for row in fresh]
+            get = [_seconds(store.get, row.key) for row in fresh]
             for row in fresh:
-                (Path(folder) / "runs" / f"{row['key']}.json").unlink()
+                (Path(folder) / "runs" / f"{row.key}.json").unlink()
             there, before = size, _memory("VmRSS")
             seconds = _seconds(store.rows)
             yield {
                 "rows": size,
-                "bytes_a_row": len(json.dumps(fresh[0], indent=1)),
+                "bytes_a_row": len(written(fresh[0])),
                 "put_ms": round(1e3 * min(put), 3),
                 "get_ms": round(1e3 * min(get), 3),
                 "all_s": round(seconds, 2),
@@ -136,16 +137,21 @@ def _hand_out(name: str, executor: Executor) -> Iterator[dict[str, Any]]:
     }
 
 
-def row_of(spec: RunSpec) -> Row:
+def written(row: RunResult) -> str:
+    """Give a row as a store writes it."""
+    return json.dumps(row.to_json(), indent=1)
+
+
+def row_of(spec: RunSpec) -> RunResult:
     """Give a row as long as that of a run."""
     curves = {name: [0.123456] * EPOCHS for name in CURVES}
-    return blank(spec) | {"epochs_run": EPOCHS, "curves": curves}
+    return blank(spec).having(epochs_run=EPOCHS, curves=curves)
 
 
 class Trivial(Unit):
     """A unit that does nothing but store a row."""
 
-    def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> Row:
+    def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> RunResult:
         """Store."""
         del on_epoch
         row = row_of(spec)
@@ -159,7 +165,7 @@ class Trivially:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
         """Do them."""
         yield from self.executor(Trivial(*unit), specs, watch)
 
@@ -170,12 +176,12 @@ class Clock:
     def __init__(self) -> None:
         self.span: list[tuple[float, float]] = []
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None: ...  # noqa: D102
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None: ...  # noqa: D102
     def preparing(self, what: str, done: int, total: int) -> None: ...  # noqa: D102
     def started(self, spec: RunSpec) -> None: ...  # noqa: D102
     def epoch(self, spec: RunSpec, epoch: Epoch) -> None: ...  # noqa: D102
 
-    def finished(self, row: Row) -> None:
+    def finished(self, row: RunResult) -> None:
         """Note the time."""
         del row
         self.span[1:] = [(perf_counter(), process_time())]

@@ -23,9 +23,9 @@ from urllib.request import Request, urlopen
 
 import torch
 
+from gtpool.bench.clock import record, table
 from gtpool.data.locate import EMBEDDED
 from gtpool.estimator import GraphClassifier
-from gtpool.speed.clock import record, table
 
 CLIENTS = (1, 8, 32)
 SECONDS, ROUNDS = 5, 5

@@ -22,12 +22,13 @@ from typing import Any
 
 from cluster import LOOK, NODES, NOTICE, Cluster, DriverDied
 
+from gtpool.bench.clock import ROOT, record, table
 from gtpool.spec import DataSpec, RunSpec
-from gtpool.speed.clock import ROOT, record, table
 from gtpool.study.pool import ATTEMPTS
 from gtpool.study.ray_executor import SPARE, Ray
+from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
-from gtpool.study.store import Row, Store
+from gtpool.study.store import Store
 from gtpool.train.course import Epoch
 
 UNITS, SHARE, SEEDS = 10_000, 0.01, 3
@@ -88,7 +89,7 @@ def simulate(fail: Failure, units: int, seed: int) -> dict[str, float]:
         makespan, failed = cluster.now, _failed(store)
         for _ in range(5 if failed else 0):  # and again for what is stored as failed
             run_many(specs, store, executor=Ray(), watch=log)
-        stored = {row["key"] for row in store.rows()}
+        stored = {row.key for row in store.rows()}
         return {
             "makespan_s": makespan,
             "most_s": log.times[round(MOST * units) - 1],
@@ -106,7 +107,7 @@ def simulate(fail: Failure, units: int, seed: int) -> dict[str, float]:
 
 
 def _failed(store: Store) -> int:
-    return sum(row["status"] == "failed" for row in store.rows())
+    return sum(row.status == "failed" for row in store.rows())
 
 
 @cache
@@ -114,7 +115,7 @@ def real_seconds() -> list[float]:
     """Give the seconds that real runs took, each in a process of its own."""
     files = sorted((ROOT / "results" / "runs").glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.open(encoding="utf-8")]
-    return [row["seconds"] for row in rows if row["status"] == "done" and not row.get("together")]
+    return [row.seconds for row in rows if row.done and not row.together]
 
 
 class Spec(RunSpec):
@@ -132,15 +133,15 @@ class Log:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.done, self.times = cluster, Counter[str](), list[float]()
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None: ...  # noqa: D102
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None: ...  # noqa: D102
     def preparing(self, what: str, done: int, total: int) -> None: ...  # noqa: D102
     def started(self, spec: RunSpec) -> None: ...  # noqa: D102
     def epoch(self, spec: RunSpec, epoch: Epoch) -> None: ...  # noqa: D102
 
-    def finished(self, row: Row) -> None:
+    def finished(self, row: RunResult) -> None:
         """Count."""
-        if row["status"] == "done":
-            self.done[row["key"]] += 1
+        if row.status == "done":
+            self.done[row.key] += 1
             self.times.append(self.cluster.now)
 
 

@@ -26,9 +26,10 @@ from uuid import uuid4
 
 import proc
 
+from gtpool.bench.clock import record, table
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
-from gtpool.speed.clock import record, table
 from gtpool.study.inputs import lay_out
+from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
 from gtpool.study.unit import run_unit
@@ -189,7 +190,7 @@ class Soak:
         store, runs = Store(self.folder), self.folder / "runs"
         specs = [spec for batch in range(batches(self.folder)) for spec in batch_of(batch)]
         wanted = {spec.key: spec for spec in specs}
-        rows = {row["key"]: row for row in store.rows()}
+        rows = {row.key: row for row in store.rows()}
         temporary = [path.stat().st_mtime for path in runs.glob(".*")]
         time.sleep(max(0.0, max(temporary, default=0.0) + STALE - time.time()))
         store.sweep()
@@ -199,7 +200,7 @@ class Soak:
             "missing": len(wanted.keys() - rows.keys()),
             "unwanted": len(rows.keys() - wanted.keys()),
             "unsound": sum(not _sound(row) for row in rows.values()),
-            "differ": sum(_numbers(row) != _numbers(rows[row["key"]]) for row in again),
+            "differ": sum(_numbers(row) != _numbers(rows[row.key]) for row in again),
             "temporary_left": len(list(runs.glob(".*"))),
             "processes_left": len(proc.marked(f"{MARK}={self.mark}")),
             "drivers_that_failed": sum(n for code, n in self.ends.items() if code != -9),
@@ -230,13 +231,13 @@ class Soak:
         return {f"{kind}_{name}": value for name, value in told.items()}
 
 
-def _sound(row: dict[str, Any]) -> bool:
-    whole = row["status"] == "done" and row["epochs_run"] == EPOCHS
-    return whole and RunSpec.from_json(row["spec"]).key == row["key"]
+def _sound(row: RunResult) -> bool:
+    whole = row.status == "done" and row.epochs_run == EPOCHS
+    return whole and row.spec.key == row.key
 
 
-def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in NUMBERS}
+def _numbers(row: RunResult) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in NUMBERS}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gtpool.speed.clock import measure, record, table
+from gtpool.bench.clock import measure, record, table
 
 
 def main() -> None:

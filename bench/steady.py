@@ -10,7 +10,7 @@ import proc
 import torch
 from soak import batch_of
 
-from gtpool.speed.clock import record, table
+from gtpool.bench.clock import record, table
 from gtpool.study.unit import run_unit
 
 BATCHES, EVERY = 3, 40

@@ -19,9 +19,9 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
+from gtpool.bench.clock import measure, record, table
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
-from gtpool.speed.clock import measure, record, table
 
 BATCH = 128
 RATIOS = (0.5, 0.5, 0.5)

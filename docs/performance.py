@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gtpool.speed.show import MISSING, SHEETS, Row, device_name, evidence, newest
+from gtpool.bench.show import MISSING, SHEETS, Row, device_name, evidence, newest
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench"
 TEXT = {
@@ -65,7 +65,7 @@ a GPU. 11 GB is the paper's card. A cell no smaller than one that failed is not 
 ## How far from the floor
 
 The training step of GTPool-V on PROTEINS. Operations and bytes are counted from the sizes of the
-batch (`gtpool.speed.roofline.count_work` says how); the floor is the longer of the two at the rates
+batch (`gtpool.bench.roofline.count_work` says how); the floor is the longer of the two at the rates
 that this machine reaches in a large matrix product and a large copy, measured in the same run.
 """,
 }

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from gtpool.report.cells import RULES
-from gtpool.report.study_cells import OURS, Result, results
-from gtpool.report.study_compare import paired
-from gtpool.study.paper import STUDIES, find
-from gtpool.study.status import known_rows
+from gtpool.reproduce.paper import STUDIES, find
+from gtpool.reproduce.status import known_rows
+from gtpool.reproduce.study_cells import OURS, Result, results
+from gtpool.reproduce.study_compare import paired
+from gtpool.study.cells import RULES
 
 EVIDENCE = Path(__file__).parent.parent / "results"
 ROWS = known_rows([EVIDENCE / "runs"])

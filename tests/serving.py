@@ -15,7 +15,7 @@ import httpx
 import torch
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.jsonl import read_jsonl
+from gtpool.data.formats.jsonl import read_jsonl
 from gtpool.data.schema import Recipe, Schema
 from gtpool.model.bundle import save_bundle
 from gtpool.model.classifier import Classifier
@@ -129,7 +129,7 @@ def paths_model(folder: Path, **spec) -> Path:
 
 def molecules_model(folder: Path, task="binary", targets=("a", "b"), **spec) -> Path:
     """A model of molecules with some targets."""
-    from gtpool.data.gather import read_graphs  # noqa: PLC0415
+    from gtpool.data.formats.memory import read_graphs  # noqa: PLC0415
 
     data = read_graphs(DRUGS)
     y = torch.zeros(len(data), len(targets))

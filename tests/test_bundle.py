@@ -8,8 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from gtpool.data.sources import load
-from gtpool.data.unseen import read_unseen
+from gtpool.data.sources import load, read_unseen
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier

@@ -5,22 +5,21 @@ import sys
 import numpy as np
 import pytest
 
-from gtpool.report.cells import best, grid, shown, summary
 from gtpool.report.table import Table, methods_table, rules_table, runs_table, tasks_table
+from gtpool.study.cells import best, grid, shown, summary
+from gtpool.study.result import RunResult
 
 
 def row(test, *, seed=42, fold=0, status="done", rule="stratified", folds=3, **more):
     spec = {
         "data": {"source": "MUTAG"},
         "model": {"pool": "gtpool"},
-        "train": {},
         "split": {"rule": rule, "folds": folds, "fold": fold, "seed": 0},
         "seed": seed,
     }
     numbers = {"parameters": 10, "seconds": 2.0, "valid_loss": 1.0, "error": None}
-    return {
-        "spec": spec, "status": status, "metric": "accuracy", "test": test, **numbers, **more
-    }  # fmt: skip
+    known = {"key": "", "spec": spec, "status": status, "metric": "accuracy", "test": test}
+    return RunResult.from_json(known | numbers | more)
 
 
 def rows_of(values, **more):
@@ -62,7 +61,7 @@ def test_a_split_without_folds_is_named_by_its_rule():
 
 def test_failed_and_absent_runs_are_missing_and_in_no_mean():
     rows = rows_of([[0.8, 0.9]])  # the third fold is not there
-    rows[1] |= {"status": "failed", "test": None}
+    rows[1] = rows[1].having(status="failed", test=None)
     cell = summary(rows)
     assert (cell.mean, cell.n, cell.missing) == (pytest.approx(0.8), 1, 2)
     assert grid(rows).values == ((0.8, None, None),)
@@ -89,17 +88,18 @@ def test_a_split_without_folds_expects_one_run_a_seed(rule):
 
 def test_rows_of_an_older_version_are_averaged_with_those_of_today():
     old, new = row(0.8, fold=0), row(0.9, fold=1)
-    new["spec"]["data"]["atom_order"] = "given"
-    assert summary([old, new]).n == 2
-    assert old["spec"]["split"]["fold"] == 0
-    new["spec"]["data"]["atom_order"] = "canonical"
+    given, canonical = (
+        new.having(spec_json={**new.spec_json, "data": {"source": "MUTAG", "atom_order": order}})
+        for order in ("given", "canonical")
+    )
+    assert summary([old, given]).n == 2
     with pytest.raises(ValueError, match="differ in their method or dataset"):
-        summary([old, new])
+        summary([old, canonical])
 
 
 def test_runs_that_differ_cannot_be_averaged():
     other = row(0.5, fold=1)
-    other["spec"]["model"] = {"pool": "other"}
+    other = other.having(spec_json={**other.spec_json, "model": {"pool": "other"}})
     with pytest.raises(ValueError, match="differ in their method or dataset"):
         summary([row(0.5), other])
     with pytest.raises(ValueError, match="two runs have seed 42 and fold 1"):
@@ -153,8 +153,8 @@ def test_other_rules_are_told_beside_ours():
 
 def test_numbers_tables_pictures_and_page_need_no_torch():
     code = (
-        "import sys; sys.modules['torch'] = None; import gtpool.report.cells, gtpool.report.table,"
-        "gtpool.report.heldout, gtpool.report.plot, gtpool.report.site, gtpool.commands.plan"
+        "import sys; sys.modules['torch'] = None; import gtpool.study.cells, gtpool.report.table,"
+        "gtpool.study.heldout, gtpool.report.plot, gtpool.report.site, gtpool.study.plan"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

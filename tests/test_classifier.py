@@ -12,6 +12,7 @@ from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.parts import CONVS
 from gtpool.model.readout import READOUTS
+from gtpool.ops.packed import PackedGraph
 from gtpool.pool import POOLS
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -165,7 +166,7 @@ def test_side_by_side_convolutions_are_the_three_apart(mutag):
     graphs = _double(mutag).take([5])
     x, seen = graphs.x, []
     for block in model.levels[0]:
-        x = block(x, graphs.edge_index, None)
+        x = block(x, PackedGraph.of(graphs.edge_index, graphs.batch))
         seen.append(x.sum(0))
     torch.testing.assert_close(model.classify(graphs)[0], model.head(torch.cat(seen)))
 

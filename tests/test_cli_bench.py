@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gtpool.bench import benches
+from gtpool.bench.plan import Job
 from gtpool.cli import app, main
-from gtpool.speed import benches
-from gtpool.speed.plan import Job
 
 BENCH = ["bench", "--device", "cpu", "--quick"]
 
@@ -57,6 +57,16 @@ def test_interrupted_it_keeps_the_rows_that_are_done(rows, tmp_path, monkeypatch
     assert f"{rows} rows added" in result.output
     kept = rows_of(tmp_path / "step.jsonl") if rows else []
     assert [row["model"] for row in kept] == [f"net {number}" for number in range(rows)]
+
+
+def test_commands_import_the_laboratory_when_they_are_called():
+    code = (
+        "import sys, gtpool.cli\n"
+        "laboratory = ('gtpool.bench', 'gtpool.reproduce')\n"
+        "print([name for name in sys.modules if name.startswith(laboratory)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_help_imports_no_torch():

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from gtpool.cli import main
-from gtpool.data.jsonl import write_jsonl
+from gtpool.data.formats.jsonl import write_jsonl
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.registry import DATASETS
 from gtpool.data.sources import load

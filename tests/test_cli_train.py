@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 
 from gtpool.cli import main
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.jsonl import write_jsonl
+from gtpool.data.formats.jsonl import write_jsonl
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.sources import load
 from gtpool.model.bundle import load_bundle
@@ -80,7 +80,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def rows_of(folder: Path) -> list[dict]:
-    return sorted(Store(folder).rows(), key=lambda row: row["spec"]["split"]["fold"])
+    return sorted(Store(folder).rows(), key=lambda row: row.spec.split.fold)
 
 
 def write_csv(path: Path, rows, header="smiles,bbb") -> Path:
@@ -101,15 +101,15 @@ def test_predictions_agree_with_the_rows_of_the_runs(trained):
     rows = rows_of(folder)
     assert len(rows) == 3
     for row in rows:
-        own = [line for line in said if int(line["fold"]) == row["spec"]["split"]["fold"] + 1]
-        assert len(own) == row["split"]["test"]
-        assert fmean(line["true"] == line["prediction"] for line in own) == row["test"]
+        own = [line for line in said if int(line["fold"]) == row.spec.split.fold + 1]
+        assert len(own) == row.split.test
+        assert fmean(line["true"] == line["prediction"] for line in own) == row.test
 
 
 def test_output_says_the_mean_its_spread_and_where_things_are(trained):
     folder, out = trained
     rows = rows_of(folder)
-    mean = 100 * fmean(row["test"] for row in rows)
+    mean = 100 * fmean(row.test for row in rows)
     assert f"accuracy, % on the test parts: {mean:.2f} ± " in out
     assert "(3 runs, ± standard deviation over folds)" in out
     said = table(folder / "predictions.csv")
@@ -122,22 +122,22 @@ def test_output_says_the_mean_its_spread_and_where_things_are(trained):
     assert names | {"runs", "config.json"} == {path.name for path in folder.iterdir()}
     page = (folder / "report.html").read_text()
     assert f"said to all graphs would have {100 * fmean(shares):.2f}." in page
-    for number in (*(row["test"] for row in rows), fmean(row["test"] for row in rows)):
+    for number in (*(row.test for row in rows), fmean(row.test for row in rows)):
         assert f"{100 * number:.2f}" in page
-    assert all(row["split"]["digest"] in page for row in rows)
+    assert all(row.split.digest in page for row in rows)
 
 
 def test_the_model_is_that_of_the_lowest_validation_loss(trained, gtpool, tmp_path):
     folder, _ = trained
-    best = min(rows_of(folder), key=lambda row: row["valid_loss"])
+    best = min(rows_of(folder), key=lambda row: row.valid_loss)
     bundle = load_bundle(folder / "model")
-    assert bundle.about["run"] == best["spec"]
-    assert bundle.about["metrics"]["test"] == best["test"]
+    assert bundle.about["run"] == best.spec_json
+    assert bundle.about["metrics"]["test"] == best.test
     code, out, err = gtpool("predict", folder / "model", "MUTAG", "-o", tmp_path / "new/said.csv")
     assert (code, err) == (0, "")
     assert out == f"188 of 188 predicted: {tmp_path}/new/said.csv\n"
     said = table(tmp_path / "new/said.csv")
-    fold = str(best["spec"]["split"]["fold"] + 1)
+    fold = str(best.spec.split.fold + 1)
     for line in table(folder / "predictions.csv"):
         if line["fold"] == fold:
             again = said[int(line["graph"])]
@@ -193,15 +193,15 @@ def test_written_settings_repeat_the_runs_and_options_go_before_them(trained, gt
     code, _, _ = gtpool("train", "--config", config, "--output-dir", tmp_path / "a")
     assert code == 0
     for one, two in zip(rows_of(folder), rows_of(tmp_path / "a"), strict=True):
-        assert (one["key"], one["test"], one["curves"]) == (two["key"], two["test"], two["curves"])
+        assert (one.key, one.test, one.curves) == (two.key, two.test, two.curves)
     settings = tmp_path / "settings.toml"
     settings.write_text(
         '[data]\nsource = "MUTAG"\n[split]\nfolds = 3\n[model]\nwidth = 8\n[train]\nepochs = 9\n'
     )
     words = ("--config", settings, "--epochs", "1", "--output-dir", tmp_path / "b")
     assert gtpool("train", *words)[0] == 0
-    (epochs,) = {row["epochs_run"] for row in rows_of(tmp_path / "b")}
-    assert (epochs, rows_of(tmp_path / "b")[0]["spec"]["model"]["width"]) == (1, 8)
+    (epochs,) = {row.epochs_run for row in rows_of(tmp_path / "b")}
+    assert (epochs, rows_of(tmp_path / "b")[0].spec.model.width) == (1, 8)
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen:
@@ -217,7 +217,7 @@ def start(folder: Path, *more: str) -> subprocess.Popen:
 
 
 def test_what_cannot_go_on_does_not_promise_it_when_it_is_stopped(trained, tmp_path):
-    pipe = tmp_path / "new.csv"
+    pipe = tmp_path / "new.jsonl"
     os.mkfifo(pipe)  # which keeps the command reading
     words = ("predict", trained[0] / "model", pipe, "-o", tmp_path / "said.csv")
     command = [sys.executable, "-c", MAIN, *map(str, words)]
@@ -372,7 +372,7 @@ def test_the_card_has_the_target_and_the_cross_validated_figure(gtpool, tmp_path
     )
     assert "--split-type folds" not in out
     card = (tmp_path / "out/model/README.md").read_text()
-    mean = fmean(row["test"] for row in rows_of(tmp_path / "out"))
+    mean = fmean(row.test for row in rows_of(tmp_path / "out"))
     (line,) = re.findall(r"- accuracy, cross-validated: (.*)", card)
     assert float(line.split()[0]) == pytest.approx(mean, abs=1e-4)
     assert line.endswith("(3 runs, ± standard deviation over folds)")
@@ -504,11 +504,11 @@ def test_a_changed_file_is_trained_on_anew(gtpool, tmp_path):
     path = write_csv(tmp_path / "mine.csv", MOLECULES)
     folder = tmp_path / "out"
     gtpool("train", path, *TINY, "--output-dir", folder)
-    before = [row["finished"] for row in rows_of(folder)], rows_of(folder)[0]["source_digest"]
+    before = [row.finished for row in rows_of(folder)], rows_of(folder)[0].source_digest
     write_csv(path, MOLECULES[5:])
     _, _, err = gtpool("train", path, *TINY, "--output-dir", folder)
     assert "done already" not in err
-    assert rows_of(folder)[0]["source_digest"] != before[1]
+    assert rows_of(folder)[0].source_digest != before[1]
     assert len(table(folder / "predictions.csv")) == 55
 
 
@@ -569,7 +569,7 @@ def test_numbers_are_regressed_and_a_split_column_is_followed(gtpool, tmp_path):
     said = table(tmp_path / "out/predictions.csv")
     assert [int(line["line"]) for line in said] == list(range(52, 62))
     errors = [(float(line["true_size"]) - float(line["prediction_size"])) ** 2 for line in said]
-    assert fmean(errors) ** 0.5 == pytest.approx(rows_of(tmp_path / "out")[0]["test"], rel=1e-4)
+    assert fmean(errors) ** 0.5 == pytest.approx(rows_of(tmp_path / "out")[0].test, rel=1e-4)
     assert (tmp_path / "out/scatter.svg").exists()
 
 

@@ -20,9 +20,9 @@ from torch import equal
 from gtpool.commands.options import choose_executor
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import lay_out
+from gtpool.study.plan import shard
 from gtpool.study.ray_executor import Ray, import_ray
 from gtpool.study.run import run_many
-from gtpool.study.shard import shard
 from gtpool.study.store import Store, collect
 
 # Ray reads these when it is imported; without them it leaves a token in the user's home.
@@ -98,17 +98,17 @@ class Log:
         pass
 
     def finished(self, row):
-        self.ended[row["key"]] += 1
-        self.at.remove(row["key"])
+        self.ended[row.key] += 1
+        self.at.remove(row.key)
 
 
 def numbers(rows):
-    return {row["key"]: {name: row[name] for name in NUMBERS} for row in rows}
+    return {row.key: {name: getattr(row, name) for name in NUMBERS} for row in rows}
 
 
 def check_complete(store, reference):
     assert numbers(store.rows()) == numbers(reference.rows())
-    assert {row["status"] for row in store.rows()} == {"done"}
+    assert {row.status for row in store.rows()} == {"done"}
 
 
 def finished(store):
@@ -193,10 +193,10 @@ def test_shards_done_apart_are_collected_into_what_one_run_gives(tmp_path):
         assert 0 < len(store.rows()) < len(specs)
     rows = collect([store.folder for store in stores], tmp_path / "all.jsonl")
     whole = run_many(specs, Store(tmp_path / "whole"))
-    assert {row["key"]: row["test"] for row in rows} == {row["key"]: row["test"] for row in whole}
-    row = {**stores[0].rows()[0], "test": 0.123}
+    assert {row.key: row.test for row in rows} == {row.key: row.test for row in whole}
+    row = stores[0].rows()[0].having(test=0.123)
     Store(tmp_path / "other").put(row)
-    with pytest.raises(ValueError, match=rf"{row['key']} has two rows.* differ in test"):
+    with pytest.raises(ValueError, match=rf"{row.key} has two rows.* differ in test"):
         collect([stores[0].folder, tmp_path / "other"], tmp_path / "all.jsonl")
 
 
@@ -311,7 +311,7 @@ def test_all_executors_give_the_same_numbers_and_weights_bit_for_bit(tmp_path, r
     for name, options in executors.items():
         log, store = Log(), Store(tmp_path / name)
         rows = run_many(FOLDS, store, keep=True, watch=log, **options)
-        assert [row["key"] for row in rows] == [spec.key for spec in FOLDS]
+        assert [row.key for row in rows] == [spec.key for spec in FOLDS]
         assert log.begun == log.ended == Counter(spec.key for spec in FOLDS)
         check_complete(store, reference)
         for spec in FOLDS:
@@ -338,8 +338,8 @@ def test_a_run_that_no_worker_survives_is_stored_as_failed(tmp_path):
     log = Log(kill_a_worker, times=9)
     rows = run_many([ENDLESS], Store(tmp_path), executor=Ray(), watch=log)
     assert rows == Store(tmp_path).rows()
-    assert (rows[0]["status"], log.begun.total()) == ("failed", 3)
-    assert "its process died 3 times, last with WorkerCrashedError" in rows[0]["error"]
+    assert (rows[0].status, log.begun.total()) == ("failed", 3)
+    assert "its process died 3 times, last with WorkerCrashedError" in rows[0].error
 
 
 @pytest.mark.slow
@@ -347,8 +347,8 @@ def test_a_run_that_no_worker_survives_is_stored_as_failed(tmp_path):
 def test_a_run_beyond_its_limit_is_cancelled_and_the_others_are_done(tmp_path):
     short = replace(SPEC, train=TrainSpec(epochs=2, warmup=1))
     rows = run_many([ENDLESS, short], Store(tmp_path), executor=Ray(unit_limit=10))
-    assert [row["status"] for row in rows] == ["failed", "done"]
-    assert rows[0]["error"] == "it was cancelled at the limit of 10 s a run"
+    assert [row.status for row in rows] == ["failed", "done"]
+    assert rows[0].error == "it was cancelled at the limit of 10 s a run"
 
 
 @pytest.mark.slow
@@ -392,7 +392,7 @@ def test_with_a_node_lost_all_runs_are_there_exactly_once(tmp_path, cluster):
     cluster.add_node(num_cpus=1)
     assert log.begun.total() > len(LONG)  # one was begun on the lost node, and again
     assert log.ended == Counter(spec.key for spec in LONG)
-    assert [row["status"] for row in rows] == ["done"] * len(LONG)
+    assert [row.status for row in rows] == ["done"] * len(LONG)
 
 
 def can_cut_links():
@@ -465,7 +465,7 @@ def test_after_a_cut_link_the_runs_go_on_elsewhere_in_less_than_a_minute(
         cut()
         wait_for(lambda: len(begun.read_text().split()) > len(LONG), driver, seconds=60)
         assert driver.wait() == 0
-    assert [row["status"] for row in store.rows()] == ["done"] * len(LONG)
+    assert [row.status for row in store.rows()] == ["done"] * len(LONG)
 
 
 class Diary(Log):

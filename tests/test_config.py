@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from gtpool.commands.plan import make_plan, read_settings
 from gtpool.model import method_name
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec
+from gtpool.study.plan import make_plan, read_settings
 
 
 def options(**parts):

@@ -12,8 +12,8 @@ from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader
 
 import gtpool
+from gtpool.data.formats.table import read_table
 from gtpool.data.sources import load
-from gtpool.data.table import read_table
 from gtpool.estimator import GraphClassifier, GraphRegressor, NotFittedError
 from gtpool.predict import evaluate_source, predict_source
 

@@ -13,7 +13,7 @@ from torch_geometric.utils import subgraph
 from gtpool import GTPool
 from gtpool.data.apply import read_schema
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.gather import read_graphs
+from gtpool.data.formats.memory import read_graphs
 from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.sources import load
 from gtpool.estimator import GraphClassifier, GraphRegressor
@@ -28,6 +28,7 @@ from gtpool.explain import (
 )
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
+from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import SAMPLERS, settle
 from gtpool.ops.segment import level_of
 from gtpool.pool import KINDS, POOLS
@@ -84,15 +85,19 @@ def named(data, outputs):
 def by_hand(model, graph):
     """Run the parts of a model one after the other; the kept nodes of each step, and the logits."""
     x, edges, attr, level = graph.x, graph.edge_index, graph.edge_attr, graph.levels[0]
+
+    def here():
+        return PackedGraph(edges, attr, level)
+
     nodes, kept, reads = torch.arange(x.size(0)), [], []
     for blocks, pool in zip(model.levels, model.pools, strict=True):
-        x = model._convolve(blocks, x, edges, attr)
+        x = model._convolve(blocks, x, here())
         if model.spec.read_input and not reads:
-            reads.append(model.readouts[0](x, edges, level))
+            reads.append(model.readouts[0](x, here()))
         x, edges, attr, batch, perm, _ = pool(x, edges, attr, level=level)
         level, nodes = level_of(batch), nodes[perm]
         kept.append(nodes.tolist())
-        reads.append(model.readouts[len(reads)](x, edges, level))
+        reads.append(model.readouts[len(reads)](x, here()))
     h = torch.cat(reads, 1) if model.spec.combine == "cat" else sum(reads)
     return kept, model.head(h)
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from gtpool.data.features import FEATURES, MAX_DEGREE, Raw, featurize, learn_recipe
+from gtpool.data.formats.tu import read_tu
 from gtpool.data.schema import Recipe, Schema
-from gtpool.data.tu import read_tu
 
 
 def raw(name="mine", *, labels=False, attributes=0, **other) -> Raw:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from gtpool.model.gmt import GMT
-from gtpool.ops.segment import level_of
+from gtpool.ops.packed import PackedGraph
 
 WIDTH = 4
 OPTIONS = [
@@ -34,7 +34,7 @@ def made(*, channels=CHANNELS, width=WIDTH, seeds=3, dtype=torch.float64, seed=0
 
 
 def read(module: nn.Module, graphs: Graphs) -> Tensor:
-    return module(graphs.x, graphs.edge_index, level_of(graphs.batch))
+    return module(graphs.x, PackedGraph.of(graphs.edge_index, graphs.batch))
 
 
 def naive(module: GMT, graphs: Graphs) -> Tensor:

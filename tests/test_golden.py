@@ -16,7 +16,7 @@ from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
-from gtpool.spec import ModelSpec, RunSpec, TrainSpec
+from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.store import read_rows
 from gtpool.train.fit import fit
@@ -68,7 +68,7 @@ def test_the_curves_of_a_network_stay_what_they_were(name):
 def test_the_keys_of_all_stored_runs_stay_what_they_were():
     rows = list(read_rows(RESULTS))
     assert len(rows) > 16_000
-    changed = [row["key"] for row in rows if RunSpec.from_stored(row["spec"]).key != row["key"]]
+    changed = [row.key for row in rows if row.spec.key != row.key]
     assert changed == []
 
 

@@ -12,7 +12,6 @@ from gtpool.data.stock import Stock
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack
-from gtpool.model.stack_merge import MERGES
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
@@ -20,6 +19,7 @@ from gtpool.train.crossval import fit_many
 from gtpool.train.fit import fit
 from gtpool.train.program import Program
 
+MERGES = ("mincutpool", "diffpool", "structpool")
 pytestmark = pytest.mark.gpu
 SPEC = TrainSpec(epochs=6, batch_size=32, warmup=2, lr=1e-3, patience=None)
 MODELS = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize
-from gtpool.data.jsonl import read_jsonl, read_jsonl_raw, write_jsonl
+from gtpool.data.formats.jsonl import read_jsonl, read_jsonl_raw, write_jsonl
 from gtpool.data.records import KEYS
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.synthetic import low_scores_matter
@@ -124,6 +124,7 @@ def test_labels_tell_the_task(write, labels, task, expected, y):
         ),
         ('{"nodes": 1, "edges": [], "node_features": [[1e999]]}', "inf, which is not a finite"),
         ('{"nodes": 1, "edges": [], "node_features": [[1e39]]}', "not a finite float32"),
+        ({**A, "node_labels": [[1], [2]]}, "node_labels must be a list of whole numbers"),
         ({**A, "node_labels": [1, 2.5]}, "node_labels must be a list of whole numbers"),
         ({**A, "node_labels": ["C", "N"]}, "node_labels must be a list of whole numbers"),
         ({**A, "node_labels": [1, 10**30]}, "node_labels must be a list of whole numbers"),

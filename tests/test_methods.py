@@ -13,9 +13,9 @@ from gtpool.model import METHODS, method_name
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.pool import KINDS, POOLS
+from gtpool.reproduce.published import TABLE_1
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.published import TABLE_1
 from gtpool.study.unit import run_unit
 from gtpool.train.fit import predict
 
@@ -60,10 +60,10 @@ def test_every_competitor_of_the_paper_is_a_method():
 def test_a_method_trains_on_mutag_and_is_known_by_its_name(name):
     spec = spec_of(name, source="MUTAG")
     row = run_unit(spec, device="cpu")
-    assert row["status"] == "done", row["error"]
-    assert row["epochs_run"] == 2
-    assert 0 <= row["test"] <= 1
-    assert method_name(row["spec"]["model"]) == name
+    assert row.status == "done", row.error
+    assert row.epochs_run == 2
+    assert 0 <= row.test <= 1
+    assert method_name(row.spec.model.to_json()) == name
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -71,8 +71,8 @@ def test_a_method_trains_on_molecules_with_missing_labels(name, sparse_labels):
     row = run_unit(
         spec_of(name, source=str(sparse_labels), target_columns=("a", "b")), device="cpu"
     )
-    assert row["status"] == "done", row["error"]
-    assert row["metric"] == "roc_auc"
+    assert row.status == "done", row.error
+    assert row.metric == "roc_auc"
 
 
 @pytest.mark.parametrize("name", METHODS)

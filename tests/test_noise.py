@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from gtpool.fixed import Rows
-from gtpool.ops.noise import Gumbel, by_number, by_row, noise_of
+from gtpool.ops.noise import Gumbel, by_number, by_row
+from gtpool.ops.packed import PackedRows
+from gtpool.ops.padded import PaddedRows
 from gtpool.ops.segment import plan
+from gtpool.ops.steps import plain
 
 KEYS = torch.tensor([3, -4, 5])
 CPU = torch.device("cpu")
@@ -46,9 +49,11 @@ def test_a_batch_of_fixed_capacity_has_the_noise_of_its_runs(training):
     for run, graphs in enumerate(sizes):
         batch[run, : graphs.sum()] = torch.repeat_interleave(graphs) + 3 * run
     rows = Rows(start.flatten(), sizes.flatten(), batch.flatten())
-    found = noise_of(rows, KEYS[:2] if training else None).view(2, 10)
+    noise = Gumbel().train(training)
+    noise.key = KEYS[:2]
+    found = noise(PaddedRows(rows, 2, plain()), KEYS).view(2, 10)
     for run, graphs in enumerate(sizes):
         layer = Gumbel().train(training)
         layer.key = KEYS[run : run + 1]
-        wanted = layer(plan(graphs, CPU))
+        wanted = layer(PackedRows(plan(graphs, CPU)), KEYS)
         assert torch.equal(found[run, : graphs.sum()], wanted)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpool.data.features import featurize
-from gtpool.data.nx import from_networkx, from_networkx_raw
+from gtpool.data.formats.nx import from_networkx, from_networkx_raw
 
 
 def labelled(graph: nx.Graph) -> nx.Graph:

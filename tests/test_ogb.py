@@ -3,7 +3,7 @@ import gzip
 import pytest
 import torch
 
-from gtpool.data.ogb import read_ogb
+from gtpool.data.formats.ogb import read_ogb
 
 # Methanol-like: three molecules, the second a single atom without a bond.
 SOUND = {

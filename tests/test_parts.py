@@ -17,12 +17,18 @@ from gtpool.model.parts import (
     check_codes,
     head,
 )
+from gtpool.ops.packed import PackedGraph
 from gtpool.spec import ModelSpec, ShapeSpec
 
 FLOATS = ShapeSpec(outputs=2, node_width=5)
 CODED = ShapeSpec(outputs=2, node_categories=(4, 3), edge_categories=(3, 2))
 spec = partial(ModelSpec, width=8)
 RING = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
+
+
+def on(edges, nodes, edge_attr=None):
+    """Put edges between the nodes of one graph."""
+    return PackedGraph.of(edges, torch.zeros(nodes, dtype=torch.long), edge_attr)
 
 
 def test_encoder_sums_one_embedding_a_column():
@@ -67,7 +73,7 @@ def test_ogb_gcn_follows_its_formula_in_outputs_and_gradients():
     edge_attr = torch.tensor([[0, 1], [0, 1], [2, 0], [2, 0], [1, 1], [1, 1]])
     weight = torch.randn(4, 6, dtype=torch.double)
     asked = [x, *conv.parameters()]
-    got, expected = conv(x, RING, edge_attr), _naive_ogb(conv, x, RING, edge_attr)
+    got, expected = conv(x, on(RING, 4, edge_attr)), _naive_ogb(conv, x, RING, edge_attr)
     torch.testing.assert_close(got, expected)
     ours = torch.autograd.grad((got * weight).sum(), asked)
     theirs = torch.autograd.grad((expected * weight).sum(), asked)
@@ -79,7 +85,7 @@ def test_ogb_gcn_follows_its_formula_in_outputs_and_gradients():
 def test_ogb_gcn_sees_the_bonds():
     conv = OgbGCN(5, 6, CODED)
     x, bonds = torch.randn(3, 5), torch.zeros(6, 2, dtype=torch.long)
-    assert not torch.equal(conv(x, RING, bonds), conv(x, RING, bonds + 1))
+    assert not torch.equal(conv(x, on(RING, 3, bonds)), conv(x, on(RING, 3, bonds + 1)))
 
 
 def test_ogb_gcn_needs_coded_bonds():
@@ -97,9 +103,9 @@ def test_gcn_takes_the_first_edge_feature_as_weight():
     scale = dense.sum(1).rsqrt()
     expected = (scale[:, None] * dense * scale) @ (x @ conv.conv.lin.weight.T) + conv.conv.bias
     features = torch.stack([weight, torch.randn(6, dtype=torch.double)], 1)
-    torch.testing.assert_close(conv(x, RING, features), expected)
+    torch.testing.assert_close(conv(x, on(RING, 3, features)), expected)
     with pytest.raises(ValueError, match="weighted edges"):
-        conv(x, RING, None)
+        conv(x, on(RING, 3))
 
 
 def test_clusters_are_convolved_by_their_weights_and_the_identity():
@@ -114,21 +120,21 @@ def test_clusters_are_convolved_by_their_weights_and_the_identity():
     expected = (scale[:, None] * tilde * scale) @ x @ conv.conv.lin.weight.T + conv.conv.bias
     weight = dense[source, target].unsqueeze(1)
     edges = torch.stack([source, target])
-    torch.testing.assert_close(conv(x, edges, weight), expected)
-    conv.clusters = 3  # three a graph, all joined: the same by a matrix product
-    torch.testing.assert_close(conv(x, edges, weight), expected)
+    torch.testing.assert_close(conv(x, on(edges, 3, weight)), expected)
+    matrices = dense.unsqueeze(0)  # three a graph, all joined: the same by a matrix product
+    torch.testing.assert_close(conv(x, on(edges, 3).merged(matrices)), expected)
     one_way = torch.rand(2 * 9, 1).double()
     two = torch.cat([edges, edges + 3], 1), torch.randn(6, 5).double()
-    product = conv(two[1], two[0], one_way)
-    conv.clusters = None
-    torch.testing.assert_close(product, conv(two[1], two[0], one_way))
+    pair = PackedGraph.of(two[0], torch.tensor([0, 0, 0, 1, 1, 1]), one_way)
+    product = conv(two[1], pair.merged(one_way.view(2, 3, 3)))
+    torch.testing.assert_close(product, conv(two[1], pair))
 
 
 def test_clusters_without_an_edge_keep_their_features():
     conv = CoarseGCN(5, 4)
     x, nothing = torch.randn(3, 5), torch.empty(2, 0, dtype=torch.long)
     expected = conv.conv.lin(x) + conv.conv.bias
-    torch.testing.assert_close(conv(x, nothing, torch.empty(0, 1)), expected)
+    torch.testing.assert_close(conv(x, on(nothing, 3, torch.empty(0, 1))), expected)
     assert "gin" not in COARSE_CONVS
 
 
@@ -139,7 +145,7 @@ def test_block_gives_the_width_for_ring_edgeless_and_one_node(conv, norm):
     nothing = torch.empty(2, 0, dtype=torch.long)
     for nodes, edges in ((3, RING), (3, nothing), (1, nothing)):
         bonds = torch.zeros(edges.size(1), 2, dtype=torch.long)
-        out = block(torch.randn(nodes, 5), edges, bonds)
+        out = block(torch.randn(nodes, 5), on(edges, nodes, bonds))
         assert out.shape == (nodes, 8)
         assert out.isfinite().all()
 
@@ -148,7 +154,7 @@ def test_residual_adds_the_input_where_widths_agree():
     plain, added = (Block(spec(residual=residual), FLOATS, 8) for residual in (False, True))
     added.load_state_dict(plain.state_dict())
     x = torch.randn(3, 8)
-    torch.testing.assert_close(added(x, RING, None), plain(x, RING, None) + x)
+    torch.testing.assert_close(added(x, on(RING, 3)), plain(x, on(RING, 3)) + x)
     assert not Block(spec(residual=True), FLOATS, 5).residual
 
 
@@ -185,7 +191,7 @@ def test_gcn_is_pyg_s_in_outputs_and_gradients(widths):
     edges = torch.cat([RING, torch.tensor([[0, 1, 1, 3], [0, 1, 1, 2]])], 1)
     x = torch.randn(5, widths[0], dtype=torch.double, requires_grad=True)
     leaves = (x, *conv.parameters())
-    ours, theirs = conv(x, edges, None), conv.conv(x, edges)
+    ours, theirs = conv(x, on(edges, 5)), conv.conv(x, edges)
     torch.testing.assert_close(ours, theirs)
     sent = torch.randn(ours.shape, dtype=torch.double)
     torch.testing.assert_close(
@@ -193,22 +199,37 @@ def test_gcn_is_pyg_s_in_outputs_and_gradients(widths):
     )
 
 
-def test_gcn_goes_pyg_s_way_where_an_explainer_masks_edges():
+@pytest.mark.parametrize(
+    "conv", [GCN(5, 5, FLOATS), CONVS["gin"](5, 4, FLOATS), CONVS["gat"](5, 8, FLOATS)]
+)
+def test_a_mask_of_an_explainer_scales_what_edges_carry_as_in_pyg(conv):
+    conv, x = conv.eval(), torch.randn(4, 5)
+    edges = torch.cat([RING, torch.tensor([[0, 1], [0, 3]])], 1)  # with a loop, one node apart
+    mask = torch.randn(8)
+    set_masks(conv, mask, edges)
+    close = torch.testing.assert_close
+    close(conv(x, on(edges, 4)), conv.conv(x, edges))
+    clear_masks(conv)
+    close(conv(x, on(edges, 4)), conv.conv(x, edges))
+
+
+def test_a_mask_changes_the_result_and_leaves_when_it_is_cleared():
     conv, x = GCN(5, 5, FLOATS), torch.randn(3, 5)
-    plain = conv(x, RING, None)
+    plain = conv(x, on(RING, 3))
     set_masks(conv, torch.full((6,), -20.0), RING, apply_sigmoid=True)
-    masked = conv(x, RING, None)
+    masked = conv(x, on(RING, 3))
     clear_masks(conv)
     assert not torch.allclose(plain, masked)
-    assert torch.equal(plain, conv(x, RING, None))
+    assert torch.equal(plain, conv(x, on(RING, 3)))
 
 
 def test_gcn_in_half_precision_and_under_autocast_is_pyg_s():
+    close = partial(torch.testing.assert_close, rtol=0.02, atol=0.02)
     conv, x = GCN(5, 5, FLOATS), torch.randn(3, 5)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(conv(x, RING, None), conv.conv(x, RING))
+        close(conv(x, on(RING, 3)).float(), conv.conv(x, RING).float())
     conv = conv.bfloat16()
-    assert torch.equal(conv(x.bfloat16(), RING, None), conv.conv(x.bfloat16(), RING))
+    close(conv(x.bfloat16(), on(RING, 3)), conv.conv(x.bfloat16(), RING))
 
 
 @pytest.mark.parametrize("coded", [True, False])
@@ -222,7 +243,7 @@ def test_gine_sends_neighbours_through_the_relu_of_node_and_edge(coded):
     summed = x.clone()
     for number, (source, target) in enumerate(edge_index.T.tolist()):
         summed[target] += (x[source] + edge[number]).relu()
-    assert torch.allclose(conv(x, edge_index, edge_attr), conv.conv.nn(summed))
+    assert torch.allclose(conv(x, on(edge_index, 3, edge_attr)), conv.conv.nn(summed))
 
 
 def test_gine_without_edge_features_says_what_to_choose():

@@ -4,22 +4,26 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.jsonl import read_jsonl
+from gtpool.data.formats.jsonl import read_jsonl
+from gtpool.data.formats.table import read_table
 from gtpool.data.locate import find_raw
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.sources import load
-from gtpool.data.table import read_table
 from gtpool.explain import explain_source
+from gtpool.explain.names import name_nodes
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
-from gtpool.predict import evaluate_source, predict_source, write_predictions
+from gtpool.predict import evaluate_source, predict_source, schema_of, write_predictions
+from gtpool.serve.limits import Limits
+from gtpool.serve.read import Reader
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.fit import predict
@@ -84,6 +88,44 @@ def test_tu_folder_without_labels_and_with_an_unknown_atom(mutag, tmp_path):
         assert rows[at].probabilities == pytest.approx(whole[at].probabilities, abs=1e-6)
     with pytest.raises(ValueError, match="has no graph that has a label"):
         evaluate_source(bundle, folder)
+
+
+def test_labels_in_several_columns_are_those_of_tu_folders_and_json_lines(tmp_path):
+    folder, lines = tmp_path / "mine", tmp_path / "mine.jsonl"
+    folder.mkdir()
+    kinds = [[[0, 5], [1, 5]], [[0, 6], [0, 5]], [[1, 6], [1, 6]], [[0, 5], [0, 6]]]
+    bonds = [[[3, 1]], [[3, 2]], [[4, 1]], [[4, 2]]]
+    nodes = "".join(f"{a}, {b}\n" for kind in kinds for a, b in kind)
+    ends = ((2 * at + 1, 2 * at + 2) for at in range(4))
+    files = {
+        "A": "".join(f"{a}, {b}\n{b}, {a}\n" for a, b in ends),
+        "graph_indicator": "1\n1\n2\n2\n3\n3\n4\n4\n",
+        "node_labels": nodes,
+        "edge_labels": "".join(f"{a}, {b}\n" * 2 for ((a, b),) in bonds),
+        "graph_labels": "1\n2\n1\n2\n",
+    }
+    for part, text in files.items():
+        (folder / f"mine_{part}.txt").write_text(text)
+    graphs = [
+        {"edges": [[0, 1]], "undirected": True, "node_labels": kind, "edge_labels": bond}
+        for kind, bond in zip(kinds, bonds, strict=True)
+    ]
+    lines.write_text("".join(json.dumps(graph) + "\n" for graph in graphs))
+    data = load(folder)
+    bundle = _bundle(data, tmp_path / "model")
+    found, same = predict_source(bundle, folder).rows, predict_source(bundle, lines).rows
+    assert [row.probabilities for row in found] == [row.probabilities for row in same]
+    schema = schema_of(bundle)
+    reader = Reader(bundle.model, schema, Limits())
+    asked = [*graphs, reader.example()]
+    question = reader.many(json.dumps({"graphs": asked}).encode(), monotonic() + 60)
+    assert not question.reasons
+    assert torch.equal(question.data.x[:8], data.x)
+    assert name_nodes(data, 1) == ["0,6", "0,5"]
+    lone = reader.many(b'{"graphs": [{"edges": [], "node_labels": [[0, 5]]}]}', monotonic() + 60)
+    assert lone.data.edge_attr.shape == (0, 4)
+    (row,) = explain_source(bundle, folder, graph=2, epochs=2).graphs
+    assert row.names == ["1,6", "1,6"]
 
 
 def test_statistics_are_those_of_the_training_part(tmp_path):

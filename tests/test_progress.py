@@ -9,6 +9,7 @@ from rich.console import Console
 
 from gtpool.report.progress import Progress
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
+from gtpool.study.result import RunResult
 
 
 def spec(fold, seed=1, **model):
@@ -23,7 +24,7 @@ def spec(fold, seed=1, **model):
 
 def row(of, test=0.5, epochs=40, metric="accuracy"):
     done = test is not None
-    return {
+    said = {
         "key": of.key,
         "spec": of.to_json(),
         "status": "done" if done else "failed",
@@ -33,6 +34,7 @@ def row(of, test=0.5, epochs=40, metric="accuracy"):
         "epoch": 7,
         "epochs_run": epochs if done else None,
     }
+    return RunResult.from_json(said)
 
 
 class Clock:
@@ -103,7 +105,7 @@ def test_a_done_run_without_a_figure_says_why_it_has_none(clock):
     progress, file = watcher(clock)
     with progress:
         progress.begin([spec(0)], [])
-        progress.finished({**row(spec(0)), "test": None})
+        progress.finished(row(spec(0)).having(test=None))
     assert "fold 1: failed: its test metric is not a number (1 of 1" in file.getvalue()
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gtpool.model.readout import READOUTS
-from gtpool.ops.segment import level_of
+from gtpool.ops.packed import PackedGraph
 from gtpool.spec import ModelSpec, ShapeSpec
 
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
@@ -32,7 +32,7 @@ def test_readout_against_a_loop_over_graphs(name):
     sizes = [3, 1, 6]
     x = torch.randn(10, 4, dtype=torch.double, generator=torch.Generator().manual_seed(0))
     batch = torch.arange(3).repeat_interleave(torch.tensor(sizes))
-    read = readout(x, NO_EDGES, level_of(batch))
+    read = readout(x, PackedGraph.of(NO_EDGES, batch))
     assert read.shape == (3, readout.out_channels)
     expected = [LOOPS[name](part.tolist()) for part in x.split(sizes)]
     torch.testing.assert_close(read, torch.tensor(expected, dtype=torch.double))
@@ -40,20 +40,20 @@ def test_readout_against_a_loop_over_graphs(name):
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_readout_of_negative_nodes_is_not_cut_at_zero(name):
-    level = level_of(torch.zeros(2, dtype=torch.long))
-    assert (made(name, 3)(-torch.ones(2, 3), NO_EDGES, level) < 0).all()
+    graph = PackedGraph.of(NO_EDGES, torch.zeros(2, dtype=torch.long))
+    assert (made(name, 3)(-torch.ones(2, 3), graph) < 0).all()
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_gradient_reaches_the_nodes(name):
     x = torch.randn(5, 2, dtype=torch.double, requires_grad=True)
-    level = level_of(torch.tensor([0, 0, 1, 1, 1]))
-    assert torch.autograd.gradcheck(lambda x: made(name, 2)(x, NO_EDGES, level), (x,))
+    graph = PackedGraph.of(NO_EDGES, torch.tensor([0, 0, 1, 1, 1]))
+    assert torch.autograd.gradcheck(lambda x: made(name, 2)(x, graph), (x,))
 
 
 def test_nodes_that_share_the_maximum_share_its_gradient():
     x = torch.tensor([[2.0, 1.0], [2.0, 0.0], [1.0, 1.0], [5.0, 5.0]], requires_grad=True)
-    level = level_of(torch.tensor([0, 0, 0, 1]))
-    read = made("max", 2)(x, NO_EDGES, level)
+    graph = PackedGraph.of(NO_EDGES, torch.tensor([0, 0, 0, 1]))
+    read = made("max", 2)(x, graph)
     (grad,) = torch.autograd.grad(read, x, torch.tensor([[6.0, 8.0], [1.0, 3.0]]))
     assert grad.tolist() == [[3.0, 4.0], [3.0, 0.0], [0.0, 4.0], [1.0, 3.0]]

@@ -44,7 +44,7 @@ def folds(spec=SPEC):
 
 
 def numbers(rows):
-    return {row["key"]: {name: row[name] for name in NUMBERS} for row in rows}
+    return {row.key: {name: getattr(row, name) for name in NUMBERS} for row in rows}
 
 
 def start(folder, jobs=1):
@@ -103,7 +103,7 @@ def gone(pid):
 def check_complete(folder, reference):
     store = Store(folder)
     assert numbers(store.rows()) == reference
-    assert {row["status"] for row in store.rows()} == {"done"}
+    assert {row.status for row in store.rows()} == {"done"}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -209,9 +209,9 @@ def test_runs_that_no_worker_survives_are_stored_as_failed(tmp_path, reference):
     specs = [replace(spec, train=replace(spec.train, epochs=500)) for spec in folds()[:2]]
     rows = run_many(specs, store, jobs=2, watch=Killer())
     for row in rows:
-        assert row["status"] == "failed"
-        assert "its process died 3 times, last with exit code -9" in row["error"]
-    assert store.rows() == sorted(rows, key=lambda row: row["key"])
+        assert row.status == "failed"
+        assert "its process died 3 times, last with exit code -9" in row.error
+    assert store.rows() == sorted(rows, key=lambda row: row.key)
     assert numbers(run_many(folds(), store, jobs=2)) == reference
 
 

@@ -8,6 +8,11 @@ from rich.console import Console
 from gtpool.report.searching import SearchProgress
 from gtpool.study.halving import Rung
 from gtpool.study.recipe import recipe
+from gtpool.study.result import RunResult
+
+
+def ended(status, error=None):
+    return RunResult(key="", spec_json={}, status=status, error=error, test=0.875)
 
 
 def test_rounds_are_told_apart_and_no_test_figure_is_shown():
@@ -20,11 +25,9 @@ def test_rounds_are_told_apart_and_no_test_figure_is_shown():
     for number in range(20):
         now[0] += 3.0
         failed = number == 1
-        watch.finished(
-            {"status": "failed" if failed else "done", "error": "nan", "test": 0.875, "key": ""}
-        )
+        watch.finished(ended("failed" if failed else "done", "nan"))
     watch.rung(Rung(2, 3, 500))
-    watch.begin(specs[:10], [{}] * 4)
+    watch.begin(specs[:10], [ended("done")] * 4)
     said = text.getvalue()
     assert "round 1 of 3: 2 configurations, 500 epochs: 20 runs\n" in said
     assert "round 1 of 3: 2 of 20 runs, about 54 s left in this round; one failed: nan\n" in said
@@ -36,7 +39,7 @@ def test_rounds_are_told_apart_and_no_test_figure_is_shown():
 
 def test_an_error_is_told_as_it_is_whatever_brackets_it_has():
     _, text, watch, _ = begun()
-    watch.finished({"status": "failed", "error": "[gpu 0] is full [/x]", "key": ""})
+    watch.finished(ended("failed", "[gpu 0] is full [/x]"))
     assert "one failed: [gpu 0] is full [/x]\n" in text.getvalue()
 
 
@@ -58,7 +61,7 @@ def test_a_long_run_says_its_epoch_now_and_then():
         watch.epoch(specs[0], SimpleNamespace(number=number))
     epochs = [f"round 1 of 3: fold 1, epoch {at} of 500 (0 of 10 runs)" for at in (30, 60, 90)]
     assert text.getvalue().splitlines()[1:] == epochs
-    watch.finished({"status": "done", "error": None, "key": ""})
+    watch.finished(ended("done"))
     assert "round 1 of 3: 1 of 10 runs, about 15 min left in this round\n" in text.getvalue()
 
 
@@ -71,7 +74,7 @@ def test_a_long_trial_says_its_epoch_where_there_is_no_terminal():
         for number in range(1, 41):
             now[0] += 1.0
             watch.epoch(specs[0], SimpleNamespace(number=number))
-        watch.finished({"status": "done", "error": None, "key": ""})
+        watch.finished(ended("done"))
     assert text.getvalue() == "fold 1, epoch 30 of 500 (0 of 4 trials)\n"
 
 
@@ -81,7 +84,7 @@ def test_epochs_take_no_line_from_short_runs():
         for number in range(1, 7):
             now[0] += 1.0
             watch.epoch(spec, SimpleNamespace(number=number))
-        watch.finished({"status": "done", "error": None, "key": ""})
+        watch.finished(ended("done"))
     said = text.getvalue()
     assert all(f"round 1 of 3: {count} of 10 runs" in said for count in range(1, 11))
     assert "epoch 6" not in said

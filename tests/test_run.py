@@ -17,6 +17,7 @@ from gtpool.data.synthetic import long_range
 from gtpool.model.classifier import Classifier
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, ShapeSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of, source_digest
+from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
 from gtpool.study.unit import choose_device, run_unit
@@ -34,7 +35,7 @@ def _no_data_folder(monkeypatch):
 
 
 def numbers(row):
-    return {name: row[name] for name in NUMBERS}
+    return {name: getattr(row, name) for name in NUMBERS}
 
 
 def test_codes_out_of_range_are_refused_before_a_network_looks_them_up():
@@ -264,25 +265,26 @@ def test_a_cross_validation_is_all_folds_by_seeds_with_the_rule_settled(tmp_path
 
 def test_a_row_says_what_was_done_and_what_came_of_it():
     row = run_unit(SPEC)
-    assert row["key"] == SPEC.key
-    assert RunSpec.from_json(json.loads(json.dumps(row))["spec"]) == SPEC
-    assert (row["status"], row["error"], row["metric"]) == ("done", None, "accuracy")
-    assert row["higher_is_better"] is True
-    assert row["epochs_run"] == 3
-    assert set(row["curves"]) == {"train_loss", "valid_loss", "valid_metric", "test_metric"}
-    assert {len(curve) for curve in row["curves"].values()} == {3}
-    at = row["epoch"] - 1
-    assert row["curves"]["valid_loss"][at] == min(row["curves"]["valid_loss"])
-    assert row["curves"]["valid_loss"][at] == round(row["valid_loss"], 6)
-    assert row["test"] == row["other_rules"]["valid_loss"]
-    assert row["split"]["train"] + row["split"]["valid"] + row["split"]["test"] == 188
+    assert row.key == SPEC.key
+    assert RunResult.from_json(json.loads(json.dumps(row.to_json()))) == row
+    assert row.spec == SPEC
+    assert (row.status, row.error, row.metric) == ("done", None, "accuracy")
+    assert row.higher_is_better is True
+    assert row.epochs_run == 3
+    assert set(row.curves) == {"train_loss", "valid_loss", "valid_metric", "test_metric"}
+    assert {len(curve) for curve in row.curves.values()} == {3}
+    at = row.epoch - 1
+    assert row.curves["valid_loss"][at] == min(row.curves["valid_loss"])
+    assert row.curves["valid_loss"][at] == round(row.valid_loss, 6)
+    assert row.test == row.other_rules["valid_loss"]
+    assert row.split.train + row.split.valid + row.split.test == 188
     model = Classifier(SPEC.model, shape_of(load("MUTAG")))
-    assert row["parameters"] == sum(part.numel() for part in model.parameters())
+    assert row.parameters == sum(part.numel() for part in model.parameters())
     gpu = torch.cuda.is_available()
-    assert row["device"] == (torch.cuda.get_device_name() if gpu else "cpu")
-    assert row["versions"]["torch"] == torch.__version__
-    assert row["seconds"] > 0
-    assert row["peak_rss_mb"] is None or row["peak_rss_mb"] > 50
+    assert row.device == (torch.cuda.get_device_name() if gpu else "cpu")
+    assert row.versions["torch"] == torch.__version__
+    assert row.seconds > 0
+    assert row.peak_rss_mb is None or row.peak_rss_mb > 50
 
 
 def test_the_same_spec_gives_the_same_numbers_whatever_the_caller_has_drawn():
@@ -336,7 +338,7 @@ def test_the_artifact_holds_the_weights_and_what_they_say_of_the_test_part(tmp_p
     assert torch.equal(tensors["test_index"], split.test)
     assert torch.equal(tensors["test_y"], loaded.dataset.y[split.test])
     hits = (tensors["test_logits"].argmax(1) == tensors["test_y"]).double().mean().item()
-    assert hits == row["test"]
+    assert hits == row.test
     model = Classifier(SPEC.model, shape_of(loaded.dataset))
     weights = {
         name.removeprefix("weights."): part for name, part in tensors.items() if "weights." in name
@@ -353,8 +355,8 @@ def test_scaling_leaves_one_hot_labels_alone():
     scaled, raw = (
         run_unit(replace(SPEC, data=replace(data, standardize=flag))) for flag in (True, False)
     )
-    assert scaled["curves"] == raw["curves"]
-    assert scaled["key"] != raw["key"]
+    assert scaled.curves == raw.curves
+    assert scaled.key != raw.key
 
 
 def test_attributes_are_scaled_by_the_training_part_alone(tmp_path):
@@ -367,7 +369,7 @@ def test_attributes_are_scaled_by_the_training_part_alone(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     data = DataSpec(source=str(path))
     curves = [
-        run_unit(replace(SPEC, data=replace(data, standardize=flag)))["curves"]
+        run_unit(replace(SPEC, data=replace(data, standardize=flag))).curves
         for flag in (True, False)
     ]
     assert curves[0] != curves[1]
@@ -377,12 +379,12 @@ def test_attributes_are_scaled_by_the_training_part_alone(tmp_path):
 def test_a_loss_that_is_not_finite_is_a_failed_row():
     spec = replace(SPEC, train=TrainSpec(epochs=3, warmup=1, lr=1e30, clip=1e30))
     row = run_unit(spec, device="cpu")
-    assert row["status"] == "failed"
-    assert "epoch" in row["error"]
-    assert "lower the learning rate" in row["error"]
-    assert row["test"] is None
-    assert row["split"]["train"] == 151
-    json.dumps(row, allow_nan=False)
+    assert row.status == "failed"
+    assert "epoch" in row.error
+    assert "lower the learning rate" in row.error
+    assert row.test is None
+    assert row.split.train == 151
+    json.dumps(row.to_json(), allow_nan=False)
 
 
 def test_a_test_part_that_cannot_be_measured_is_a_failed_row(tmp_path):
@@ -393,9 +395,9 @@ def test_a_test_part_that_cannot_be_measured_is_a_failed_row(tmp_path):
     path.write_text(text)
     data = DataSpec(source=str(path), target_columns=("a", "b"), split_column="part")
     row = run_unit(replace(SPEC, data=data))
-    assert row["status"] == "failed"
-    assert "test part (2 graphs)" in row["error"]
-    assert "roc_auc" in row["error"]
+    assert row.status == "failed"
+    assert "test part (2 graphs)" in row.error
+    assert "roc_auc" in row.error
 
 
 def test_what_is_wrong_with_a_spec_raises():
@@ -419,17 +421,17 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path):
     store = Store(tmp_path)
     specs = lay_out(SPEC)[:3]
     first = run_many(specs[:1], store)
-    store.put({**run_unit(specs[1]), "status": "failed", "test": None})
+    store.put(run_unit(specs[1]).having(status="failed", test=None))
     log = Log()
     rows = run_many(specs, store, watch=log)
     assert rows[0] == first[0]
-    assert [row["status"] for row in rows] == ["done"] * 3
+    assert [row.status for row in rows] == ["done"] * 3
     assert log.total == 3
     assert log.done == first
     assert log.begun == [spec.key for spec in specs[1:]]
     assert log.epochs == [(spec.key, number) for spec in specs[1:] for number in (1, 2, 3)]
     assert log.rows == rows[1:]
-    assert {row["key"] for row in store.rows()} == {spec.key for spec in specs}
+    assert {row.key for row in store.rows()} == {spec.key for spec in specs}
 
 
 @pytest.mark.parametrize("digest", [True, False], ids=["digest", "stored before digests"])
@@ -437,7 +439,7 @@ def test_a_damaged_artifact_means_that_its_run_is_done_again(tmp_path, digest):
     store = Store(tmp_path)
     (row,) = run_many([SPEC], store, keep=True)
     if not digest:
-        del row["artifact_digest"]
+        row = row.having(artifact_digest=None)
         store.put(row)
     assert run_many([SPEC], store, keep=True) == [row]
     path = store.artifact(SPEC.key)
@@ -468,13 +470,13 @@ def test_a_row_with_key_and_status_alone_is_done_again(tmp_path):
     path.write_text(json.dumps({"key": SPEC.key, "status": "done", "source_digest": None}))
     with pytest.warns(UserWarning, match="damaged"):
         (row,) = run_many([SPEC], Store(tmp_path))
-    assert row["epochs_run"] == 3
+    assert row.epochs_run == 3
 
 
 def test_rows_come_in_the_order_of_the_specs_and_a_spec_may_be_asked_for_twice(tmp_path):
     one, two = lay_out(SPEC)[:2]
     rows = run_many([two, one, two], Store(tmp_path))
-    assert [row["key"] for row in rows] == [two.key, one.key, two.key]
+    assert [row.key for row in rows] == [two.key, one.key, two.key]
     assert rows[0] == rows[2]
 
 
@@ -488,9 +490,9 @@ def test_a_changed_file_is_a_new_run(tmp_path):
     assert run_many([spec], store)[0] == first  # touched, not changed
     write_table(path, rows=44)
     second = run_many([spec], store)[0]
-    assert sum(second["split"][part] for part in ("train", "valid", "test")) == 44
-    assert second["source_digest"] != first["source_digest"]
-    assert source_digest(str(path)) == second["source_digest"]
+    assert second.split.train + second.split.valid + second.split.test == 44
+    assert second.source_digest != first.source_digest
+    assert source_digest(str(path)) == second.source_digest
     assert source_digest("MUTAG") is None
 
 
@@ -506,8 +508,8 @@ def test_a_failed_run_is_stored_and_does_not_stop_the_others(tmp_path):
     bad = replace(SPEC, train=TrainSpec(epochs=3, warmup=1, lr=1e30, clip=1e30))
     store = Store(tmp_path)
     rows = run_many([bad, SPEC], store)
-    assert [row["status"] for row in rows] == ["failed", "done"]
-    assert store.get(bad.key)["status"] == "failed"
+    assert [row.status for row in rows] == ["failed", "done"]
+    assert store.get(bad.key).status == "failed"
 
 
 def test_no_runs_and_no_jobs(tmp_path):
@@ -524,7 +526,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     path.write_text("smiles,a,b,part\n" + "\n".join(rows) + "\n")
     data = DataSpec(source=str(path), target_columns=("a",), split_column="part", task="binary")
     row = run_unit(replace(SPEC, data=data))
-    assert row["status"] == "done"
-    assert row["valid_metric"] is None
-    assert row["curves"]["valid_metric"] == [None] * 3
-    assert math.isfinite(row["test"])
+    assert row.status == "done"
+    assert row.valid_metric is None
+    assert row.curves["valid_metric"] == [None] * 3
+    assert math.isfinite(row.test)

@@ -19,12 +19,12 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from gtpool.cli import main
-from gtpool.commands.plan import make_plan
 from gtpool.model import METHODS
 from gtpool.report.searching import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import journal
 from gtpool.study.inputs import lay_out
+from gtpool.study.plan import make_plan
 from gtpool.study.search import Search, Tried
 from gtpool.study.space import PAPER, Range, chosen, count, read_space, untried
 from gtpool.study.store import Store
@@ -63,17 +63,24 @@ def gtpool(monkeypatch, capsys):
     return run
 
 
-class Untested(dict):
-    """A row that does not tell of the test part."""
+class Untested:
+    """The result of a run of which a search may look at nothing but what validation says."""
 
-    def __getitem__(self, key):
-        assert key in {"status", "error", "valid_loss", "valid_metric"}, f"{key} was looked at"
-        return super().__getitem__(key)
+    def __init__(self, **known):
+        self._known = known
+
+    def __getattr__(self, name):
+        assert name in {"status", "done", "error", "valid_loss", "valid_metric"}, (
+            f"{name} was looked at"
+        )
+        return self._known[name]
 
 
 def row(loss, metric=0.5, error=None):
     status = "done" if error is None else "failed"
-    return Untested(status=status, error=error, valid_loss=loss, valid_metric=metric)
+    return Untested(
+        status=status, done=status == "done", error=error, valid_loss=loss, valid_metric=metric
+    )
 
 
 def wide_is_good(specs):
@@ -486,7 +493,7 @@ def test_the_command_ends_with_settings_that_train_and_says_what_it_left_out(tmp
     rows = Store(out).rows()
     assert len(rows) == 15
     for tested in rows:  # whatever the test parts gave is nowhere to be read
-        assert f"{100 * tested['test']:.2f}" not in said + heard
+        assert f"{100 * tested.test:.2f}" not in said + heard
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").iterdir()}
     assert gtpool(*command)[2] == "5 of 5 trials are done already\n"
     assert {path: path.stat().st_mtime_ns for path in (out / "runs").iterdir()} == before
@@ -495,10 +502,8 @@ def test_the_command_ends_with_settings_that_train_and_says_what_it_left_out(tmp
     assert code == 0
     settings = json.loads((out / "best.json").read_text())
     assert json.loads((out / "best/config.json").read_text()) == settings
-    losses = {tested["key"]: tested["valid_loss"] for tested in rows}
-    assert all(
-        losses[tested["key"]] == tested["valid_loss"] for tested in Store(out / "best").rows()
-    )
+    losses = {tested.key: tested.valid_loss for tested in rows}
+    assert all(losses[tested.key] == tested.valid_loss for tested in Store(out / "best").rows())
 
 
 def test_a_table_is_searched_with_the_data_options_of_train(tmp_path, gtpool):
@@ -514,7 +519,7 @@ def test_a_table_is_searched_with_the_data_options_of_train(tmp_path, gtpool):
     spec = json.loads((out / "best.json").read_text())
     assert spec["data"]["target_columns"] == ["size"]
     (row,) = Store(out).rows()
-    assert (row["metric"], row["spec"]["split"]["rule"]) == ("rmse", "column")
+    assert (row.metric, row.spec.split.rule) == ("rmse", "column")
 
 
 @pytest.mark.parametrize(

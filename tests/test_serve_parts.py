@@ -12,7 +12,7 @@ from serving import DRUGS, JSON, PATHS, molecules_model, paths_model, save_model
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.gather import read_graphs
+from gtpool.data.formats.memory import read_graphs
 from gtpool.model.bundle import load_bundle
 from gtpool.predict import schema_of
 from gtpool.serve.app import create_app

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gtpool.model.set2set import Set2Set
-from gtpool.ops.segment import level_of
+from gtpool.ops.packed import PackedGraph
 
 
 def readout(seed: int = 0, dtype: torch.dtype = torch.float64, **options) -> Set2Set:
@@ -20,7 +20,7 @@ def readout(seed: int = 0, dtype: torch.dtype = torch.float64, **options) -> Set
 
 
 def read(pool: Set2Set, graphs: Graphs) -> Tensor:
-    return pool(graphs.x, graphs.edge_index, level_of(graphs.batch))
+    return pool(graphs.x, PackedGraph.of(graphs.edge_index, graphs.batch))
 
 
 def naive(pool: Set2Set, graphs: Graphs) -> Tensor:

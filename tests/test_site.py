@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gtpool.report.heldout import HeldOut, confusion, roc_curves, write_held_out
 from gtpool.report.plot import (
     _range,
     draw_confusion,
@@ -20,6 +19,8 @@ from gtpool.report.plot import (
 from gtpool.report.site import Section, write_report
 from gtpool.report.table import Table
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec
+from gtpool.study.heldout import HeldOut, confusion, roc_curves, write_held_out
+from gtpool.study.result import RunResult
 from gtpool.train.metric import roc_auc
 
 VOID = {"meta", "link", "br"}
@@ -35,7 +36,7 @@ def row(fold, *, seed=42, source="MUTAG", status="done", pool="gtpool", length=5
     )
     falling = [1 / (epoch + 1) for epoch in range(length)]
     rising = [0.5 + 0.1 * epoch / length for epoch in range(length)]
-    return {
+    said = {
         "key": spec.key,
         "spec": spec.to_json(),
         "status": status,
@@ -67,6 +68,7 @@ def row(fold, *, seed=42, source="MUTAG", status="done", pool="gtpool", length=5
         "commit": None,
         "finished": "2026-11-15T10:00:00+00:00",
     }
+    return RunResult.from_json(said)
 
 
 def section(name="GTPool", **more):

@@ -273,6 +273,8 @@ def test_the_defaults_that_saved_models_mean_stay():
         "mean": None,
         "std": None,
         "atom_order": "given",
+        "label_columns": (),
+        "edge_label_columns": (),
     }
 
 

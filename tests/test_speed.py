@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from gtpool.bench import race, scalability
+from gtpool.bench.benches import BENCHES, plan_jobs, run_job
+from gtpool.bench.clock import measure, measure_stages, record
+from gtpool.bench.plan import Settings
+from gtpool.bench.published import FIRST, OURS, RIVALS, SCALABILITY, SETS, SPEED, models, target
+from gtpool.bench.race import BUILDS, Runner, choose_widths, count_parameters, enter, find
+from gtpool.bench.rivals import Rival
+from gtpool.bench.roofline import count_work
+from gtpool.bench.show import SHEETS, newest
 from gtpool.data.sources import load
 from gtpool.data.synthetic import erdos_renyi
 from gtpool.spec import ModelSpec, ShapeSpec
-from gtpool.speed import race, scalability
-from gtpool.speed.benches import BENCHES, plan_jobs, run_job
-from gtpool.speed.clock import measure, measure_stages, record
-from gtpool.speed.plan import Settings
-from gtpool.speed.published import FIRST, OURS, RIVALS, SCALABILITY, SETS, SPEED, models, target
-from gtpool.speed.race import BUILDS, Runner, choose_widths, count_parameters, enter, find
-from gtpool.speed.rivals import Rival
-from gtpool.speed.roofline import count_work
-from gtpool.speed.show import SHEETS, newest
 from gtpool.study.inputs import shape_of
 
 ROOT = Path(__file__).parent.parent

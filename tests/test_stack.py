@@ -15,11 +15,11 @@ from gtpool.data.stock import Stock
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import Stack, pads_attention, why_not_stacked
-from gtpool.model.stack_merge import MERGES
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
 
+MERGES = ("mincutpool", "diffpool", "structpool")
 KEYS = torch.tensor([11, 22, 33])
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
 SPECS = {
@@ -116,6 +116,11 @@ SPECS = {
         "readout_options": {"heads": 4, "layer_norm": True},
     },
     "gmt at each level": {"readout": "gmt", "readout_options": {"heads": 2}, "read_input": True},
+    "gmt of clusters": {"pool": "mincutpool", "readout": "gmt"},
+    "other activations": {"pool_options": {"act": "relu"}},
+    "sagpool by relu": {"pool": "sagpool", "pool_options": {"act": "relu"}},
+    "mid": {"pool": "mid"},
+    "mid, projected": {"pool": "mid", "pool_options": {"scorer": "projection", "merge": "mean"}},
     "gmt of one seed": {**METHODS["gmt"].model, "conv": "gat", "ratio": 1},
 }
 BONDED = {
@@ -182,9 +187,9 @@ def drawn_index(data, runs=3, places=16):
 
 
 def gathered(data, index, models, extra=0):
-    shape = models[0].shape
-    bonds = shape.edge_categories if models[0].uses_edge_features else ()
-    stock = Stock.of(data, shape.node_categories, bonds)
+    first = models[0]
+    coded = (first.shape.node_categories, first.edge_categories)
+    stock = Stock.of(data, *coded, edge_features=first.reads_edge_numbers)
     capacity = wider(stock.capacity(index, models[0].ratios), extra)
     return stock.gather(index, capacity, models[0].ratios)
 
@@ -322,6 +327,28 @@ def test_bonds_count_for_what_they_do_alone(runs, options, coded):
                 if name.endswith("root"):  # which starts at zero
                     part.normal_()
     assert_like_classifiers(models, coded, drawn_index(coded, runs), extra=5)
+
+
+NUMBERED = {
+    "weighted gcn": {},
+    "weighted gcn, sagpool": {"pool": "sagpool", "convs_per_level": 2},
+    "weighted gcn, diffpool": {"pool": "diffpool"},
+    "weighted gcn, mincutpool": {"pool": "mincutpool"},
+    "weighted gcn, structpool": {"pool": "structpool"},
+    "gine": {"conv": "gine"},
+    "gine, sagpool": {"conv": "gine", "pool": "sagpool"},
+}
+
+
+@pytest.mark.parametrize("options", NUMBERED.values(), ids=NUMBERED)
+@pytest.mark.parametrize("runs", [1, 3])
+def test_numbers_on_edges_count_for_what_they_do_alone(runs, options, mutag):
+    random = torch.Generator().manual_seed(0)
+    weight = torch.rand(mutag.edge_index.size(1), 2, generator=random, dtype=torch.double) + 0.1
+    data = replace(mutag, edge_attr=weight)
+    shape = replace(shape_of(mutag), edge_weighted=True, edge_width=2, edge_categories=())
+    models = networks(options, shape, runs)
+    assert_like_classifiers(models, data, drawn_index(data, runs), extra=5)
 
 
 @given(drawn=batches(), name=st.sampled_from(BONDED_STEADY), extra=st.sampled_from((0, 70)))
@@ -472,19 +499,9 @@ def test_the_states_are_copies(mutag):
 @pytest.mark.parametrize(
     ("options", "shape", "reason"),
     [
-        (
-            {"pool": "asap"},
-            {},
-            "pool 'asap' has no static form, gtpool, gtpool-v, sagpool, topkpool, mincutpool",
-        ),
-        ({"pool": "sagpool", "pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
-        ({"pool_options": {"act": "relu"}}, {}, "only scores through tanh"),
-        (
-            {"pool": "diffpool", "readout": "gmt"},
-            {"mean_nodes": 4},
-            "readout 'gmt' of clusters has no static form",
-        ),
-        ({}, {"edge_weighted": True, "edge_width": 1}, "conv 'gcn' of weighted edges"),
+        ({"pool": "asap"}, {}, "pool 'asap' has no static form"),
+        ({"pool": "haarpool"}, {}, "pool 'haarpool' has no static form"),
+        ({"pool_options": {"attention": "linear"}}, {}, "linear attention has no static form"),
     ],
 )
 def test_what_has_no_static_form_is_said(options, shape, reason):
@@ -492,13 +509,6 @@ def test_what_has_no_static_form_is_said(options, shape, reason):
     assert reason in why_not_stacked(spec, shape)
     with pytest.raises(ValueError, match=reason):
         Stack([Classifier(spec, shape)], 10)
-
-
-@pytest.mark.parametrize("conv", ["ogb-gcn", "gine"])
-def test_bonds_must_be_coded_to_be_read(conv):
-    shape = ShapeSpec(outputs=2, node_width=3, edge_width=4)
-    reason = why_not_stacked(ModelSpec(conv=conv), shape)
-    assert reason == f"conv {conv!r} has a static form for edges of coded kinds alone"
 
 
 def test_others_do_not_mind_weighted_edges():

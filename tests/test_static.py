@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpool.data.stock import Stock
-from gtpool.model import readout
+from gtpool.graph import Level
 from gtpool.ops import static
 from gtpool.ops.attention_reference import attend_reference
+from gtpool.ops.packed import PackedRows
 from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, settle
-from gtpool.ops.segment import induced
+from gtpool.ops.segment import induced, offsets
 from gtpool.ops.static_plan import rows_of
 from gtpool.ops.static_wheel import stays
 
@@ -273,7 +274,8 @@ def test_read_outs_are_those_of_the_packed_batch(name, runs):
         x[~real] = 1e3
         x.requires_grad_()
         found = getattr(static, name)(x, rows)
-        wanted = getattr(readout, name)(x[real], rows.batch[real], rows.size.numel())
+        packed = PackedRows(Level(rows.size, offsets(rows.size), rows.batch[real]))
+        wanted = getattr(packed, name)(x[real])
         torch.testing.assert_close(found, wanted)
         sent = normal(*found.shape, seed=1)
         grads = [torch.autograd.grad(part, x, sent)[0] for part in (found, wanted)]

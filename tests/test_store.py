@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gtpool.study.result import RunResult
 from gtpool.study.store import Store, collect, placed_rows, read_rows, write_whole
 
 ROW = {
@@ -32,28 +33,36 @@ ROW = {
 }
 
 
+def put(store, row):
+    store.put(RunResult.from_json(row))
+
+
+def said(results):
+    return [result.to_json() for result in results]
+
+
 def test_a_row_comes_back_as_it_was(tmp_path):
     store = Store(tmp_path / "new" / "store")
     assert store.get("abc") is None
     assert store.rows() == []
-    store.put(ROW)
-    assert store.get("abc") == ROW
+    put(store, ROW)
+    assert store.get("abc").to_json() == ROW
     assert [path.name for path in (store.folder / "runs").iterdir()] == ["abc.json"]
     assert store.artifact("abc") == store.folder / "runs" / "abc.safetensors"
 
 
 def test_a_second_row_of_a_key_takes_the_place_of_the_first(tmp_path):
     store = Store(tmp_path)
-    store.put({**ROW, "status": "failed"})
-    store.put(ROW)
-    assert store.rows() == [ROW]
+    put(store, {**ROW, "status": "failed"})
+    put(store, ROW)
+    assert said(store.rows()) == [ROW]
 
 
 def test_rows_come_by_key(tmp_path):
     store = Store(tmp_path)
     for key in ("c", "a", "b"):
-        store.put({**ROW, "key": key})
-    assert [row["key"] for row in store.rows()] == ["a", "b", "c"]
+        put(store, {**ROW, "key": key})
+    assert [row.key for row in store.rows()] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -85,20 +94,20 @@ def test_rows_come_by_key(tmp_path):
 )
 def test_a_damaged_row_is_named_and_does_not_count(tmp_path, damage):
     store = Store(tmp_path)
-    store.put({**ROW, "key": "sound"})
-    store.put(ROW)
+    put(store, {**ROW, "key": "sound"})
+    put(store, ROW)
     path = tmp_path / "runs" / "abc.json"
     path.write_text(damage(path.read_text()))
     with pytest.warns(UserWarning, match=r"runs/abc\.json is damaged"):
         assert store.get("abc") is None
     with pytest.warns(UserWarning, match=r"runs/abc\.json is damaged"):
-        assert [row["key"] for row in store.rows()] == ["sound"]
-    store.put(ROW)
-    assert store.get("abc") == ROW
+        assert [row.key for row in store.rows()] == ["sound"]
+    put(store, ROW)
+    assert store.get("abc").to_json() == ROW
 
 
 def test_a_file_of_bytes_that_are_no_text_is_damaged(tmp_path):
-    Store(tmp_path).put(ROW)
+    put(Store(tmp_path), ROW)
     (tmp_path / "runs" / "abc.json").write_bytes(b"\xff\xfe\x00")
     with pytest.warns(UserWarning, match="damaged"):
         assert Store(tmp_path).get("abc") is None
@@ -106,13 +115,13 @@ def test_a_file_of_bytes_that_are_no_text_is_damaged(tmp_path):
 
 def test_a_number_that_json_cannot_hold_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
-        Store(tmp_path).put({**ROW, "test": float("nan")})
+        put(Store(tmp_path), {**ROW, "test": float("nan")})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_writer_left_is_swept_up_and_a_live_one_is_not(tmp_path):
     store = Store(tmp_path)
-    store.put(ROW)
+    put(store, ROW)
     old, new = (tmp_path / "runs" / f".abc.json.{name}.tmp" for name in ("old", "new"))
     for path in (old, new):
         path.write_text('{"key": "ab')
@@ -124,7 +133,7 @@ def test_what_a_killed_writer_left_is_swept_up_and_a_live_one_is_not(tmp_path):
     assert not old.exists()
     assert not page.exists()
     assert new.exists()
-    assert store.rows() == [ROW]
+    assert said(store.rows()) == [ROW]
 
 
 def test_importing_the_store_imports_no_torch():
@@ -135,7 +144,7 @@ def test_importing_the_store_imports_no_torch():
 def _put_often(folder, number):
     store = Store(folder)
     for turn in range(60):
-        store.put({**ROW, "test": [number] * 2000, "turn": turn})
+        put(store, {**ROW, "test": [number] * 2000, "turn": turn})
 
 
 @pytest.mark.slow
@@ -149,7 +158,7 @@ def test_a_reader_never_sees_half_a_row_while_two_processes_write_it(tmp_path):
         row = store.get("abc")  # a damaged one would warn, which is an error here
         if row is not None:
             seen += 1
-            assert len(set(row["test"])) == 1
+            assert len(set(row.test)) == 1
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert seen > 0
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["abc.json"]
@@ -174,20 +183,20 @@ def _is_linux():
 
 def test_a_full_disk_is_one_clear_line_and_keeps_what_is_finished(small_disk):
     store = Store(small_disk)
-    store.put(ROW)
+    put(store, ROW)
     with pytest.raises(OSError, match=r"disk/runs cannot be written: No space left") as caught:
-        store.put({**ROW, "key": "big", "test": "x" * 100_000})
+        put(store, {**ROW, "key": "big", "test": "x" * 100_000})
     assert "\n" not in str(caught.value)
     assert "start again" in str(caught.value)
-    assert store.rows() == [ROW]
+    assert said(store.rows()) == [ROW]
     assert [path.name for path in (small_disk / "runs").iterdir()] == ["abc.json"]
-    store.put({**ROW, "key": "next"})
+    put(store, {**ROW, "key": "next"})
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file/runs cannot be written"):
-        Store(tmp_path / "file").put(ROW)
+        put(Store(tmp_path / "file"), ROW)
 
 
 def test_write_whole_replaces_a_file(tmp_path):
@@ -257,7 +266,7 @@ def test_write_whole_refuses_a_directory(tmp_path):
 
 def fill(folder, *rows):
     for row in rows:
-        Store(folder).put(row)
+        put(Store(folder), row)
     return folder
 
 
@@ -266,8 +275,8 @@ def test_collect_packs_several_stores_by_key(tmp_path):
     two = fill(tmp_path / "two", {**ROW, "key": "b"})
     out = tmp_path / "results" / "all.jsonl"
     rows = collect([one, two], out)
-    assert [row["key"] for row in rows] == ["a", "b", "c"]
-    assert [json.loads(line) for line in out.read_text().splitlines()] == rows
+    assert [row.key for row in rows] == ["a", "b", "c"]
+    assert [json.loads(line) for line in out.read_text().splitlines()] == said(rows)
     assert read_rows(out) == rows
 
 
@@ -287,7 +296,9 @@ def test_collect_keeps_the_rows_of_the_file_it_writes(tmp_path):
     two = fill(tmp_path / "two", {**ROW, "seconds": 2.0}, {**ROW, "key": "new"})
     rows = collect([two], out, curves=False)
     new = {name: value for name, value in ROW.items() if name != "curves"} | {"key": "new"}
-    assert rows == [both, new, old] == read_rows(out)  # those that stay have their curves
+    assert (
+        said(rows) == [both, new, old] == said(read_rows(out))
+    )  # those that stay have their curves
 
 
 def test_collect_leaves_a_row_of_the_file_as_it_is_where_curves_are_not_kept(tmp_path):
@@ -331,7 +342,7 @@ def test_collect_into_a_folder_asks_for_a_file(tmp_path):
 def test_blank_lines_between_rows_are_skipped_and_lines_keep_their_numbers(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(ROW)}\n\n{json.dumps({**ROW, 'key': 'x'})}\n \n")
-    assert [(row["key"], place[-6:]) for row, place in placed_rows(path)] == [
+    assert [(row.key, place[-6:]) for row, place in placed_rows(path)] == [
         ("abc", "line 1"),
         ("x", "line 3"),
     ]
@@ -341,14 +352,14 @@ def test_collect_adds_to_what_was_collected_before(tmp_path):
     out = tmp_path / "all.jsonl"
     collect([fill(tmp_path / "one", ROW)], out)
     rows = collect([out, fill(tmp_path / "two", {**ROW, "key": "x"})], out)
-    assert [row["key"] for row in rows] == ["abc", "x"]
+    assert [row.key for row in rows] == ["abc", "x"]
 
 
 def test_two_rows_of_a_key_may_differ_in_time_and_machine_alone(tmp_path):
     again = {**ROW, "seconds": 2.0, "peak_rss_mb": 9, "commit": "x", "finished": "later"}
     one = fill(tmp_path / "one", {**ROW, "seconds": 1.0})
     rows = collect([one, fill(tmp_path / "two", again)], tmp_path / "all.jsonl")
-    assert rows == [{**ROW, "seconds": 1.0}]
+    assert said(rows) == [{**ROW, "seconds": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +385,7 @@ def test_two_rows_in_a_folder_of_files_are_named_by_file_and_line(tmp_path):
 def test_a_done_row_counts_before_a_failed_one(tmp_path, order):
     failed = {**ROW, "status": "failed", "test": None, "error": "the loss is nan"}
     stores = [fill(tmp_path / "one", failed), fill(tmp_path / "two", ROW)]
-    assert collect(stores[::order], tmp_path / "all.jsonl") == [ROW]
+    assert said(collect(stores[::order], tmp_path / "all.jsonl")) == [ROW]
 
 
 def test_rows_of_what_is_not_there_or_not_rows_are_errors(tmp_path):
@@ -397,7 +408,7 @@ def test_a_store_is_read_by_its_runs_whatever_else_lies_in_it(tmp_path):
     collect([store], store / "rows.jsonl")
     (store / "log.jsonl").write_text('{"configs": []}\n')
     fill(store, {**ROW, "key": "x"})
-    assert [row["key"] for row in read_rows(store)] == ["abc", "x"]
+    assert [row.key for row in read_rows(store)] == ["abc", "x"]
 
 
 def test_a_store_and_what_was_collected_of_it_without_curves_go_together(tmp_path):
@@ -405,7 +416,7 @@ def test_a_store_and_what_was_collected_of_it_without_curves_go_together(tmp_pat
     collect([store], out, curves=False)
     for sources in ([store, out], [out, store]):
         (row,) = collect(sources, tmp_path / "all.jsonl")
-        assert row["curves"] == {"loss": [1.0]}
+        assert row.curves == {"loss": [1.0]}
 
 
 def test_a_row_from_before_an_option_was_added_is_the_same_run(tmp_path):

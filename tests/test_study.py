@@ -11,15 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool.cli import app
-from gtpool.commands.plan import make_plan
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS, method_name
+from gtpool.reproduce.paper import STUDIES, find
+from gtpool.reproduce.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
+from gtpool.reproduce.status import find_runs, known_rows, named_runs, standings
 from gtpool.spec import RunSpec
-from gtpool.study.paper import STUDIES, find
-from gtpool.study.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
+from gtpool.study.plan import make_plan, shard
 from gtpool.study.recipe import recipe
-from gtpool.study.shard import shard
-from gtpool.study.status import find_runs, known_rows, named_runs, standings
+from gtpool.study.result import RunResult
 from gtpool.study.store import Store, check_writable
 
 _SMALL = "dataset=low-scores,pool=gin"
@@ -29,7 +29,7 @@ def _row(spec: RunSpec, **changes):
     known = {"status": "done", "seconds": 2.0, "test": 0.5, "metric": "accuracy", "epochs_run": 3}
     known |= dict.fromkeys(("higher_is_better", "valid_loss", "valid_metric", "epoch", "device"))
     known |= {"other_rules": {}, "split": {}, "versions": {}}
-    return {"key": spec.key, "spec": spec.to_json(), **known, **changes}
+    return RunResult.from_json({"key": spec.key, "spec": spec.to_json(), **known, **changes})
 
 
 def test_table_1_has_every_method_of_the_paper_on_every_dataset():
@@ -240,8 +240,9 @@ def test_the_time_on_a_dataset_without_runs_goes_by_its_size():
     # A method that has run nowhere: MUTAG takes 4.0 on average over methods.
     assert seconds("gin") == pytest.approx(10 * 24.0 / sizes * nodes("ogbg-molhiv"))
     assert seconds("gcn") > 10 * 20.0  # more than on any set that has run
-    for row in known.values():
-        row["spec"]["data"]["source"] = "mine.csv"  # of which no size is known
+    for key, row in known.items():  # of a source of which no size is known
+        mine = row.spec_json | {"data": {"source": "mine.csv"}}
+        known[key] = row.having(spec_json=mine)
     assert seconds("gcn") is None
 
 
@@ -308,11 +309,13 @@ def test_titles_of_studies_stand_left():
 def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):
     one, two = find_runs(["table1"], "dataset=MUTAG,pool=gcn", 1)[:2]
     (tmp_path / "rows").mkdir()
-    (tmp_path / "rows" / "a.jsonl").write_text(json.dumps(_row(one, status="failed")) + "\n")
-    (tmp_path / "rows" / "b.jsonl").write_text(json.dumps(_row(one)) + "\n")
+    (tmp_path / "rows" / "a.jsonl").write_text(
+        json.dumps(_row(one, status="failed").to_json()) + "\n"
+    )
+    (tmp_path / "rows" / "b.jsonl").write_text(json.dumps(_row(one).to_json()) + "\n")
     Store(tmp_path / "store").put(_row(two))
     rows = known_rows([tmp_path / "rows", tmp_path / "store"])
-    assert {key: row["status"] for key, row in rows.items()} == {one.key: "done", two.key: "done"}
+    assert {key: row.status for key, row in rows.items()} == {one.key: "done", two.key: "done"}
 
 
 def test_done_rows_of_a_run_that_differ_are_told_and_the_first_counts(tmp_path):
@@ -325,17 +328,17 @@ def test_done_rows_of_a_run_that_differ_are_told_and_the_first_counts(tmp_path):
     sources = [tmp_path / "one", tmp_path / "two"]
     assert len(known_rows(sources)) == 3  # other circumstances, or a failure, are no matter
     Store(tmp_path / "one").put(_row(runs[1], status="failed", error="first"))
-    assert known_rows(sources)[runs[1].key]["error"] == "first"
+    assert known_rows(sources)[runs[1].key].error == "first"
     Store(tmp_path / "two").put(_row(runs[2], test=0.75, **other))
     key = runs[2].key
     said = rf"differ: 1; .*/one/runs/{key}\.json, not .*/two/runs/{key}\.json; .* differ in test$"
     with pytest.warns(UserWarning, match=said):
-        assert known_rows(sources)[key]["test"] == 0.5
+        assert known_rows(sources)[key].test == 0.5
 
 
 def test_studies_are_listed_without_torch():
     code = (
-        "import sys, gtpool.study.paper, gtpool.study.status, gtpool.report.standing;"
+        "import sys, gtpool.reproduce.paper, gtpool.reproduce.status, gtpool.reproduce.status;"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,19 +18,34 @@ from typer.testing import CliRunner
 from gtpool.cli import app
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS
-from gtpool.report.cells import Grid
-from gtpool.report.claims import CLAIMS, published
-from gtpool.report.ranks import _QUANTILES, critical_difference, rank
-from gtpool.report.stats import corrected_test, fold_differences, student_p
-from gtpool.report.study_cells import figures, published_by, results
-from gtpool.report.study_content import make_report
-from gtpool.report.study_page import html
-from gtpool.report.study_parts import SLIP
-from gtpool.report.study_tables import dataset_part
-from gtpool.report.study_text import comma_separated, latex, markdown
-from gtpool.report.verdicts import Figures, above, average, beats, best_at, drop, gain, hurts_more
-from gtpool.study.paper import STUDIES, Cell, Study, recipe
-from gtpool.study.published import STUDIED, TABLE_1, Published
+from gtpool.reproduce.claims import (
+    CLAIMS,
+    Figures,
+    above,
+    average,
+    beats,
+    best_at,
+    drop,
+    gain,
+    hurts_more,
+    published,
+)
+from gtpool.reproduce.paper import STUDIES, Cell, Study, recipe
+from gtpool.reproduce.published import STUDIED, TABLE_1, Published
+from gtpool.reproduce.stats import (
+    _QUANTILES,
+    corrected_test,
+    critical_difference,
+    fold_differences,
+    rank,
+    student_p,
+)
+from gtpool.reproduce.study_cells import figures, published_by, results
+from gtpool.reproduce.study_content import dataset_part, make_report
+from gtpool.reproduce.study_parts import SLIP
+from gtpool.reproduce.study_text import comma_separated, html, latex, markdown
+from gtpool.study.cells import Grid
+from gtpool.study.result import RunResult
 from gtpool.study.store import Store, read_rows
 
 ROOT = Path(__file__).parent.parent
@@ -47,8 +62,8 @@ def study(*cells, seeds=2, axis=None):
 
 
 def run(spec, test, **more):
-    """Give the row of a run."""
-    return {
+    """Give the result of a run."""
+    said = {
         "key": spec.key,
         "spec": spec.to_json(),
         "status": "done" if test is not None else "failed",
@@ -66,7 +81,8 @@ def run(spec, test, **more):
         "versions": {"gtpool": "0.1.0"},
         "commit": "abc1234",
         "finished": "2026-11-15T10:00:00+00:00",
-    } | more
+    }
+    return RunResult.from_json(said | more)
 
 
 def rows_of(place, values):
@@ -623,11 +639,11 @@ def test_every_study_of_the_paper_fits_into_the_tables():
 def test_a_report_is_made_without_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from gtpool.report import study_page, study_text\n"
-        "from gtpool.report.study_content import make_report\n"
-        "from gtpool.study.paper import STUDIES\n"
+        "from gtpool.reproduce import study_text\n"
+        "from gtpool.reproduce.study_content import make_report\n"
+        "from gtpool.reproduce.paper import STUDIES\n"
         "made = make_report({}, {'tasks': STUDIES['tasks']})\n"
-        "assert 'none of 30 runs' in study_page.html(made)\n"
+        "assert 'none of 30 runs' in study_text.html(made)\n"
         "assert study_text.latex(made)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -639,7 +655,7 @@ def test_what_cannot_be_written_or_read_is_an_error_that_says_so(tmp_path):
     assert "report.pdf must end in .html, .md, .tex, .csv" in str(wrong.exception)
     nothing = ask(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.md")])
     assert f"there are no rows in {tmp_path}" in str(nothing.exception)
-    Store(tmp_path / "study").put({"key": "abc", "status": "failed"})
+    Store(tmp_path / "study").put(RunResult.from_json({"key": "abc", "status": "failed"}))
     above = ask(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.md")])
     assert f"no rows in {tmp_path}; did you mean {tmp_path / 'study'}?" in str(above.exception)
     absent = ask(app, ["report", str(tmp_path / "absent")])
@@ -654,7 +670,7 @@ def test_a_report_that_fails_leaves_no_folder(tmp_path, monkeypatch):
 
 
 def test_timings_that_cannot_be_read_are_named_by_file_and_line(tmp_path):
-    Store(tmp_path / "store").put({"key": "abc", "status": "failed"})
+    Store(tmp_path / "store").put(RunResult.from_json({"key": "abc", "status": "failed"}))
     bench = tmp_path / "bench"
     bench.mkdir()
     words = ["report", str(tmp_path / "store"), "-o", str(tmp_path / "x.md"), "--bench", str(bench)]
@@ -666,8 +682,7 @@ def test_timings_that_cannot_be_read_are_named_by_file_and_line(tmp_path):
 
 
 def _is_asap_on_proteins(row):
-    spec = row["spec"]
-    return (spec["model"]["pool"], spec["data"]["source"]) == ("asap", "PROTEINS")
+    return (row.spec.model.pool, row.spec.data.source) == ("asap", "PROTEINS")
 
 
 @pytest.fixture(scope="module")
@@ -675,7 +690,7 @@ def real(tmp_path_factory):
     """Write a report on the rows of the repository but one cell, in all formats, as a user does."""
     folder = tmp_path_factory.mktemp("report")
     rows = [row for row in read_rows(ROOT / "results/runs") if not _is_asap_on_proteins(row)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
     code = "import sys; sys.modules['torch'] = None; from gtpool.cli import main; main()"
     outputs = [
         word

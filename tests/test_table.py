@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpool.data import delimited
+from gtpool.data.formats.table import Skipped, read_table
 from gtpool.data.molecule import read_molecules
-from gtpool.data.table import Skipped, read_table
 
 GOOD = "smiles,label\nCCO,yes\nc1ccccc1,no\n[Na+].[Cl-],yes\n"
 

@@ -45,13 +45,13 @@ def many(specs, path, **options):
 def assert_alike(found, wanted):
     """Compare rows in all but what may differ between two runs of one spec."""
     for name in SAME:
-        assert found[name] == wanted[name], name
-    assert (found["epoch"], found["epochs_run"]) == (wanted["epoch"], wanted["epochs_run"])
+        assert getattr(found, name) == getattr(wanted, name), name
+    assert (found.epoch, found.epochs_run) == (wanted.epoch, wanted.epochs_run)
     for name in NUMBERS:
-        assert found[name] == pytest.approx(wanted[name], abs=1e-5)
-    assert found["other_rules"] == pytest.approx(wanted["other_rules"], abs=1e-5)
-    for name, curve in wanted["curves"].items():
-        assert found["curves"][name] == pytest.approx(curve, abs=1e-5)
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), abs=1e-5)
+    assert found.other_rules == pytest.approx(wanted.other_rules, abs=1e-5)
+    for name, curve in wanted.curves.items():
+        assert found.curves[name] == pytest.approx(curve, abs=1e-5)
 
 
 class Log:
@@ -79,9 +79,9 @@ def test_runs_side_by_side_leave_the_rows_of_single_runs(tmp_path):
     side_by_side = many(specs, tmp_path / "beside", together=3)
     for found, wanted in zip(side_by_side, one_by_one, strict=True):
         assert_alike(found, wanted)
-    assert [row.get("together") for row in side_by_side] == [3, 3, 3, 1]
+    assert [row.together for row in side_by_side] == [3, 3, 3, 1]
     stored = Store(tmp_path / "beside")
-    assert [stored.get(spec.key)["test"] for spec in specs] == [row["test"] for row in side_by_side]
+    assert [stored.get(spec.key).test for spec in specs] == [row.test for row in side_by_side]
 
 
 def test_continuous_features_are_scaled_by_each_run_s_training_part(tmp_path):
@@ -97,9 +97,9 @@ def test_continuous_features_are_scaled_by_each_run_s_training_part(tmp_path):
     found = many(specs, tmp_path / "beside", together=3, keep=True)
     for row, other in zip(found, wanted, strict=True):
         assert_alike(row, other)
-        assert row["source_digest"]
+        assert row.source_digest
         artifacts = (
-            load_file(Store(tmp_path / at).artifact(row["key"])) for at in ("alone", "beside")
+            load_file(Store(tmp_path / at).artifact(row.key)) for at in ("alone", "beside")
         )
         torch.testing.assert_close(*artifacts, rtol=1e-4, atol=1e-5)
 
@@ -164,8 +164,8 @@ def test_what_has_no_static_form_or_no_kin_goes_alone(tmp_path):
     assert group([*foreign, *single], 100, None) == ([], [*foreign, *single])
     specs = [*foreign, *folds(2)]
     rows = many(specs, tmp_path, together=3)
-    assert [row["key"] for row in rows] == [spec.key for spec in specs]
-    assert [row.get("together") for row in rows] == [None, None, 2, 2]
+    assert [row.key for row in rows] == [spec.key for spec in specs]
+    assert [row.together for row in rows] == [None, None, 2, 2]
 
 
 @pytest.mark.parametrize(("count", "jobs"), [(3, 2), (0, 1), (-1, 1)])
@@ -187,9 +187,9 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
     wanted = many(specs, tmp_path / "alone")
     monkeypatch.setattr(together, "_network", network)
     found = many(specs, tmp_path / "beside", together=3, keep=True)
-    assert [row["status"] for row in found] == ["done", "failed", "done"]
-    assert "loss at batch 1 of 2 of epoch 1 is nan" in found[1]["error"]
-    assert (found[1]["test"], found[1]["split"]) == (None, wanted[1]["split"])
+    assert [row.status for row in found] == ["done", "failed", "done"]
+    assert "loss at batch 1 of 2 of epoch 1 is nan" in found[1].error
+    assert (found[1].test, found[1].split) == (None, wanted[1].split)
     assert not Store(tmp_path / "beside").artifact(specs[1].key).exists()
     for run in (0, 2):
         assert_alike(found[run], wanted[run])
@@ -205,9 +205,7 @@ def test_what_torch_complains_of_fails_all_runs_of_a_group(tmp_path, monkeypatch
 
     monkeypatch.setattr(together, "fit_many", complain)
     rows = many(folds(3), tmp_path, together=3)
-    assert [(row["status"], row["error"]) for row in rows] == [
-        ("failed", "the device is on fire")
-    ] * 3
+    assert [(row.status, row.error) for row in rows] == [("failed", "the device is on fire")] * 3
 
 
 def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
@@ -226,11 +224,11 @@ def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
     monkeypatch.setattr(together, "fit_many", short)
     rows = list(run_together(specs, device="cpu"))
     assert tried == [3, 1, 2, 1, 1]
-    assert [row["together"] for row in rows] == [1, 1, 1]
+    assert [row.together for row in rows] == [1, 1, 1]
     for found, other in zip(rows, wanted, strict=True):
         assert_alike(found, other)
     monkeypatch.setattr(together, "fit_many", lambda *_args, **_options: exhausted())
-    assert {row["status"] for row in run_together(specs, device="cpu")} == {"failed"}
+    assert {row.status for row in run_together(specs, device="cpu")} == {"failed"}
 
 
 def exhausted():
@@ -247,12 +245,12 @@ def test_a_test_part_without_both_answers_fails_its_run_alone(tmp_path):
     data = DataSpec(source=str(tmp_path / "data"))
     splits = [SplitSpec(rule="random", seed=seed) for seed in range(4)]
     specs = [replace(SPEC, data=data, split=split) for split in splits]
-    rows = {row["key"]: row for row in run_together(specs, device="cpu")}
-    assert {row["status"] for row in rows.values()} == {"done", "failed"}
+    rows = {row.key: row for row in run_together(specs, device="cpu")}
+    assert {row.status for row in rows.values()} == {"done", "failed"}
     for wanted in many(specs, tmp_path / "alone"):
-        assert_alike(rows[wanted["key"]], wanted)
-    lost = [spec for spec in specs if rows[spec.key]["status"] == "failed"]
-    assert all(row["epochs_run"] is None for row in run_together(lost, device="cpu"))
+        assert_alike(rows[wanted.key], wanted)
+    lost = [spec for spec in specs if rows[spec.key].status == "failed"]
+    assert all(row.epochs_run is None for row in run_together(lost, device="cpu"))
 
 
 def test_a_run_leaves_torch_as_it_was():
@@ -267,8 +265,8 @@ def test_a_run_leaves_torch_as_it_was():
 def test_what_has_ended_is_stored_while_others_go_on(tmp_path):
     short = replace(SPEC, train=replace(SPEC.train, epochs=40, patience=1, lr=0.05))
     specs = folds(5, short)
-    wanted = {row["key"]: row for row in run_together(specs, device="cpu")}
-    lengths = [row["epochs_run"] for row in wanted.values()]
+    wanted = {row.key: row for row in run_together(specs, device="cpu")}
+    lengths = [row.epochs_run for row in wanted.values()]
     assert lengths == sorted(lengths)
     assert lengths[0] < lengths[-1]
 
@@ -280,10 +278,10 @@ def test_what_has_ended_is_stored_while_others_go_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         many(specs, tmp_path, together=5, watch=Stop())
     (kept,) = Store(tmp_path).rows()
-    assert_alike(kept, wanted[kept["key"]])
+    assert_alike(kept, wanted[kept.key])
     rows = many(specs, tmp_path, together=5)
     for row in rows:
-        assert_alike(row, wanted[row["key"]])
+        assert_alike(row, wanted[row.key])
 
 
 def test_where_memory_is_short_at_the_end_no_run_trains_twice(tmp_path, monkeypatch):
@@ -305,6 +303,6 @@ def test_a_run_that_failed_gives_way_to_what_another_process_has_done(tmp_path):
     spec = SPEC
     unit = Unit(Store(tmp_path), device="cpu")
     done = unit(spec, lambda _: None)
-    failed = {**done, "status": "failed", "error": "the memory was full"}
+    failed = done.having(status="failed", error="the memory was full")
     assert unit.stored(spec, failed) == done
     assert Store(tmp_path).get(spec.key) == done

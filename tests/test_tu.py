@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import pytest
@@ -5,10 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.datasets import TUDataset
+from torch_geometric.io import read_tu_data
 
+from gtpool.data.apply import read_schema, strange
 from gtpool.data.features import featurize, learn_recipe
+from gtpool.data.formats.tu import MUTAG_ATOMS, read_tu, tu_name
 from gtpool.data.locate import EMBEDDED
-from gtpool.data.tu import MUTAG_ATOMS, read_tu, tu_name
+from gtpool.data.schema import Schema
 
 # Two graphs: nodes 1, 2 with an edge each way, and nodes 3, 4, 5 with a loop and a repeated edge.
 SOUND = {
@@ -57,6 +61,92 @@ def test_graph_attributes_are_numbers_to_predict(tmp_path):
     assert raw.y.tolist() == [[1.5, 2], [-3, 4]]
 
 
+LABELS = {
+    "none": {"node_labels": None, "edge_labels": None},
+    "one column": {"node_labels": "2\n0\n1\n1\n2\n", "edge_labels": "0\n1\n1\n0\n"},
+    "several columns": {
+        "node_labels": "0, 5, -1\n1, 5, 0\n0, 6, 1\n0, 7, 0\n1, 7, -1\n",
+        "edge_labels": "3, 0\n4, 1\n4, 2\n3, 1\n",
+    },
+}
+ATTRIBUTES = {
+    "none": {"node_attributes": None, "edge_attributes": None},
+    "one column": {"node_attributes": "1\n2.5\n-3\n0\n1\n", "edge_attributes": ".5\n1\n2\n3\n"},
+    "many columns": {
+        "node_attributes": "".join(f"{n}" + ", .5" * 40 + "\n" for n in range(5)),
+        "edge_attributes": "1,2,3\n4,5,6\n7,8,9\n0,0,-1\n",
+    },
+}
+TARGETS = {
+    "classes": {"graph_labels": "7\n-1\n"},
+    "numbers": {"graph_labels": None, "graph_attributes": "1.5\n-3\n"},
+    "several numbers": {"graph_labels": None, "graph_attributes": "1.5, 2\n-3,4\n"},
+    "several labels": {"graph_labels": "0, 1\n1, 1\n"},
+}
+
+
+@pytest.mark.parametrize("targets", TARGETS)
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+@pytest.mark.parametrize("labels", LABELS)
+def test_features_and_targets_are_those_of_pyg(tmp_path, labels, attributes, targets):
+    parts = LABELS[labels] | ATTRIBUTES[attributes] | TARGETS[targets]
+    folder = write(tmp_path, A="1, 2\n2, 1\n4, 3\n3, 4\n", **parts)
+    raw = read_tu(folder, "SET")
+    data = featurize(raw, learn_recipe(raw))
+    theirs, slices, _ = read_tu_data(str(folder), "SET")
+    assert slices["edge_index"].diff().tolist() == raw.edge_counts.tolist()
+    assert torch.equal(data.edge_index.long(), theirs.edge_index)
+    if theirs.x is not None:  # without labels and attributes ours are degrees
+        assert torch.equal(data.x, theirs.x)
+    if theirs.edge_attr is None:
+        assert data.edge_attr is None
+    else:
+        assert torch.equal(data.edge_attr.float(), theirs.edge_attr.view(4, -1))
+    assert torch.equal(raw.y.float().flatten(), theirs.y.float().flatten())
+
+
+def test_labels_in_several_columns_are_known_again(tmp_path):
+    parts = LABELS["several columns"] | ATTRIBUTES["none"]
+    folder = write(tmp_path / "a", A="1, 2\n2, 1\n4, 3\n3, 4\n", **parts)
+    raw = read_tu(folder, "SET")
+    recipe = learn_recipe(raw)
+    assert recipe.label_sets == ((0, 1), (5, 6, 7), (-1, 0, 1))
+    assert recipe.edge_label_sets == ((3, 4), (0, 1, 2))
+    schema = featurize(raw, recipe).schema
+    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+    assert read_schema(schema.to_json(), "here") == schema
+    # 5 is known in the second column alone, and a column too few is no file for the model
+    new = parts["node_labels"].replace("1, 5, 0", "5, 5, 0")
+    other = read_tu(
+        write(tmp_path / "b", A="1, 2\n", **parts | {"edge_labels": "3,0\n", "node_labels": new}),
+        "SET",
+    )
+    assert strange(other, recipe) == {0: "node label 5 was not in the training data"}
+    with pytest.raises(ValueError, match=r"node label 5 was not in the data .* known are 0, 1"):
+        featurize(other, recipe)
+    with pytest.raises(ValueError, match="3 columns of node labels, and these have 1"):
+        featurize(raw._replace(node_labels=raw.node_labels[:, 0]), recipe)
+
+
+@pytest.mark.parametrize("wrong", [[3], [2, 2, 2, 2], [4, 4], [8, 0], "x", 8, [8.0], [[8]]])
+def test_a_schema_with_senseless_columns_of_labels_is_refused(tmp_path, wrong):
+    folder = write(
+        tmp_path, A="1, 2\n2, 1\n4, 3\n3, 4\n", **LABELS["several columns"], edge_attributes=None
+    )
+    raw = read_tu(folder, "SET")
+    value = featurize(raw, learn_recipe(raw)).schema.to_json()
+    value["recipe"]["label_columns"] = wrong
+    with pytest.raises(ValueError, match="here has an invalid schema"):
+        read_schema(value, "here")
+
+
+def test_labels_in_one_column_leave_schemas_as_they_were(tmp_path):
+    raw = read_tu(write(tmp_path), "SET")
+    recipe = featurize(raw, learn_recipe(raw)).schema.to_json()["recipe"]
+    assert recipe["labels"] == (3, 5, 9)
+    assert not {"label_columns", "edge_label_columns"} & set(recipe)
+
+
 def test_windows_line_ends_and_blank_lines_at_the_end(tmp_path):
     files = {part: text.replace("\n", "\r\n") + "\n\n" for part, text in SOUND.items()}
     raw, plain = read_tu(write(tmp_path / "a", **files), "SET"), read_tu(write(tmp_path), "SET")
@@ -100,7 +190,9 @@ def test_windows_line_ends_and_blank_lines_at_the_end(tmp_path):
         ({"graph_labels": "1\n2\n1\n"}, "SET_graph_labels.txt", "has 3 lines, expected 2"),
         ({"graph_labels": "4\n4\n"}, "SET_graph_labels.txt", "all graphs are of class 4"),
         ({"node_labels": "1\n2\n"}, "SET_node_labels.txt", "has 2 lines, expected 5"),
-        ({"node_labels": "1,2\n" * 5}, "node_labels.txt, line 1", "has 2 fields, expected 1"),
+        ({"node_labels": "1\n1,2\n" * 2 + "1\n"}, "labels.txt, line 2", "2 fields, expected 1"),
+        ({"graph_labels": "0,1\n2,1\n"}, "graph_labels.txt, line 2", "label 2 in column 1"),
+        ({"graph_labels": "0,1\n0,1\n"}, "graph_labels.txt", "no column has both a 0 and a 1"),
         ({"edge_labels": "1\n" * 7}, "SET_edge_labels.txt", "has 7 lines, expected 6"),
         ({"node_attributes": "1\n" * 4 + "nan\n"}, "attributes.txt, line 5", "finite number"),
         ({"node_attributes": "1,2\n" * 4 + "1\n"}, "attributes.txt, line 5", "expected 2"),

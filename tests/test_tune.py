@@ -9,26 +9,27 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool.cli import app
-from gtpool.commands import tuning
-from gtpool.commands.tuning import tell
 from gtpool.model import METHODS
 from gtpool.model.check import check_spec
-from gtpool.study.candidates import configured, draw, space_of
+from gtpool.reproduce import tune as tuning
+from gtpool.reproduce.candidates import configured, draw, space_of
+from gtpool.reproduce.paper import find
+from gtpool.reproduce.status import find_runs
+from gtpool.reproduce.tune import Tuned, tell, tune
 from gtpool.study.halving import Budget
 from gtpool.study.journal import open_journal
-from gtpool.study.paper import find
+from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
-from gtpool.study.status import find_runs
 from gtpool.study.store import Store
 from gtpool.study.together import group
-from gtpool.study.tune import Tuned, tune
 
 SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}
 MODEL = {"pool": "gtpool-v", "levels": 1}
 
 
-def _row(spec, loss):
-    return {
+def _row(spec, loss, **more):
+    known = {
+        "key": spec.key,
         "spec": spec.to_json(),
         "status": "done",
         "error": None,
@@ -37,6 +38,11 @@ def _row(spec, loss):
         "higher_is_better": True,
         "test": 1 - loss,
     }
+    return RunResult.from_json(known | more)
+
+
+def failed(spec, error):
+    return _row(spec, 0.5, status="failed", error=error)
 
 
 def test_configurations_differ_start_with_the_paper_and_come_again_with_the_seed():
@@ -114,12 +120,13 @@ def test_options_reach_the_network_the_training_and_the_pooler():
     assert runs[3].model.pool_options == {"gate": "tanh"}
 
 
-class Untested(dict):
-    """A row that does not tell of the test part."""
+class Untested(RunResult):
+    """A result that does not tell of the test part."""
 
-    def __getitem__(self, key):
-        assert key in {"status", "error", "valid_loss", "valid_metric"}, f"{key} was looked at"
-        return super().__getitem__(key)
+    def __getattribute__(self, name):
+        known = {"status", "done", "error", "valid_loss", "valid_metric"}
+        assert name in known or name.startswith("__"), f"{name} was looked at"
+        return super().__getattribute__(name)
 
 
 def trials_of(folder, what):
@@ -133,11 +140,12 @@ def test_the_better_share_goes_on_the_first_of_equals_and_what_failed_does_not(t
     losses = {64: 0.4, 32: None, 16: 0.3, 8: 0.3, 4: 0.9}
 
     def run(specs):
-        rows = [_row(spec, losses[spec.model.width] or 0.0) for spec in specs]
-        for spec, row in zip(specs, rows, strict=True):
-            if losses[spec.model.width] is None and spec.split.fold == 1:
-                row |= {"status": "failed", "error": "the loss is not finite"}
-        return rows
+        return [
+            failed(spec, "the loss is not finite")
+            if losses[spec.model.width] is None and spec.split.fold == 1
+            else _row(spec, losses[spec.model.width] or 0.0)
+            for spec in specs
+        ]
 
     space = {"model.width": tuple(losses)}
     tuned = tune("MUTAG", MODEL, run, tmp_path, space=space, budget=Budget(5, (5,), 0.5))
@@ -155,7 +163,7 @@ def test_the_same_command_tries_again_what_failed_and_does_nothing_else_twice(tm
     def run(specs):
         asked.append(len(specs))
         return [
-            {**_row(spec, 0.5), "status": "failed", "error": "the card is gone"}
+            failed(spec, "the card is gone")
             if broken[0] and spec.model.width == 4 and spec.split.fold == 3
             else _row(spec, spec.model.width / 10)
             for spec in specs
@@ -218,7 +226,7 @@ def test_a_second_process_does_not_join_a_choice_that_is_on_its_way(tmp_path):
 
 def test_where_all_runs_fail_nothing_is_chosen(tmp_path):
     def run(specs):
-        return [{**_row(spec, 0.5), "status": "failed", "error": "nan"} for spec in specs]
+        return [failed(spec, "nan") for spec in specs]
 
     with pytest.raises(ValueError, match="all runs on fold 1 of MUTAG gtpool-v failed"):
         tune("MUTAG", MODEL, run, tmp_path, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
@@ -228,7 +236,7 @@ def test_where_all_runs_of_the_whole_protocol_fail_nothing_is_chosen(tmp_path):
     def run(specs):
         """Let fold 3 fail once it trains for long."""
         return [
-            {**_row(spec, 0.5), "status": "failed", "error": "nan"}
+            failed(spec, "nan")
             if spec.split.fold == 3 and spec.train.epochs == 500
             else _row(spec, 0.5)
             for spec in specs
@@ -245,7 +253,7 @@ def test_each_fold_chooses_by_its_own_part_and_never_by_the_test_part(tmp_path):
         for spec in specs:
             wide, odd = spec.model.width == 8, spec.split.fold == 3
             loss = 0.5 if wide == odd else 0.6
-            rows.append(Untested({**_row(spec, loss), "test": loss}))
+            rows.append(Untested.from_json(_row(spec, loss, test=loss).to_json()))
         return rows
 
     found = tune(
@@ -307,11 +315,9 @@ def test_what_was_chosen_can_be_run_counted_and_reported(tmp_path):
     known = ["--choices", str(path), "--output-dir", str(tmp_path / "none")]
     said = CliRunner().invoke(app, ["study", "status", "tuned", *known, "--seeds", "1"]).output
     assert "0 of 20" in said
-    Store(tmp_path / "rows").put(
-        {**_row(runs[0], 0.25), "key": runs[0].key, "metric": "accuracy", "other_rules": {}}
-        | {"split": {}, "seconds": 1.0, "device": "cpu", "commit": None, "versions": {}}
-        | {"finished": "", "epoch": 1, "epochs_run": 1, "error": None}
-    )
+    more = {"split": {}, "seconds": 1.0, "device": "cpu", "commit": None, "versions": {}}
+    more |= {"finished": "", "epoch": 1, "epochs_run": 1, "error": None, "other_rules": {}}
+    Store(tmp_path / "rows").put(_row(runs[0], 0.25, metric="accuracy", **more))
     page = tmp_path / "report.md"
     CliRunner().invoke(
         app, ["report", str(tmp_path / "rows"), "--choices", str(path), "-o", str(page)]

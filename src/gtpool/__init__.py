@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gtpool.pool.select import SelectRWS, SelectRWSV
     from gtpool.predict import evaluate_source, predict_source
     from gtpool.spec import ModelSpec, ShapeSpec
+    from gtpool.study.cross_validate import cross_validate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "SelectRWS",
     "SelectRWSV",
     "ShapeSpec",
+    "cross_validate",
     "evaluate_source",
     "load",
     "load_bundle",
@@ -52,6 +54,7 @@ _HOMES = {
     "SelectRWS": "gtpool.pool.select",
     "SelectRWSV": "gtpool.pool.select",
     "ShapeSpec": "gtpool.spec",
+    "cross_validate": "gtpool.study.cross_validate",
     "evaluate_source": "gtpool.predict",
     "load": "gtpool.data.sources",
     "load_bundle": "gtpool.model.bundle",

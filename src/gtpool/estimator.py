@@ -18,7 +18,7 @@ from torch import Tensor
 from gtpool import __version__
 from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.gather import (
+from gtpool.data.formats.memory import (
     Array,
     GraphsOf,
     Target,

@@ -101,3 +101,5 @@ class FixedBatch(NamedTuple):
     """Whether a place holds a graph, bool [RG]."""
     bonds: Bonds | None = None
     """The kinds of the edges; None where nobody asked for them."""
+    edge_attr: Tensor | None = None
+    """Features of the edges as ``Links.source`` has them, zeros on padding, [RE, F]."""

@@ -170,20 +170,28 @@ def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = Fa
         )
     if x.size(0) == 0:
         raise ValueError(f"{name} has no rows: the batch is empty, there is nothing to pool")
-    exact = torch.promote_types(x.dtype, torch.float32)
-    largest = torch.finfo(x.dtype).max
-    if multiplied:  # sixteen products of each pair of entries, added up
-        largest = min(largest, (torch.finfo(exact).max / (16 * x.numel())) ** 0.5)
+    largest = largest_of(x, multiplied=multiplied)
     sound = x.detach().abs() <= largest
     if not sound.all():
         row, column = (~sound).nonzero()[0].tolist()
         value = x[row, column].item()
         if not isfinite(value):
             raise ValueError(f"{name} must be finite, but {name}[{row}, {column}] is {value}")
+        exact = torch.promote_types(x.dtype, torch.float32)
         raise ValueError(
             f"{name}[{row}, {column}] is {value:.3g}: products of features beyond "
             f"{largest:.2g} overflow in {str(exact).removeprefix('torch.')}; scale the features"
         )
+
+
+def largest_of(x: Tensor, *, multiplied: bool) -> float:
+    """Give the largest entry that features may have, as ``check_features`` says."""
+    largest = torch.finfo(x.dtype).max
+    if not multiplied:
+        return largest
+    exact = torch.promote_types(x.dtype, torch.float32)
+    # Sixteen products of each pair of entries, added up.
+    return min(largest, (torch.finfo(exact).max / (16 * x.numel())) ** 0.5)
 
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.delimited import safe_cell, write_records
+from gtpool.data.formats.reader import Unit, Unseen, truth
 from gtpool.data.schema import Schema, Task
-from gtpool.data.unseen import Unit, Unseen, read_unseen, truth
+from gtpool.data.sources import read_unseen
 from gtpool.model.bundle import Bundle
 from gtpool.study.inputs import source_digest
 from gtpool.study.store import write_whole

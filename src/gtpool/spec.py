@@ -75,9 +75,14 @@ class _Spec:
         return cls(**given)
 
     @classmethod
-    def from_stored(cls, value: dict[str, Any]) -> Self:
-        """Read what any earlier version wrote: later options have the values that held then."""
-        return cls.from_json(cls.complete(value))
+    def from_stored(cls, value: dict[str, Any], where: str = "") -> Self:
+        """Read what any earlier version wrote: later options have the values that held then.
+
+        Args:
+            value: Plain values, as ``to_json`` of any version gave them.
+            where: Name of the enclosing key, for the message of an error.
+        """
+        return cls.from_json(cls.complete(value), where)
 
     @classmethod
     def complete(cls, value: Mapping[str, Any]) -> dict[str, Any]:

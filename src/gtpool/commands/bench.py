@@ -9,7 +9,7 @@ import typer
 from gtpool.commands.options import Device
 
 if TYPE_CHECKING:
-    from gtpool.speed.plan import Job
+    from gtpool.bench.plan import Job
 
 
 def bench(
@@ -31,11 +31,11 @@ def bench(
     Rows are kept as they are measured, so Ctrl-C loses only what is on its way.
     Datasets are not downloaded: `gtpool data get NAME` does that.
     """
-    from gtpool.speed.benches import plan_jobs, run_job
-    from gtpool.speed.clock import Row, default_folder, table
-    from gtpool.speed.plan import Settings
-    from gtpool.speed.rivals import hush_asap
-    from gtpool.speed.show import SHEETS
+    from gtpool.bench.benches import plan_jobs, run_job
+    from gtpool.bench.clock import Row, default_folder, table
+    from gtpool.bench.plan import Settings
+    from gtpool.bench.rivals import hush_asap
+    from gtpool.bench.show import SHEETS
     from gtpool.study.unit import choose_device
 
     hush_asap()

@@ -61,7 +61,7 @@ def describe_dataset(
     if loaded.name is not None:
         facts |= describe_splits(loaded.dataset, data_dir) | _origin(loaded.name, data_dir)
     else:
-        runs = lay_out(RunSpec(data=spec), data_dir=data_dir)
+        runs = lay_out(RunSpec(data=spec), data_dir=data_dir, loaded=loaded)
         facts["split"] = f"{runs[0].split.rule}{f', {len(runs)} folds' if len(runs) > 1 else ''}"
     if loaded.lines is not None:
         facts["left out"] = (

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gtpool.commands.plan import Plan, make_plan
 from gtpool.spec import TU, ModelSpec
+from gtpool.study.plan import Plan, make_plan
 
 METHODS = {"GTPool-V": "gtpool-v", "GTPool": "gtpool", "top-k": "gtpool-topk"}
 REDUCED: dict[str, dict[str, Any]] = {
@@ -33,8 +33,9 @@ def demo(
     )
     typer.echo("\n".join(notes))
 
-    from gtpool.commands.crossval import Running, compare_methods
+    from gtpool.report.results import compare_methods
     from gtpool.report.table import methods_table
+    from gtpool.study.cross_validate import Running
 
     page = output_dir / "demo.html"
     rows = compare_methods(plans, Running(output_dir / "demo", jobs=jobs), page, notes)

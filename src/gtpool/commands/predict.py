@@ -71,8 +71,8 @@ def evaluate(
     """Compare a model's predictions with labels that are known."""
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import evaluate_source, was_trained_on
-    from gtpool.report.cells import shown, titled
     from gtpool.report.table import Table, tasks_table
+    from gtpool.study.cells import shown, titled
 
     bundle = load_bundle(model)
     found = evaluate_source(

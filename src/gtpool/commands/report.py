@@ -10,7 +10,7 @@ import typer
 from gtpool.commands.study import EVIDENCE, FOLDER, Choices, existing
 
 if TYPE_CHECKING:
-    from gtpool.report.study_parts import Part
+    from gtpool.reproduce.study_parts import Part
 
 _BENCH = Path("results/bench")
 _TIMED = ("speed", "scalability")
@@ -36,14 +36,14 @@ def report(
 ) -> None:
     """Set what was run beside the paper: tables, ranks, tests, curves, claims, what is missing."""
     from gtpool.atomic import rename_target
-    from gtpool.report import study_page, study_text
-    from gtpool.report.study_content import make_report
-    from gtpool.study.paper import find
-    from gtpool.study.status import known_rows
+    from gtpool.reproduce import study_text
+    from gtpool.reproduce.paper import find
+    from gtpool.reproduce.status import known_rows
+    from gtpool.reproduce.study_content import make_report
     from gtpool.study.store import check_writable, rows_below, write_whole
 
     writers = {
-        ".html": study_page.html,
+        ".html": study_text.html,
         ".md": study_text.markdown,
         ".tex": study_text.latex,
         ".csv": study_text.comma_separated,
@@ -74,8 +74,8 @@ def report(
 
 def _timings(folder: Path) -> "Iterable[Part]":
     """Give the speed and scalability tables, as far as they were measured."""
-    from gtpool.report.study_parts import Part, Sheet, measured
-    from gtpool.speed.show import SHEETS, evidence
+    from gtpool.bench.show import SHEETS, evidence
+    from gtpool.reproduce.study_parts import Part, Sheet, measured
 
     for name in _TIMED:
         path = folder / f"{name}.jsonl"

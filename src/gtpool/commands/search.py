@@ -24,7 +24,7 @@ from gtpool.commands.options import (
     data_options,
     search_extra,
 )
-from gtpool.commands.plan import make_plan, read_settings
+from gtpool.study.plan import make_plan, read_settings
 
 
 def search(  # noqa: PLR0917 - an option each
@@ -89,8 +89,8 @@ def search(  # noqa: PLR0917 - an option each
     plan = make_plan({} if config is None else read_settings(config), options)
     table = None if space is None else read_settings(space)
     with search_extra("search"):
-        from gtpool.commands.choose import Wanted, search_options
-        from gtpool.commands.crossval import Running
+        from gtpool.report.searching import Wanted, search_options
+        from gtpool.study.cross_validate import Running
 
     folder = output_dir or Path("gtpool-runs", f"{plan.folder}-search")
     who = choose_executor(executor, address, gpus_per_unit, unit_limit)

@@ -57,8 +57,8 @@ def compare(
     from rich.table import Table
     from torch_geometric.nn import GCNConv
 
+    from gtpool.data.formats.tu import MUTAG_ATOMS
     from gtpool.data.sources import load
-    from gtpool.data.tu import MUTAG_ATOMS
     from gtpool.explain import compare_samplers
     from gtpool.pool.gtpool import GTPool
     from gtpool.report.plot import draw_kept, standalone

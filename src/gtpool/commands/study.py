@@ -47,7 +47,7 @@ Folder = Annotated[Path, typer.Option(help="The store of finished runs.")]
 def list_studies() -> None:
     """Show the studies and their size."""
     from gtpool.report.table import Table
-    from gtpool.study.paper import STUDIES
+    from gtpool.reproduce.paper import STUDIES
 
     lines = [
         (name, study.title, str(len(study.lines)), str(len(study.datasets)), str(study.seeds))
@@ -76,8 +76,8 @@ def run(  # noqa: PLR0917 - an option each
     shard: Shard = None,
 ) -> None:
     """Do the runs that are missing; stopped, the same command goes on where it was."""
-    from gtpool.study.shard import shard as part_of
-    from gtpool.study.status import known_rows, named_runs
+    from gtpool.reproduce.status import known_rows, named_runs
+    from gtpool.study.plan import shard as part_of
 
     named = named_runs(studies or (), only, seeds, choices)
     wanted = [spec for spec, _ in named]
@@ -85,7 +85,7 @@ def run(  # noqa: PLR0917 - an option each
     elsewhere = _evidence(known)
     rows = known_rows(elsewhere)
     sources = elsewhere if rows else []
-    done = {key for key, row in rows.items() if row["status"] == "done"}
+    done = {key for key, row in rows.items() if row.done}
     todo = [spec for spec in wanted if spec.key not in done]
     known_already = len(wanted) - len(todo)
     if known_already:
@@ -110,11 +110,11 @@ def run(  # noqa: PLR0917 - an option each
             device=device,
             watch=watch,
         )
-    failed = [row for row in rows if row["status"] == "failed"]
+    failed = [row for row in rows if row.status == "failed"]
     done = len(rows) - len(failed)
     typer.echo(f"{done} runs done, rows in {output_dir}; `{shows()}` shows them")
     if failed:
-        typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0]['error']}", err=True, fg="red")
+        typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0].error}", err=True, fg="red")
         raise typer.Exit(1)
 
 
@@ -132,14 +132,19 @@ def status(
     ] = None,
 ) -> None:
     """Say what is done, what is missing, and how long that would take."""
-    from gtpool.report.standing import standing_table, standing_total
-    from gtpool.study.status import known_rows, ran_on, standings
+    from gtpool.reproduce.status import (
+        known_rows,
+        ran_on,
+        standing_table,
+        standing_total,
+        standings,
+    )
 
     sources = [*_evidence(known), *existing(output_dir)]
     rows = known_rows(sources)
     found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
     typer.echo(standing_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
-    devices = Counter(row["device"] for row in ran_on(rows.values(), on))
+    devices = Counter(row.device for row in ran_on(rows.values(), on))
     counts = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
     if counts:
         typer.echo(
@@ -205,7 +210,7 @@ def tune(
     Stopped, the same command goes on where it was.
     """
     with search_extra("tune"):
-        from gtpool.commands.tuning import tune_dataset
+        from gtpool.reproduce.tune import tune_dataset
 
     folder = output_dir or Path("gtpool-runs", f"tune-{dataset}")
     epochs = tuple(_whole(part) for part in rounds.split(",") if part)

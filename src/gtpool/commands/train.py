@@ -1,6 +1,8 @@
 """`gtpool train`: from a name or a file to a tested, saved model."""
 
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,12 +27,15 @@ from gtpool.commands.options import (
     choose_executor,
     data_options,
 )
-from gtpool.commands.plan import make_plan, read_settings
 from gtpool.report.table import printable
-from gtpool.spec import Conv, Readout
+from gtpool.spec import FOLDED, Conv, Readout, RunSpec
+from gtpool.study.plan import Plan, make_plan, read_settings
+from gtpool.study.plan import shard as shard_of
 
 if TYPE_CHECKING:
-    from gtpool.commands.crossval import Finished
+    from gtpool.study.cross_validate import CrossValidation, Running
+    from gtpool.study.inputs import Loaded
+    from gtpool.study.result import RunResult
 
 
 def _model(text: str) -> Any:  # noqa: ANN401 - typer's own return type
@@ -123,31 +128,40 @@ def train(  # noqa: PLR0917 - an option each
     }
     plan = make_plan({} if config is None else read_settings(config), options)
 
-    from gtpool.commands.crossval import Running, cross_validate, run_part
-    from gtpool.report.cells import summary, titled
+    from gtpool.report.progress import Progress
+    from gtpool.report.results import write_results
     from gtpool.report.table import runs_table
+    from gtpool.study.cells import titled
+    from gtpool.study.cross_validate import Running, cross_validate
 
     folder = output_dir or Path("gtpool-runs", plan.folder)
     engine = choose_executor(executor, address, gpus_per_unit, unit_limit)
     how = Running(folder, data_dir, jobs, device, deterministic, together, engine)
     if shard is not None:
-        rows = run_part(plan, how, shard)
-        typer.echo(f"part {shard} is done, runs: {len(rows)}; when all parts are, {_WHOLE}")
-        _say_failed(rows)
+        _train_part(plan, how, shard)
         return
-    done = cross_validate(plan, how, folds_given=folds is not None, tell=_say)
+    with Progress() as watch:
+        done = cross_validate(
+            plan.run.data.source,
+            plan.run,
+            seeds=plan.seeds,
+            watch=watch,
+            on_start=partial(_begin, plan, folder, folds is not None),
+            **how._asdict(),
+        )
+    files = write_results(folder, done)
     if several:
         from gtpool.train.parallel import joined
 
         joined().leave()
-    cell = summary(done.rows)
-    typer.echo(runs_table(done.rows).terminal())
-    typer.echo(f"\n{titled(cell.metric)} on the test parts: {cell.text} ({cell.evidence})")
+    typer.echo(runs_table(done.runs).terminal())
+    said = f"{done.cell.text} ({done.cell.evidence})"
+    typer.echo(f"\n{titled(done.metric)} on the test parts: {said}")
     _say_beside(done)
-    for what, path in done.files.items():
+    for what, path in files.items():
         typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
-    _say_rows(done)
-    _say_failed(done.rows)
+    _say_rows(done, files)
+    _say_failed(done.runs)
 
 
 _TWINS = "where one is trained on and its twin tested on, the figure flatters"
@@ -155,37 +169,65 @@ _NOTES = {"model": " (the run of the lowest validation loss)"}
 _WHOLE = "the same command without --shard writes the results"
 
 
-def _say(line: str) -> None:
-    typer.echo(printable(line))
+def _train_part(plan: Plan, how: "Running", part: str) -> None:
+    """Do the runs of one shard, and leave the rest to others."""
+    from gtpool.report.progress import Progress
+    from gtpool.study.cross_validate import plan_runs
+
+    specs, loaded = plan_runs(plan, how.data_dir)
+    with Progress() as watch:
+        rows = how.do(shard_of(specs, part), keep=True, watch=watch, loaded=loaded)
+    typer.echo(f"part {part} is done, runs: {len(rows)}; when all parts are, {_WHOLE}")
+    _say_failed(rows)
 
 
-def _say_beside(done: "Finished") -> None:
+def _begin(
+    plan: Plan, folder: Path, folds_given: bool, loaded: "Loaded", specs: Sequence[RunSpec]
+) -> None:
+    """Check the folds, write the settings, and tell what the data was taken for."""
+    from gtpool.data.summary import describe_targets
+    from gtpool.report.results import write_settings
+    from gtpool.report.site import describe_network
+
+    if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
+        raise ValueError(
+            f"--folds is for split types that have folds, {', '.join(FOLDED)}; this one is "
+            f"{specs[0].split.rule}; say --split-type folds, or train on it repeatedly by --seeds"
+        )
+    write_settings(folder, plan)
+    gone = f"; rows left out: {len(loaded.skipped)}" if loaded.skipped else ""
+    targets = describe_targets(loaded.dataset, loaded.targets)
+    typer.echo(printable(f"{plan.run.data.source}: {targets}{gone}"))
+    typer.echo(printable(f"network: {describe_network(plan.run)}"))
+
+
+def _say_beside(done: "CrossValidation") -> None:
     """Tell what the figure is to be seen beside: a guess, and the sizes of a single split."""
-    from gtpool.commands.results import one_split
+    from gtpool.report.results import one_split
 
-    if done.guess is not None:
-        typer.echo(f"the largest class said to all: {100 * done.guess:.2f}")
-    splits = {row["split"]["digest"]: row["split"] for row in done.rows if row["split"]}
+    if done.majority is not None:
+        typer.echo(f"the largest class said to all: {100 * done.majority:.2f}")
+    splits = {row.split.digest: row.split for row in done.runs if row.split.digest}
     if len(splits) == 1:
         (split,) = splits.values()
-        sizes = f"{split['train']} train, {split['valid']} validate, {split['test']} test"
-        typer.echo(printable(f"{split['rule']}: {sizes}"))
-        typer.echo(one_split(done.rows))
+        sizes = f"{split.train} train, {split.valid} validate, {split.test} test"
+        typer.echo(printable(f"{split.rule}: {sizes}"))
+        typer.echo(one_split(done.runs))
 
 
-def _say_rows(done: "Finished") -> None:
+def _say_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
     """Tell of rows of a table that were left out or stand in it twice."""
     notes = [f"line {row.line} is left out: {row.reason}" for row in done.skipped[:5]]
     if len(done.skipped) > 5:
-        notes.append(f"and {len(done.skipped) - 5} more lines, all in {done.files['left out']}")
+        notes.append(f"and {len(done.skipped) - 5} more lines, all in {files['left out']}")
     if done.repeated:
         notes.append(f"rows that repeat a SMILES of the table: {done.repeated}; {_TWINS}")
     for note in notes:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 
-def _say_failed(rows: list[dict[str, Any]]) -> None:
-    failed = [row["error"] for row in rows if row["status"] == "failed"]
+def _say_failed(rows: "list[RunResult]") -> None:
+    failed = [row.error for row in rows if row.status == "failed"]
     if failed:
         note = printable(f"gtpool: {len(failed)} runs failed: {failed[0]}")
         typer.secho(note, err=True, fg="red")

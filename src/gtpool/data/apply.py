@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, scale
-from gtpool.data.features import FEATURES, Raw
+from gtpool.data.features import FEATURES, Raw, label_columns
 from gtpool.data.schema import TASKS, Recipe, Schema
 from gtpool.spec import AtomOrder, ShapeSpec
 
@@ -33,8 +33,7 @@ def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schem
         and schema.task in TASKS
         and recipe.atom_order in get_args(AtomOrder)
         and _all(str, schema.targets)
-        and all(_all(int, part) and sorted(part) == [*part] for part in _labels(recipe))
-        and all(-(2**63) <= label < 2**63 for part in _labels(recipe) for label in part)
+        and all(_are_labels(labels, counts) for labels, counts in _labels(recipe))
         and {type(recipe.degree), type(recipe.edge_weighted)} == {bool}
         and _are_counts(recipe.attributes, recipe.edge_attributes)
         and (recipe.max_degree is None or _are_counts(recipe.max_degree))
@@ -47,6 +46,18 @@ def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schem
     if shape is not None:
         _check_columns(recipe, shape, where)
     return schema
+
+
+def _are_labels(labels: Any, counts: Any) -> bool:  # noqa: ANN401
+    """Say whether labels are whole numbers in order, column by column, and no column is empty."""
+    if not _all(int, labels) or not isinstance(counts, tuple) or not _are_counts(*counts):
+        return False
+    if counts and sum(counts) != len(labels):
+        return False
+    parts = Recipe("", labels=labels, label_columns=counts).label_sets
+    return all(sorted(part) == [*part] and part for part in parts) and all(
+        -(2**63) <= label < 2**63 for label in labels
+    )
 
 
 def _are_counts(*values: Any) -> bool:  # noqa: ANN401
@@ -85,17 +96,19 @@ def strange(raw: Raw, recipe: Recipe) -> dict[int, str]:
     """Say of which graphs a recipe can make no features, and why: labels that it does not know."""
     reasons: dict[int, str] = {}
     for what, found, known, counts in (
-        ("edge", raw.edge_labels, recipe.edge_labels, raw.edge_counts),
-        ("node", raw.node_labels, recipe.labels, raw.sizes),
+        ("edge", raw.edge_labels, recipe.edge_label_sets, raw.edge_counts),
+        ("node", raw.node_labels, recipe.label_sets, raw.sizes),
     ):
-        if found is None or not known:
+        columns = () if found is None else label_columns(found)
+        if len(columns) != len(known):  # as a whole other than the model's, if it has any
             continue
-        wrong = (~torch.isin(found, torch.tensor(known))).nonzero().flatten().flip(0)
-        owner = torch.arange(counts.numel()).repeat_interleave(counts)[wrong]
-        reasons |= {
-            graph: f"{what} label {label} was not in the training data"
-            for graph, label in zip(owner.tolist(), found[wrong].tolist(), strict=True)
-        }
+        for column, words in reversed([*zip(columns, known, strict=True)]):
+            wrong = (~torch.isin(column, torch.tensor(words))).nonzero().flatten().flip(0)
+            owner = torch.arange(counts.numel()).repeat_interleave(counts)[wrong]
+            reasons |= {
+                graph: f"{what} label {label} was not in the training data"
+                for graph, label in zip(owner.tolist(), column[wrong].tolist(), strict=True)
+            }
     return reasons
 
 
@@ -198,8 +211,9 @@ def check_codes(data: GraphDataset, nodes: tuple[int, ...], edges: tuple[int, ..
         )
 
 
-def _labels(recipe: Recipe) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return recipe.labels, recipe.edge_labels
+def _labels(recipe: Recipe) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Give the labels of nodes and of edges, each with the sizes of their columns."""
+    return (recipe.labels, recipe.label_columns), (recipe.edge_labels, recipe.edge_label_columns)
 
 
 def _all(kind: type, values: Any) -> bool:  # noqa: ANN401

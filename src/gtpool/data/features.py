@@ -35,11 +35,11 @@ class Raw(NamedTuple):
     targets: tuple[str, ...]
     """Names of the classes or tasks."""
     node_labels: Tensor | None = None
-    """A whole number a node, [N]."""
+    """A whole number a node, [N], or several, [N, L]."""
     node_attributes: Tensor | None = None
     """Continuous features, float [N, A]."""
     edge_labels: Tensor | None = None
-    """A whole number an edge, [E]."""
+    """A whole number an edge, [E], or several, [E, L]."""
     edge_attributes: Tensor | None = None
     """Continuous features of edges, the weight first where there is one, float [E, B]."""
     edge_weighted: bool = False
@@ -97,8 +97,8 @@ def featurize(raw: Raw, recipe: Recipe) -> GraphDataset:
     if attributes is not None:
         x[:, : recipe.attributes] = attributes
     if recipe.labels:
-        place = _known("node label", raw.node_labels, recipe.labels)
-        x.scatter_(1, (place + recipe.attributes).unsqueeze(1), 1.0)
+        place = _known("node label", raw.node_labels, recipe.label_sets)
+        x.scatter_(1, place + recipe.attributes, 1.0)
     if recipe.max_degree is not None:
         place = _degrees(raw).clamp(max=recipe.max_degree) + (width - degrees)
         x.scatter_(1, place.unsqueeze(1), 1.0)
@@ -122,14 +122,17 @@ def _recipe(
     attributes: int = 0,
     max_degree: int | None = None,
 ) -> Recipe:
+    words, edge_words = _vocabularies(labels), _vocabularies(raw.edge_labels)
     return Recipe(
         kind,
-        labels=_vocabulary(labels),
+        labels=tuple(label for part in words for label in part),
         attributes=attributes,
         max_degree=max_degree,
-        edge_labels=_vocabulary(raw.edge_labels),
+        edge_labels=tuple(label for part in edge_words for label in part),
         edge_attributes=0 if raw.edge_attributes is None else raw.edge_attributes.size(1),
         edge_weighted=raw.edge_weighted,
+        label_columns=tuple(map(len, words)) if len(words) > 1 else (),
+        edge_label_columns=tuple(map(len, edge_words)) if len(edge_words) > 1 else (),
     )
 
 
@@ -137,8 +140,14 @@ def _width(raw: Raw) -> int:
     return 0 if raw.node_attributes is None else raw.node_attributes.size(1)
 
 
-def _vocabulary(labels: Tensor | None) -> tuple[int, ...]:
-    return () if labels is None else tuple(labels.unique().tolist())
+def _vocabularies(labels: Tensor | None) -> list[list[int]]:
+    """Give the labels that occur, of each column."""
+    return [] if labels is None else [part.unique().tolist() for part in label_columns(labels)]
+
+
+def label_columns(labels: Tensor) -> tuple[Tensor, ...]:
+    """Give each column of labels, [N] or [N, L]."""
+    return (labels,) if labels.dim() == 1 else labels.unbind(1)
 
 
 def _attributes(raw: Raw, recipe: Recipe) -> Tensor:
@@ -171,24 +180,35 @@ def _edge_features(raw: Raw, recipe: Recipe) -> Tensor | None:
     if raw.edge_attributes is not None and recipe.edge_attributes:
         features[:, : recipe.edge_attributes] = raw.edge_attributes
     if recipe.edge_labels:
-        place = _known("edge label", raw.edge_labels, recipe.edge_labels)
-        features.scatter_(1, (place + recipe.edge_attributes).unsqueeze(1), 1)
+        place = _known("edge label", raw.edge_labels, recipe.edge_label_sets)
+        features.scatter_(1, place + recipe.edge_attributes, 1)
     return features
 
 
-def _known(what: str, labels: Tensor | None, vocabulary: tuple[int, ...]) -> Tensor:
-    """Give the column of each label; one that the recipe does not know is an error, [N]."""
+def _known(what: str, labels: Tensor | None, known: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Give the places of each row's labels among all known; others are an error, [N, L]."""
     if labels is None:
         raise ValueError(f"the model was trained on graphs with {what}s, and these have none")
-    known = torch.tensor(vocabulary)
-    place = torch.searchsorted(known, labels.contiguous()).clamp(max=known.numel() - 1)
-    strange = known[place] != labels
-    if strange.any():
+    columns = label_columns(labels)
+    if len(columns) != len(known):
         raise ValueError(
-            f"{what} {int(labels[strange][0])} was not in the data that the features were learned "
-            f"on; known are {', '.join(map(str, vocabulary))}"
+            f"the model was trained on graphs with {len(known)} columns of {what}s, and these have "
+            f"{len(columns)}"
         )
-    return place
+    places: list[Tensor] = []
+    first = 0
+    for column, vocabulary in zip(columns, known, strict=True):
+        words = torch.tensor(vocabulary)
+        place = torch.searchsorted(words, column.contiguous()).clamp(max=words.numel() - 1)
+        strange = words[place] != column
+        if strange.any():
+            raise ValueError(
+                f"{what} {int(column[strange][0])} was not in the data that the features were "
+                f"learned on; known are {', '.join(map(str, vocabulary))}"
+            )
+        places.append(place + first)
+        first += len(vocabulary)
+    return torch.stack(places, 1)
 
 
 def _degrees(raw: Raw) -> Tensor:

@@ -221,12 +221,22 @@ def load_b3db(atom_order: AtomOrder = "canonical") -> GraphDataset:
         >>> len(data), data.schema.targets, data.y.bincount().tolist()
         (7805, ('BBB-', 'BBB+'), [2849, 4956])
     """
-    with gzip.open(_B3DB, "rt", encoding="utf-8") as file:
-        rows = [line.split() for line in file][1:]
+    rows = _b3db_rows()
     targets = ("BBB-", "BBB+")
     molecules = read_molecules([smiles for smiles, _ in rows], atom_order=atom_order)
     y = torch.tensor([targets.index(label) for _, label in molecules.matching(rows)])
     return molecules.labelled(y, "B3DB", "classes", targets)
+
+
+def b3db_smiles() -> list[str]:
+    """Give the SMILES of each molecule of ``load_b3db``."""
+    every = [smiles for smiles, _ in _b3db_rows()]
+    return read_molecules(every).matching(every)
+
+
+def _b3db_rows() -> list[list[str]]:
+    with gzip.open(_B3DB, "rt", encoding="utf-8") as file:
+        return [line.split() for line in file][1:]
 
 
 def _parse(smiles: str) -> "Mol | str":

@@ -140,7 +140,11 @@ def _graph(place: str, record: Mapping[str, Any]) -> _Graph:
 
 
 def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -> Array:
-    """Turn lists of finite numbers into an array of [rows], or with columns [rows, columns]."""
+    """Turn lists of finite numbers into an array of [rows], or with columns [rows, columns].
+
+    Labels may be either: several whole numbers a row are labels in several columns.
+    """
+    several = "labels" in key
     kind = "whole numbers" if whole else "numbers"
     wanted = f"a list of lists of {kind}, all of one length" if columns else f"a list of {kind}"
     try:
@@ -151,7 +155,7 @@ def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -
         return np.empty((0, 0) if columns else 0, np.int64 if whole else np.double)
     if (
         array.dtype.kind not in ("i" if whole else "iuf")
-        or array.ndim != 1 + columns
+        or (array.ndim != 1 + columns and not (several and array.ndim == 2 and array.shape[1] > 1))
         or not array.size
     ):
         raise ValueError(f"{place}: {key} must be {wanted}")

@@ -1,6 +1,8 @@
 """What the tensors of a dataset mean: the recipe of the features, the task, the names."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
 from gtpool.spec import AtomOrder
@@ -41,6 +43,25 @@ class Recipe:
     atom_order: AtomOrder = "given"
     """How the atoms of a SMILES are numbered when it is read: "canonical", so that every way to
     write a molecule gives the same graph, or "given", as the SMILES lists them."""
+    label_columns: tuple[int, ...] = ()
+    """Where nodes have labels in several columns: how many of ``labels`` are of each."""
+    edge_label_columns: tuple[int, ...] = ()
+    """The same of ``edge_labels``."""
+
+    @property
+    def label_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Node labels that have a one-hot column, a tuple for each column of labels.
+
+        Example:
+            >>> Recipe("gmt", labels=(0, 1, 0, 7), label_columns=(2, 2)).label_sets
+            ((0, 1), (0, 7))
+        """
+        return tuple(_divided(self.labels, self.label_columns))
+
+    @property
+    def edge_label_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Edge labels that have a one-hot column, a tuple for each column of labels."""
+        return tuple(_divided(self.edge_labels, self.edge_label_columns))
 
 
 @dataclass(frozen=True)
@@ -60,7 +81,11 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """Give plain values that ``from_json`` reads back."""
-        return asdict(self)
+        value = asdict(self)
+        for later in ("label_columns", "edge_label_columns"):  # unknown to 0.1, and rare
+            if not value["recipe"][later]:
+                del value["recipe"][later]
+        return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
@@ -68,6 +93,12 @@ class Schema:
         recipe = {key: _tuples(part) for key, part in value["recipe"].items()}
         rest = {key: _tuples(part) for key, part in value.items() if key != "recipe"}
         return cls(**rest, recipe=Recipe(**recipe))
+
+
+def _divided(labels: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Give the labels of each column; one column has all."""
+    ends = accumulate(counts or (len(labels),), initial=0)
+    return (labels[first:last] for first, last in pairwise(ends) if labels)
 
 
 def _tuples(value: Any) -> Any:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 import shutil
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EEXIST, ENOENT, ENOTEMPTY
 from hashlib import sha256
@@ -11,17 +12,14 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import TABLES, ending_of
-from gtpool.data.features import featurize, learn_recipe
-from gtpool.data.jsonl import read_jsonl
+from gtpool.data.formats import FORMATS, Format, format_of
+from gtpool.data.formats.reader import Loaded, Row, Unseen, Wanted, of_dataset
 from gtpool.data.locate import cache_dir, find_raw
-from gtpool.data.molecule import load_b3db
-from gtpool.data.ogb import read_ogb
+from gtpool.data.molecule import b3db_smiles, load_b3db
 from gtpool.data.registry import DATASETS, look_up
+from gtpool.data.schema import Schema
 from gtpool.data.synthetic import long_range, low_scores_matter
-from gtpool.data.table import read_table
-from gtpool.data.tu import read_tu, tu_name
-from gtpool.spec import AtomOrder
+from gtpool.spec import AtomOrder, DataSpec
 
 _MAKERS = {"long-range": long_range, "low-scores": low_scores_matter}
 
@@ -55,42 +53,118 @@ def load(
         >>> len(data), data.num_features, data.schema.targets
         (188, 7, ('-1', '1'))
     """
+    spec = DataSpec(source=str(source), features=features, atom_order=atom_order)
     if isinstance(source, str) and source in DATASETS:
-        return _load_named(source, data_dir, features, atom_order)
+        return _load_named(spec, data_dir)
+    found = _load_path(source, spec)
+    if found.skipped:
+        line, reason = found.skipped[0].line, found.skipped[0].reason
+        warnings.warn(
+            f"{source}: rows left out: {len(found.skipped)}, e.g. line {line}: {reason}",
+            stacklevel=2,
+        )
+    return found.dataset
+
+
+def load_source(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
+    """Load what a spec names, with all that its source says of the graphs.
+
+    Args:
+        spec: The source and the options of its format.
+        data_dir: Where to look first for a dataset known by name.
+    """
+    if spec.source in DATASETS:
+        return Loaded(_load_named(spec, data_dir), spec.source)
+    return _load_path(spec.source, spec)
+
+
+def read_unseen(
+    source: str | Path,
+    schema: Schema,
+    *,
+    data_dir: Path | None = None,
+    smiles_column: str | None = None,
+    trained_column: str | None = None,
+    target_columns: Sequence[str] | None = None,
+    trained_targets: Sequence[str] = (),
+) -> Unseen:
+    """Read a source and make features by the recipe of a schema.
+
+    Args:
+        source: A name of ``DATASETS`` or a path, as for ``load``.
+        schema: What the model was trained on.
+        data_dir: Where to look first for a dataset known by name.
+        smiles_column: Of a table; None takes ``trained_column`` if it is there, else the one
+            called "smiles".
+        trained_column: The SMILES column of the table that the model was trained on.
+        target_columns: Of a table, where labels are wanted: their columns, or none for
+            ``trained_targets``; without (None) no labels are read.
+        trained_targets: The names of the model's targets. Where there is one, and no such column,
+            the only other column is taken.
+    """
+    if not (isinstance(source, str) and source in DATASETS):
+        path, form = _find(source)
+        wanted = Wanted(None, smiles_column, trained_column, target_columns, trained_targets)
+        return form.reader.read_unseen(path, schema, wanted)
+    form = FORMATS.get(DATASETS[source].family)
+    if form is not None and "features" in form.options:  # the recipe is to make them
+        return form.reader.read_unseen(find_raw(source, data_dir), schema, Wanted(source))
+    spec = DataSpec(source=source, atom_order=schema.recipe.atom_order)
+    return of_dataset(_load_named(spec, data_dir), schema)
+
+
+def smiles_of(
+    source: str | Path, rows: Sequence[Row], data_dir: Path | None = None
+) -> list[str] | None:
+    """Give the SMILES of each graph, where the source has them.
+
+    Args:
+        source: As for ``read_unseen``.
+        rows: What that gave, without those that have a reason.
+        data_dir: Where to look first for a dataset known by name.
+    """
+    if source == "B3DB":
+        return b3db_smiles()
+    if isinstance(source, str) and source in DATASETS:
+        form = FORMATS.get(DATASETS[source].family)
+        return None if form is None else form.reader.smiles(find_raw(source, data_dir), rows)
+    path, form = _find(source)
+    return form.reader.smiles(path, rows)
+
+
+def _find(source: str | Path) -> tuple[Path, Format]:
+    """Give the path and the format of graphs of the user's."""
     path = Path(source)
     if isinstance(source, str) and not path.exists() and path.name == source and not path.suffix:
         look_up(source)  # not a path: says which names there are
-    return _load_path(path, features, atom_order)
+    return path, format_of(path)
 
 
-def _load_named(
-    name: str, data_dir: Path | None, features: str, atom_order: AtomOrder
-) -> GraphDataset:
+def _load_path(source: str | Path, spec: DataSpec) -> Loaded:
+    path, form = _find(source)
+    if "features" not in form.options:
+        _refuse_features(str(path), spec.features)
+    return form.reader.read(path, spec)
+
+
+def _load_named(spec: DataSpec, data_dir: Path | None) -> GraphDataset:
     """Take a dataset from the cache, or make it and leave it there."""
-    source = DATASETS[name]
-    if source.family != "TU":
-        _refuse_features(name, features)
-    if source.family == "synthetic":
-        return _MAKERS[name](source.graphs)
+    name, family = spec.source, DATASETS[spec.source].family
+    form = FORMATS.get(family)
+    if form is None or "features" not in form.options:
+        _refuse_features(name, spec.features)
+    if family == "synthetic":
+        return _MAKERS[name](DATASETS[name].graphs)
     folder = find_raw(name, data_dir)
-    variant = atom_order if source.family == "embedded" else features
+    variant = spec.features if form is not None else spec.atom_order
     entry = cache_dir() / "graphs" / f"{name}-{variant}-{_digest(name, folder)}"
     with suppress(OSError, ValueError):  # not there, or damaged
         return GraphDataset.load(entry)
-    data = _build(name, folder, features, atom_order)
+    data = (
+        load_b3db(spec.atom_order) if form is None else form.reader.read(folder, spec, name).dataset
+    )
     _keep(data, entry, f"{name}-{variant}-")
     return data
-
-
-def _build(name: str, folder: Path, features: str, atom_order: AtomOrder) -> GraphDataset:
-    if DATASETS[name].family == "TU":
-        return _read_tu(folder, name, features)
-    return load_b3db(atom_order) if name == "B3DB" else read_ogb(folder)
-
-
-def _read_tu(folder: Path, name: str, features: str) -> GraphDataset:
-    raw = read_tu(folder, name)
-    return featurize(raw, learn_recipe(raw, features))
 
 
 def _refuse_features(what: str, features: str) -> None:
@@ -102,7 +176,7 @@ def _digest(name: str, folder: Path) -> str:
     """Sum up what a dataset is made from: its files by name, size and time, and the code."""
     smiles = DATASETS[name].family == "embedded"  # read by rdkit, which no other set needs
     digest = sha256(version("rdkit").encode() if smiles else b"")
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     for path in sorted(folder.rglob("*")):
         state = path.stat()
@@ -127,42 +201,3 @@ def _keep(data: GraphDataset, entry: Path, prefix: str) -> None:
     for old in entry.parent.glob(f"{prefix}*"):
         if old != entry:
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _load_path(path: Path, features: str, atom_order: AtomOrder) -> GraphDataset:
-    """Read what lies at a path, by the ending of its name or by what is in the folder."""
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {path}")
-    if path.is_dir():
-        return _load_folder(path, features)
-    ending = ending_of(path)
-    if ending == ".jsonl":
-        return read_jsonl(path, features=features)
-    if ending in TABLES:
-        _refuse_features(str(path), features)
-        table = read_table(path, atom_order=atom_order)
-        if table.skipped:
-            line, reason = table.skipped[0].line, table.skipped[0].reason
-            warnings.warn(
-                f"{path}: rows left out: {len(table.skipped)}, e.g. line {line}: {reason}",
-                stacklevel=3,
-            )
-        return table.dataset
-    raise ValueError(
-        f"{path} is of no known kind: its name must end in .csv, .tsv, .tab or .jsonl, "
-        "or one of these and .gz"
-    )
-
-
-def _load_folder(folder: Path, features: str) -> GraphDataset:
-    if any(folder.glob("*_A.txt")):
-        return _read_tu(folder, tu_name(folder), features)
-    _refuse_features(str(folder), features)
-    if (folder / "schema.json").exists():
-        return GraphDataset.load(folder)
-    if (folder / "raw" / "edge.csv.gz").exists():
-        return read_ogb(folder)
-    raise ValueError(
-        f"{folder} holds no graphs: neither NAME_A.txt (TU format), nor raw/edge.csv.gz (OGB "
-        "format), nor schema.json (a saved dataset)"
-    )

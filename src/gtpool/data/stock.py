@@ -50,6 +50,8 @@ class Stock:
     """Nodes of each graph, on the host, [G]."""
     host_edges: Tensor
     """Edges of each graph, on the host, [G]."""
+    edge_attr: Tensor | None = None
+    """Features of each edge, sorted by target as ``entering`` is, [E, F]."""
 
     @classmethod
     def of(
@@ -57,13 +59,16 @@ class Stock:
         data: GraphDataset,
         categories: Sequence[int] = (),
         edge_categories: Sequence[int] = (),
+        *,
+        edge_features: bool = False,
     ) -> Self:
         """Sort the edges of a dataset and spread its codes.
 
         Args:
             data: The graphs, on the device where batches are wanted.
             categories: Number of categories of each column of codes; none where nodes have floats.
-            edge_categories: The same of edges; none where a batch needs no features of edges.
+            edge_categories: The same of edges; none where a batch needs no codes of edges.
+            edge_features: Whether batches need the features of edges as floats.
         """
         device = data.x.device
         graph = torch.arange(len(data)).repeat_interleave(data.edge_counts).to(device)
@@ -86,6 +91,7 @@ class Stock:
             leaving,
             data.sizes,
             data.edge_counts,
+            _features(data, target, source) if edge_features else None,
         )
 
     @property
@@ -147,7 +153,8 @@ class Stock:
         links = Links(entering[0], sink, *entering[1:], *leaving, own, own)
         x = steps.bring(self.x, node, self.dtype)
         y = self.y.index_select(0, flat.clamp(min=0))
-        return FixedBatch(x, links, levels, y, flat >= 0, self._bonds(edge))
+        attr = None if self.edge_attr is None else steps.bring(self.edge_attr, edge, self.dtype)
+        return FixedBatch(x, links, levels, y, flat >= 0, self._bonds(edge), attr)
 
     def _bonds(self, edge: Tensor) -> Bonds | None:
         """Bring the codes of edges, given their numbers in the dataset, -1 on padding, [E]."""
@@ -171,9 +178,20 @@ def _kinds(data: GraphDataset, categories: Sequence[int]) -> Tensor:
     return narrow(data.edge_attr.long() + _first(categories).to(data.edge_attr.device))
 
 
+def _features(data: GraphDataset, target: Tensor, source: Tensor) -> Tensor:
+    """Give the features of edges sorted by target, then by source, [E, F]."""
+    if data.edge_attr is None:
+        raise ValueError(f"{data.schema.name} has no edge features, which are asked for")
+    order = (target * data.x.size(0) + source).argsort(stable=True)
+    dtype = data.x.dtype if data.x.is_floating_point() else torch.float32
+    found = data.edge_attr[order].to(dtype)
+    return found if order.numel() else found.new_zeros(1, found.size(1))
+
+
 def _sorted_by(own: Tensor, other: Tensor, node: Tensor, edge: Tensor, kinds: Tensor) -> _Direction:
     """Sort edges by one end, given the first node of each edge's graph and edge of each node's."""
-    order = (own * edge.numel() + other).argsort()  # equal ends by the other: both ways look alike
+    # Equal ends by the other: both ways look alike.
+    order = (own * edge.numel() + other).argsort(stable=True)
     count = own.bincount(minlength=edge.numel())
     begin = offsets(count)[:-1] - edge
     if not order.numel():  # so that padding has something to read

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.formats.tu import MUTAG_ATOMS
 from gtpool.data.molecule import ATOM_FIELDS
-from gtpool.data.tu import MUTAG_ATOMS
 
 
 def name_nodes(
@@ -18,7 +18,7 @@ def name_nodes(
         numbers: The number of each node, by which the names are sorted; by default the node's own.
 
     Example:
-        >>> from gtpool.data.gather import read_graphs
+        >>> from gtpool.data.formats.memory import read_graphs
         >>> name_nodes(read_graphs(["CCO"]))
         ['C', 'C', 'O']
     """
@@ -30,10 +30,14 @@ def name_nodes(
     if not recipe.labels:
         return [str(node) for node in range(x.size(0))]
     columns = x[:, recipe.attributes : recipe.attributes + len(recipe.labels)]
-    labels = [recipe.labels[column] for column in columns.argmax(1).tolist()]
-    if data.schema.name == "MUTAG" and max(labels) < len(MUTAG_ATOMS):
-        return [MUTAG_ATOMS[label] for label in labels]
-    return [str(label) for label in labels]
+    parts = columns.split([len(part) for part in recipe.label_sets], 1)
+    labels = [
+        [words[column] for column in part.argmax(1).tolist()]
+        for words, part in zip(recipe.label_sets, parts, strict=True)
+    ]
+    if data.schema.name == "MUTAG" and max(labels[0]) < len(MUTAG_ATOMS):
+        return [MUTAG_ATOMS[label] for label in labels[0]]
+    return [",".join(map(str, several)) for several in zip(*labels, strict=True)]
 
 
 def _element(code: int) -> str:

@@ -1,6 +1,5 @@
 """A saved model and graphs of anyone's in, explanations of some of them out."""
 
-import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,18 +7,17 @@ from typing import NamedTuple
 import torch
 
 from gtpool.data.apply import check_fit
-from gtpool.data.delimited import read_records
-from gtpool.data.locate import EMBEDDED, find_raw
+from gtpool.data.formats.reader import Row, Unit, Unseen
 from gtpool.data.molecule import atom_numbers, read_molecules
-from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema, Task
-from gtpool.data.unseen import Row, Unit, Unseen, read_unseen
+from gtpool.data.sources import read_unseen, smiles_of
 from gtpool.explain.diversity import Diversity, diversity
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.explain.names import name_nodes
 from gtpool.model.bundle import Bundle
 from gtpool.predict import schema_of
 from gtpool.spec import AtomOrder
+from gtpool.study.recipe import reads_smiles
 from gtpool.study.unit import choose_device
 
 
@@ -100,9 +98,8 @@ def explain_source(
     rows = [row for row in read.rows if row.reason is None]
     chosen = _spread(len(rows), graphs) if graph is None else [_find(read, rows, graph, source)]
     molecules = schema.recipe.kind == "molecule"
-    smiles = _smiles(source, rows, data_dir) if molecules else None
-    read_from_smiles = source == "B3DB" or Path(source).is_file()
-    order = schema.recipe.atom_order if read_from_smiles else "given"
+    smiles = smiles_of(source, rows, data_dir) if molecules else None
+    order = schema.recipe.atom_order if reads_smiles(str(source)) else "given"
     found: list[Explained] = []
     for index in chosen:
         row, drawn, numbers = rows[index], None, None
@@ -157,26 +154,6 @@ def _find(read: Unseen, rows: Sequence[Row], number: int, source: str | Path) ->
             )
         raise ValueError(f"{source} has no graph {number}: it has graphs {kept}")
     return numbers.index(number)
-
-
-def _smiles(source: str | Path, rows: Sequence[Row], data_dir: Path | None) -> list[str] | None:
-    """Give the SMILES of each graph, where the source has them."""
-    if source == "B3DB":
-        text = gzip.decompress((EMBEDDED / "B3DB" / "B3DB.tsv.gz").read_bytes()).decode()
-        every = [line.split()[0] for line in text.splitlines()[1:]]
-        return read_molecules(every).matching(every)
-    if isinstance(source, str) and source in DATASETS:
-        folder = find_raw(source, data_dir)
-    else:
-        folder = Path(source)
-    mapping = folder / "mapping" / "mol.csv.gz"  # OGB's
-    if mapping.is_file():
-        (_, header), *lines = read_records(mapping)
-        if len(lines) != len(rows) or "smiles" not in header:
-            return None
-        column = header.index("smiles")
-        return [cells[column] for _, cells in lines]
-    return [row.id for row in rows] if folder.is_file() else None
 
 
 def _atoms(smiles: str, order: AtomOrder) -> list[str]:

@@ -60,20 +60,14 @@ def at_rest(model: Classifier) -> Classifier:
 def watch(model: Classifier, graphs: Graphs) -> tuple[Tensor, list[Step]]:
     """Run a model; give its logits, [G, outputs], and the steps that dropped nodes."""
     steps: list[Step] = []
+    if not model.ratios:
+        return model(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.batch), steps
 
-    # Whatever the pooler: its own arguments, as the classifier gives them.
-    def note(pool: Any, given: Any, named: Any, out: object) -> None:  # noqa: ANN401
-        if isinstance(out, NodeDrop):
-            x, edge_index, edge_attr = given
-            steps.append(Step(pool, x, edge_index, edge_attr, named["level"], out))
+    def note(pool: Any, x: Tensor, graph: Any) -> None:  # noqa: ANN401 - a dropping pooler's
+        given = (x, graph.edge_index, graph.edge_attr)
+        steps.append(Step(pool, *given, graph.level, pool(*given, level=graph.level)))
 
-    hooks = [pool.register_forward_hook(note, with_kwargs=True) for pool in model.pools]
-    try:
-        logits = model(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return logits, steps
+    return model.classify(graphs, note), steps
 
 
 @torch.no_grad()

@@ -1,29 +1,28 @@
 """The hierarchical classifier: encode, then (conv, pool, read out) x levels, then a head."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from gtpool.graph import (
-    Coarse,
-    Graphs,
-    Level,
-    NodeMerge,
-    check_batch,
-    check_edges,
-    check_features,
-)
+from gtpool.graph import Graphs, check_batch, check_edges, check_features
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.parts import Block, CategoryEncoder, check_codes, head
 from gtpool.model.readout import READOUTS
+from gtpool.ops.backend import Backend, Pooler
 from gtpool.ops.chain import build_chain
+from gtpool.ops.packed import PackedGraph
+from gtpool.ops.runs import per_run
 from gtpool.ops.sample import kept_count
 from gtpool.ops.segment import level_of
-from gtpool.pool import COARSE, KINDS, POOLS
+from gtpool.pool import COARSE, POOLS, kind_of
 from gtpool.spec import ModelSpec, ShapeSpec
+
+Note = Callable[[nn.Module, Tensor, Backend], None]
+Outputs = tuple[Tensor, Tensor | None]
+"""Logits, and the auxiliary loss of each graph where the pooler has one."""
 
 
 class Classifier(nn.Module):
@@ -61,11 +60,8 @@ class Classifier(nn.Module):
         self.levels = nn.ModuleList()
         for level in range(spec.levels):
             coarse = level > 0 and spec.pool in COARSE
-            before = clusters[level - 1] if coarse and clusters else None
             enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
-            blocks = (
-                Block(spec, shape, channels, coarse=coarse, clusters=before) for channels in enter
-            )
+            blocks = (Block(spec, shape, channels, coarse=coarse) for channels in enter)
             self.levels.append(nn.ModuleList(blocks))
         self.pools = nn.ModuleList(
             _make_pool(spec, shape, inner, level, clusters)
@@ -90,7 +86,7 @@ class Classifier(nn.Module):
     @property
     def ratios(self) -> tuple[float, ...]:
         """What to plan a batch for: the ratio of each step that drops nodes."""
-        drops = KINDS.get(self.spec.pool) == "dropping"
+        drops = kind_of(self.spec.pool) == "dropping"
         return (self.spec.ratio,) * len(self.pools) if drops else ()
 
     @property
@@ -103,6 +99,17 @@ class Classifier(nn.Module):
         """Whether ``edge_attr`` makes a difference: bonds that are read, or weights."""
         weighted = self.spec.conv == "gcn" and self.shape.edge_weighted
         return weighted or self.spec.conv in {"ogb-gcn", "gine"}
+
+    @property
+    def edge_categories(self) -> tuple[int, ...]:
+        """The categories of the codes that are read of edges; none where no codes are read."""
+        coded = self.uses_edge_features and self.spec.conv != "gcn"
+        return self.shape.edge_categories if coded else ()
+
+    @property
+    def reads_edge_numbers(self) -> bool:
+        """Whether features of edges are read as numbers: weights, or what is mapped."""
+        return self.uses_edge_features and not self.edge_categories
 
     def forward(
         self,
@@ -130,28 +137,33 @@ class Classifier(nn.Module):
         self._check_edge_features(edge_attr)
         level = level_of(edge_index.new_zeros(x.size(0)) if batch is None else batch)
         chain = build_chain(edge_index, level, self.chain_steps) if self.chain_steps else ()
-        return self._run(x, edge_index, edge_attr, [level], chain)[0]
+        return self._run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
 
-    def classify(self, graphs: Graphs) -> Tensor:
-        """Give the logits of a planned batch, which was checked when it was made, [G, outputs]."""
-        return self.learn(graphs)[0]
+    def classify(self, graphs: Graphs, note: Note | None = None) -> Tensor:
+        """Give the logits of a planned batch, which was checked when it was made, [G, outputs].
 
-    def learn(self, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
+        ``note`` is called with each pooler, its input and the graphs before it pools.
+        """
+        return self.learn(graphs, note)[0]
+
+    def learn(self, graphs: Graphs, note: Note | None = None) -> Outputs:
         """Give the logits, and the auxiliary loss of each graph, [G], where the pooler has one."""
         if len(graphs.chain) != self.chain_steps:
             raise ValueError(
                 f"the model needs graphs with a chain of {self.chain_steps} clusterings, and these "
                 f"have one of {len(graphs.chain)}: take them from with_chain(data, steps)"
             )
-        return self._run(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.levels, graphs.chain)
+        level, *later = graphs.levels
+        parts = (graphs.edge_index, graphs.edge_attr, level, tuple(later), graphs.chain)
+        return self._run(graphs.x, PackedGraph(*parts), note)
 
     def _check_edge_features(self, edge_attr: Tensor | None) -> None:
         """Refuse edge features that the convolution cannot use; if it uses none, they are free."""
         columns = self.shape.edge_width
         if not self.uses_edge_features:
             return
-        if self.shape.edge_categories and self.spec.conv != "gcn":
-            check_codes("edge_attr", edge_attr, self.shape.edge_categories)
+        if self.edge_categories:
+            check_codes("edge_attr", edge_attr, self.edge_categories)
         elif edge_attr is None or edge_attr.shape[1:] != (columns,):
             first = ", the weight of each edge first" if self.shape.edge_weighted else ""
             raise ValueError(
@@ -159,48 +171,49 @@ class Classifier(nn.Module):
                 f"{'weighted edges' if first else 'edges with features'}"
             )
 
-    def _run(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None,
-        plan: Sequence[Level],
-        chain: Sequence[Coarse],
-    ) -> tuple[Tensor, Tensor | None]:
-        level = plan[0]
+    def _run(self, x: Tensor, graph: PackedGraph, note: Note | None = None) -> Outputs:
+        """Encode the nodes of a packed batch, unless they are, and go through the network."""
         if not x.is_floating_point() or not self.shape.node_categories:
             x = self.encoder(x)
+        return self.run(x, graph, note)
+
+    def run(self, x: Tensor, graph: Backend, note: Note | None = None) -> Outputs:
+        """Go through the network on any back-end, for one run or for many.
+
+        Args:
+            x: Encoded nodes, [N, D].
+            graph: Their graphs.
+            note: Called with each pooler, its input and the graphs before it pools.
+        """
         reads: list[Tensor] = []
         losses: list[Tensor] = []
+        last = len(self.pools) - 1
         for index, blocks in enumerate(self.levels):
-            x = self._convolve(cast("nn.ModuleList", blocks), x, edge_index, edge_attr)
+            x = self._convolve(cast("nn.ModuleList", blocks), x, graph)
             if not self.pools:
                 continue
             if self.spec.read_input and index == 0:
-                reads.append(self.readouts[len(reads)](x, edge_index, level))
-            extra = {"chain": chain[index:]} if chain else {}
-            out = self.pools[index](x, edge_index, edge_attr, level=level, **extra)
-            x, edge_index, edge_attr, batch, *_ = out
-            if chain:
-                level = chain[index].level
-            else:
-                level = plan[index + 1] if index + 1 < len(plan) else level_of(batch)
-            if isinstance(out, NodeMerge) and out.loss is not None:
-                losses.append(out.loss)
-            reads.append(self.readouts[len(reads)](x, edge_index, level))
+                reads.append(self.readouts[0](x, graph))
+            pool = self.pools[index]
+            if note is not None:
+                note(pool, x, graph)
+            read = self.readouts[len(reads)]
+            edges = index < last or getattr(read, "reads_edges", False)
+            x, graph, loss = cast("Pooler", pool).pool(x, graph, edges=edges)
+            if loss is not None:
+                losses.append(loss)
+            reads.append(read(x, graph))
         if not self.pools:
-            reads.append(self.readouts[0](x, edge_index, level))
-        h = torch.cat(reads, 1) if self.spec.combine == "cat" else torch.stack(reads).sum(0)
-        logits = self.head(h) * self.scale + self.shift
+            reads.append(self.readouts[0](x, graph))
+        h = torch.cat(reads, 1) if self.spec.combine == "cat" else sum(reads[1:], reads[0])
+        logits = per_run(torch.add, per_run(torch.mul, self.head(h), self.scale), self.shift)
         return logits, torch.stack(losses).sum(0) if losses else None
 
-    def _convolve(
-        self, blocks: nn.ModuleList, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None
-    ) -> Tensor:
+    def _convolve(self, blocks: nn.ModuleList, x: Tensor, graph: Backend) -> Tensor:
         """Run the convolutions of a level; the last one's output, or all side by side."""
         outputs: list[Tensor] = []
         for block in blocks:
-            x = block(x, edge_index, edge_attr)
+            x = block(x, graph)
             outputs.append(x)
         return torch.cat(outputs, 1) if self.spec.jump else x
 
@@ -212,7 +225,7 @@ def chain_steps(spec: ModelSpec) -> int:
 
 def _count_clusters(spec: ModelSpec, shape: ShapeSpec) -> list[int]:
     """Say how many clusters each level makes of a graph, where the number is the same for all."""
-    if KINDS.get(spec.pool) != "clustering" or spec.pool == "haarpool":
+    if kind_of(spec.pool) != "clustering" or spec.pool == "haarpool":
         return []
     if not shape.mean_nodes:
         raise ValueError(f"{spec.pool} is sized by the data: the shape must say mean_nodes")

@@ -37,14 +37,15 @@ def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> Ex
 
 
 def inputs_of(batch: FixedBatch) -> tuple[Tensor, ...]:
-    """List what an exported program takes: features, both ends of edges, codes of bonds, the plan.
+    """List what an exported program takes: nodes, both ends of edges, their features, the plan.
 
-    Codes are there if the network reads them. Of each level the plan has the first row and the
-    nodes of each graph, and the graph of each row.
+    Features of edges, or their codes, are there if the network reads them. Of each level the plan
+    has the first row and the nodes of each graph, and the graph of each row.
     """
     levels = (part for rows in batch.levels for part in rows)
-    codes = () if batch.bonds is None else (batch.bonds.entering.long(),)
-    return batch.x, batch.links.source, batch.links.sink, *codes, *levels
+    edges = () if batch.bonds is None else (batch.bonds.entering.long(),)
+    edges = edges if batch.edge_attr is None else (batch.edge_attr,)
+    return batch.x, batch.links.source, batch.links.sink, *edges, *levels
 
 
 def empty_batch(model: Classifier, capacity: Capacity) -> FixedBatch:
@@ -54,9 +55,11 @@ def empty_batch(model: Classifier, capacity: Capacity) -> FixedBatch:
     width = sum(model.shape.node_categories) or model.shape.node_width
     # Two tensors, not one twice: export would take them for one input.
     source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
-    codes = torch.zeros(capacity.edges, len(model.shape.edge_categories), dtype=torch.long)
     batch = _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
-    return batch._replace(bonds=Bonds(codes, codes) if model.uses_edge_features else None)
+    if model.reads_edge_numbers:
+        return batch._replace(edge_attr=torch.zeros(capacity.edges, model.shape.edge_width))
+    codes = torch.zeros(capacity.edges, len(model.edge_categories), dtype=torch.long)
+    return batch._replace(bonds=Bonds(codes, codes) if model.edge_categories else None)
 
 
 class _Flat(nn.Module):
@@ -66,13 +69,17 @@ class _Flat(nn.Module):
         super().__init__()
         self.stack = Stack([model], longest)
         self.stack.steps = plain()
-        self.coded = model.uses_edge_features
+        self.coded, self.numbers = bool(model.edge_categories), model.reads_edge_numbers
 
     def forward(self, x: Tensor, source: Tensor, sink: Tensor, *plan: Tensor) -> Tensor:
-        first = int(self.coded)
+        first = int(self.coded or self.numbers)
         levels = tuple(Rows(*plan[at : at + 3]) for at in range(first, len(plan), 3))
-        bonds = Bonds(plan[0], plan[0]) if self.coded else None
-        return cast("Tensor", self.stack(_batch(x, source, sink, levels)._replace(bonds=bonds)))
+        batch = _batch(x, source, sink, levels)
+        if self.coded:
+            batch = batch._replace(bonds=Bonds(plan[0], plan[0]))
+        if self.numbers:
+            batch = batch._replace(edge_attr=plan[0])
+        return cast("Tensor", self.stack(batch))
 
 
 def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[Rows]) -> FixedBatch:

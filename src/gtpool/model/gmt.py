@@ -5,16 +5,17 @@ arXiv 2102.11533.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
-from gtpool.graph import Level, check_count
-from gtpool.ops import merge
-from gtpool.ops.entry import eager
-
-products = eager(merge.products)
+from gtpool.graph import check_count
+from gtpool.nn.gcn import masked
+from gtpool.nn.linear import LayerNorm, Linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.runs import linear, per_run
 
 
 class GMT(nn.Module):
@@ -53,13 +54,15 @@ class GMT(nn.Module):
         - PyG's class of that name is another model: its softmax is over keys, and no edge enters.
 
     Example:
-        >>> from gtpool.ops.segment import level_of
+        >>> from gtpool.ops.packed import PackedGraph
         >>> read = GMT(24, 8, seeds=3, heads=2)
         >>> edges = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 0, 4, 3]])
-        >>> level = level_of(torch.tensor([0, 0, 0, 1, 1]))
-        >>> read(torch.randn(5, 24), edges, level).shape
+        >>> graph = PackedGraph.of(edges, torch.tensor([0, 0, 0, 1, 1]))
+        >>> read(torch.randn(5, 24), graph).shape
         torch.Size([2, 8])
     """
+
+    reads_edges = True
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class GMT(nn.Module):
         self.gather = _Block(in_channels, in_channels, seeds, heads, layer_norm, GCNConv)
         self.mix = _Block(in_channels, width, seeds, heads, layer_norm)
         self.total = _Block(width, width, 1, heads, layer_norm)
-        self.project = nn.Linear(width, width)
+        self.project = Linear(width, width)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -97,20 +100,37 @@ class GMT(nn.Module):
             for seeds in (self.seeds, self.seed):
                 nn.init.xavier_uniform_(seeds.unsqueeze(0))  # one set of seeds, not a linear map
 
-    def forward(self, x: Tensor, edge_index: Tensor, level: Level) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Read out a batch of graphs, [N, in_channels] -> [G, width].
 
         Args:
             x: Node features, [N, in_channels].
-            edge_index: Source and target of each edge, [2, E].
-            level: The layout of the batch.
+            graph: The graphs of the batch.
         """
         query = self.gather.query(self.seeds)  # [k, in_channels]
-        share, value = self.gather.shares(query, x, edge_index)  # [H, N, k], [H, N, C]
-        parts = [products(*head, level) for head in zip(share, value, strict=True)]
-        h = self.gather(query, torch.cat(parts, -1))  # [G, k, in_channels]
-        h = self.mix.attend(h, h)  # [G, k, width]
-        return self.project(self.total.attend(self.seed, h).squeeze(1))
+        value = cast("GCNConv", self.gather.value)
+        key = cast("GCNConv | None", self.gather.key)
+        near = masked(value, graph).gcn_sum(x)  # one sum for both maps
+        taken = linear(near, value.lin.weight, value.bias)
+        if key is None:
+            taken = graph.rows.total(taken).unsqueeze(1)
+        else:
+            share = self._shares(query, linear(near, key.lin.weight, key.bias))  # [N, H, k]
+            taken = graph.rows.products(share, taken.unflatten(1, (self.heads, -1)).to(share.dtype))
+            taken = taken.transpose(1, 2).flatten(2)
+        h = self.gather(per_run(torch.add, taken, query, 2))  # [G, k, in_channels]
+        h = self.mix(self.mix.attended(h))  # [G, k, width]
+        asked = self.total.query(self.seed)
+        taken = per_run(torch.add, self.total.value(h).sum(1, keepdim=True), asked, 2)
+        return self.project(self.total(taken).squeeze(1))
+
+    def _shares(self, query: Tensor, key: Tensor) -> Tensor:
+        """Divide each row among the seeds of its run, [k, W] and [N, W] -> [N, H, k]."""
+        query = query if query.dim() == 3 else query.unsqueeze(0)
+        query = _split(query, self.heads)  # [R, H, k, C]
+        key = _split(key.unflatten(0, (query.size(0), -1)), self.heads)  # [R, H, N, C]
+        width = self.heads * query.size(-1)
+        return (key @ query.mT * width**-0.5).softmax(-1).transpose(1, 2).flatten(0, 1)
 
     def __repr__(self) -> str:
         """Name the class, the widths and the choices that change the result."""
@@ -121,7 +141,7 @@ class GMT(nn.Module):
 
 
 class _Block(nn.Module):
-    """Queries Q that share n rows among them, and what each does with its part."""
+    """The maps of queries Q that share n rows among them, and what each does with its part."""
 
     def __init__(
         self,
@@ -130,47 +150,33 @@ class _Block(nn.Module):
         queries: int,
         heads: int,
         layer_norm: bool,
-        convolve: Callable[[int, int], nn.Module] = nn.Linear,
+        convolve: Callable[[int, int], nn.Module] = Linear,
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.query = nn.Linear(in_channels, width)
+        self.query = Linear(in_channels, width)
         self.key = convolve(in_channels, width) if queries > 1 else None
         self.value = convolve(in_channels, width)
-        self.inner = nn.LayerNorm(width) if layer_norm else nn.Identity()
-        self.feed = nn.Linear(width, width)
-        self.outer = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.inner = LayerNorm(width) if layer_norm else nn.Identity()
+        self.feed = Linear(width, width)
+        self.outer = LayerNorm(width) if layer_norm else nn.Identity()
 
-    def attend(self, queries: Tensor, x: Tensor) -> Tensor:
-        """Let queries share the rows of each graph, [G, Q, in] and [G, n, in] -> [G, Q, width]."""
-        query = self.query(queries)
-        share, value = self.shares(query, x)
-        return self(query, (share.mT @ value).transpose(-3, -2).flatten(-2))
-
-    def shares(self, query: Tensor, x: Tensor, *edge_index: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the share of each mapped query in each row, and the rows' values, head by head.
-
-        Args:
-            query: Mapped queries, [..., Q, width].
-            x: What is shared, [..., n, in].
-            edge_index: The edges, for a convolution.
-
-        Returns:
-            Shares [..., H, n, Q], which sum to one over the queries, and values [..., H, n, C].
-        """
-        value = self._split(self.value(x, *edge_index))
+    def attended(self, h: Tensor) -> Tensor:
+        """Let the rows of each graph share each other, [G, k, in] -> [G, k, width]."""
+        query, value = self.query(h), self.value(h)
         if self.key is None:
-            return torch.ones_like(value[..., :1]), value
-        key = self._split(self.key(x, *edge_index))
-        logits = key @ self._split(query).mT * query.size(-1) ** -0.5
-        share = logits.softmax(-1)
-        return share, value.to(share.dtype)  # which autocast makes float32
+            return query + value
+        key, split = self.key(h), _split(query, self.heads)
+        share = (_split(key, self.heads) @ split.mT * query.size(-1) ** -0.5).softmax(-1)
+        taken = share.mT @ _split(value, self.heads).to(share.dtype)  # autocast makes it float32
+        return query + taken.transpose(1, 2).flatten(2)
 
-    def forward(self, query: Tensor, attended: Tensor) -> Tensor:
-        """Add to mapped queries what they attended to, then what the row-wise network makes."""
-        z = self.inner(query + attended)
+    def forward(self, z: Tensor) -> Tensor:
+        """Do with queries and what they took what the row-wise network makes of them."""
+        z = self.inner(z)
         return self.outer(z + self.feed(z).relu())
 
-    def _split(self, rows: Tensor) -> Tensor:
-        """Set the heads apart, [..., n, width] -> [..., H, n, C]."""
-        return rows.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+def _split(rows: Tensor, heads: int) -> Tensor:
+    """Set the heads apart, [..., n, width] -> [..., H, n, C]."""
+    return rows.unflatten(-1, (heads, -1)).transpose(-3, -2)

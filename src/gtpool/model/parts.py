@@ -1,15 +1,18 @@
 """What a classifier is made of: encoders of nodes and edges, convolution blocks, the head."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, MessagePassing
-from torch_geometric.utils import degree
 
-from gtpool.ops.bag import look_up, smooth
+from gtpool.nn.gcn import gcn, masked
+from gtpool.nn.linear import BatchNorm, Identity, LayerNorm, Linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.bag import look_up
 from gtpool.ops.dropout import Dropout
+from gtpool.ops.runs import linear, per_run
 from gtpool.spec import ModelSpec, ShapeSpec
 
 
@@ -37,6 +40,18 @@ class CategoryEncoder(nn.Module):
         plain = codes.device.type == "cpu" and not torch.compiler.is_compiling()
         return look_up(self.table.weight, codes) if plain else self.table(codes).sum(1)
 
+    def of_one_hot(self, x: Tensor) -> Tensor:
+        """Encode rows that have a one for each code, a column a code, [N, codes] -> [N, D]."""
+        return linear(x.to(self.table.weight.dtype), self.table.weight.mT)
+
+
+class EdgeEncoder(Linear):
+    """A linear map of edge features, given as any numbers."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
+        """Map edges, [E, in] -> [E, out]."""
+        return super().forward(input.to(self.weight.dtype))
+
 
 class GCN(nn.Module):
     """Kipf and Welling's convolution; a weight of edges enters, other edge features do not."""
@@ -46,52 +61,28 @@ class GCN(nn.Module):
         self.weighted = shape.edge_weighted
         self.conv = GCNConv(in_channels, out_channels)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
         if not self.weighted:
-            return self.conv(x, edge_index) if self._needs_pyg(x) else self._convolve(x, edge_index)
-        if edge_attr is None:
-            raise ValueError("the model was made for weighted edges, and there are no edge_attr")
-        return self.conv(x, edge_index, edge_attr[:, 0])
-
-    def _needs_pyg(self, x: Tensor) -> bool:
-        """Say where PyG's own way is wanted: to explain, compile, on a GPU, in short floats."""
-        exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-        plain = exact and x.device.type == "cpu" and not torch.compiler.is_compiling()
-        return bool(self.conv.explain) or not plain
-
-    def _convolve(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Do what PyG's does in a few passes, over the narrower of input and output."""
-        weight, bias = self.conv.lin.weight, self.conv.bias
-        if self.conv.in_channels <= self.conv.out_channels:
-            return linear(smooth(x, edge_index), weight, bias)
-        return smooth(linear(x, weight), edge_index) + bias
+            return gcn(self.conv, x, graph)
+        mapped = linear(x, self.conv.lin.weight)
+        return per_run(torch.add, masked(self.conv, graph).weighted_gcn_sum(mapped), self.conv.bias)
 
 
 class CoarseGCN(nn.Module):
     """Kipf and Welling's convolution of clusters: the weight of an edge counts, and I is added.
 
-    PyG's own adds a loop only where there is none; here loops hold what is inside a cluster. Where
-    each graph has the same number of clusters, all joined in order, a matrix product does it.
+    PyG's own adds a loop only where there is none; here loops hold what is inside a cluster.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, clusters: int | None = None) -> None:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.conv = GCNConv(in_channels, out_channels, add_self_loops=False)
-        self.clusters = clusters
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        if self.clusters is not None:
-            count = self.clusters
-            weight = edge_attr.view(-1, count, count)
-            weight = weight + torch.eye(count, dtype=weight.dtype, device=weight.device)
-            scale = weight.sum(1).rsqrt().unsqueeze(2)  # of what comes in
-            sent = scale * self.conv.lin(x).view(-1, count, self.conv.out_channels)
-            return (scale * (weight.transpose(1, 2) @ sent)).flatten(0, 1) + self.conv.bias
-        loops = torch.arange(x.size(0), device=x.device).expand(2, -1)
-        weight = torch.cat([edge_attr[:, 0], x.new_ones(x.size(0))])
-        return self.conv(x, torch.cat([edge_index, loops], 1), weight)
+        mapped = linear(x, self.conv.lin.weight)
+        return per_run(torch.add, graph.coarse_gcn_sum(mapped), self.conv.bias)
 
 
 class GIN(nn.Module):
@@ -102,10 +93,9 @@ class GIN(nn.Module):
         del shape  # edges enter by their presence alone
         self.conv = GINConv(_gin_network(in_channels, out_channels))
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        del edge_attr
-        return self.conv(x, edge_index)
+        return _gin(self.conv, masked(self.conv, graph).gin_sum(x), graph)
 
 
 class GINE(nn.Module):
@@ -116,16 +106,15 @@ class GINE(nn.Module):
         if shape.edge_categories:
             self.edges = CategoryEncoder(shape.edge_categories, in_channels)
         elif shape.edge_width:
-            self.edges = nn.Linear(shape.edge_width, in_channels)
+            self.edges = EdgeEncoder(shape.edge_width, in_channels)
         else:
             raise ValueError("conv 'gine' needs edge features; choose conv 'gin'")
         self.conv = GINEConv(_gin_network(in_channels, out_channels))
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        if isinstance(self.edges, nn.Linear):
-            edge_attr = edge_attr.to(x.dtype)
-        return self.conv(x, edge_index, self.edges(edge_attr))
+        summed = masked(self.conv, graph).bond_sum(x, self.edges, None, scaled=False)
+        return _gin(self.conv, summed, graph)
 
 
 class GAT(nn.Module):
@@ -136,10 +125,18 @@ class GAT(nn.Module):
         del shape
         self.conv = GATConv(in_channels, out_channels // 4, heads=4)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        del edge_attr
-        return self.conv(x, edge_index)
+        conv = self.conv
+        by_head = linear(x, cast("nn.Linear", conv.lin).weight).unflatten(
+            1, conv.att_src.shape[-2:]
+        )
+        sent, got = (
+            per_run(torch.mul, by_head, vector.squeeze(-3), 2).sum(2)
+            for vector in (conv.att_src, conv.att_dst)
+        )
+        out = masked(conv, graph).gat_sum(by_head, sent, got).flatten(1)
+        return per_run(torch.add, out, conv.bias)
 
 
 class OgbGCN(MessagePassing):
@@ -151,26 +148,16 @@ class OgbGCN(MessagePassing):
     """
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
-        super().__init__(aggr="add")
+        super().__init__(aggr="add")  # a layer of PyG's for its Explainer alone
         if not shape.edge_categories:
             raise ValueError("conv 'ogb-gcn' needs molecules with coded bonds; choose conv 'gcn'")
-        self.linear = nn.Linear(in_channels, out_channels)
+        self.linear = Linear(in_channels, out_channels)
         self.root = nn.Parameter(torch.zeros(out_channels))
         self.bonds = CategoryEncoder(shape.edge_categories, out_channels)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        x = self.linear(x)
-        deg = degree(edge_index[0], x.size(0), x.dtype) + 1
-        inverse = deg.rsqrt()
-        norm = inverse.index_select(0, edge_index[0]) * inverse.index_select(0, edge_index[1])
-        bonds = self.bonds(edge_attr)
-        own = (x + self.root).relu() / deg[:, None]
-        return self.propagate(edge_index, x=x, bonds=bonds, norm=norm) + own
-
-    def message(self, x_j: Tensor, bonds: Tensor, norm: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Send a neighbour through its bond."""
-        return norm[:, None] * (x_j + bonds).relu()
+        return masked(self, graph).bond_sum(self.linear(x), self.bonds, self.root, scaled=True)
 
 
 class PerNode(nn.Module):
@@ -178,11 +165,11 @@ class PerNode(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, _: object = None) -> None:
         super().__init__()
-        self.linear = nn.Linear(in_channels, out_channels)
+        self.linear = Linear(in_channels, out_channels)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Map, [N, in] -> [N, out]."""
-        del edge_index, edge_attr
+        del graph
         return self.linear(x)
 
 
@@ -194,16 +181,16 @@ CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
     "gine": GINE,
     "linear": PerNode,
 }
-COARSE_CONVS: dict[str, Callable[[int, int, int | None], nn.Module]] = {
+COARSE_CONVS: dict[str, Callable[[int, int], nn.Module]] = {
     "gcn": CoarseGCN,
     "ogb-gcn": CoarseGCN,
     "linear": PerNode,
 }
-"""What a convolution becomes where nodes are clusters, so many a graph, and edges have weights."""
+"""What a convolution becomes where nodes are clusters, and edges have weights."""
 NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "none": lambda _: nn.Identity(),
-    "batch": nn.BatchNorm1d,
-    "layer": nn.LayerNorm,
+    "none": lambda _: Identity(),
+    "batch": BatchNorm,
+    "layer": LayerNorm,
 }
 
 
@@ -217,19 +204,18 @@ class Block(nn.Module):
         in_channels: int,
         *,
         coarse: bool = False,
-        clusters: int | None = None,
     ) -> None:
         super().__init__()
         if coarse:
-            self.conv = COARSE_CONVS[spec.conv](in_channels, spec.width, clusters)
+            self.conv = COARSE_CONVS[spec.conv](in_channels, spec.width)
         else:
             self.conv = CONVS[spec.conv](in_channels, spec.width, shape)
         self.norm = NORMS[spec.norm](spec.width)
         self.residual = spec.residual and in_channels == spec.width
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, width]."""
-        out = self.norm(self.conv(x, edge_index, edge_attr)).relu()
+        out = self.norm(self.conv(x, graph), graph.rows).relu()
         return out + x if self.residual else out
 
 
@@ -252,22 +238,30 @@ def check_codes(name: str, codes: object, sizes: Sequence[int]) -> None:
 
 def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(in_channels, out_channels),
+        Linear(in_channels, out_channels),
         nn.ReLU(),
-        nn.Linear(out_channels, out_channels),
+        Linear(out_channels, out_channels),
         nn.ReLU(),
-        nn.BatchNorm1d(out_channels),
+        BatchNorm(out_channels),
     )
+
+
+def _gin(conv: GINConv | GINEConv, x: Tensor, graph: Backend) -> Tensor:
+    """Run the network of a GIN on a node plus the sum of its neighbours."""
+    *maps, norm = cast("nn.Sequential", conv.nn)
+    for part in maps:
+        x = part(x)
+    return norm(x, graph.rows)
 
 
 def head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Sequential:
     """Three linear maps, in -> D -> D/2 -> outputs, with ReLU and dropout between them."""
     return nn.Sequential(
-        nn.Linear(in_channels, width),
+        Linear(in_channels, width),
         nn.ReLU(),
         Dropout(dropout),
-        nn.Linear(width, width // 2),
+        Linear(width, width // 2),
         nn.ReLU(),
         Dropout(dropout),
-        nn.Linear(width // 2, outputs),
+        Linear(width // 2, outputs),
     )

@@ -3,10 +3,16 @@
 Vinyals, Bengio, Kudlur: "Order Matters: Sequence to sequence for sets", arXiv 1511.06391.
 """
 
+from typing import cast
+
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch_geometric.nn import aggr
 
-from gtpool.graph import Level, check_count
+from gtpool.graph import check_count
+from gtpool.ops.backend import Backend
+from gtpool.ops.runs import linear
 
 
 class Set2Set(nn.Module):
@@ -29,10 +35,9 @@ class Set2Set(nn.Module):
         input beside its own state q. The gates are linear in (q, r) either way.
 
     Example:
-        >>> import torch
-        >>> from gtpool.ops.segment import level_of
-        >>> level = level_of(torch.tensor([0, 0, 0, 1]))
-        >>> Set2Set(8)(torch.randn(4, 8), torch.empty(2, 0, dtype=torch.long), level).shape
+        >>> from gtpool.ops.packed import PackedGraph
+        >>> graph = PackedGraph.of(torch.tensor([[0], [1]]), torch.tensor([0, 0, 0, 1]))
+        >>> Set2Set(8)(torch.randn(4, 8), graph).shape
         torch.Size([2, 16])
     """
 
@@ -47,10 +52,23 @@ class Set2Set(nn.Module):
         """Draw all parameters anew."""
         self.ask.reset_parameters()
 
-    def forward(self, x: Tensor, edge_index: Tensor, level: Level) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Read out each graph, [N, D] -> [G, 2D]; edges do not enter."""
-        del edge_index
-        return self.ask(x, level.batch, dim_size=level.sizes.numel())
+        rows, lstm = graph.rows, self.ask.lstm
+        # q is the state of the LSTM and the first half of its input.
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        of_input, of_state, *biases = (cast("Tensor", getattr(lstm, name)) for name in names)
+        weight, bias = of_input + pad(of_state, (0, x.size(1))), biases[0] + biases[1]
+        x = rows.cleared(x)  # padding may hold NaN of a run that failed
+        query = answer = cell = x.new_zeros(rows.graphs, x.size(1))
+        for _ in range(self.steps):
+            gates = linear(torch.cat([query, answer], 1), weight, bias)
+            enter, stay, new, leave = gates.chunk(4, 1)
+            cell = stay.sigmoid() * cell + enter.sigmoid() * new.tanh()
+            query = leave.sigmoid() * cell.tanh()  # (3)
+            share = rows.softmax((x * rows.spread(query)).sum(1))  # (4), (5)
+            answer = rows.total(x * share.unsqueeze(1))  # (6)
+        return torch.cat([query, answer], 1)  # (7)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""

@@ -4,11 +4,13 @@ Zhang, Cui, Neumann, Chen: "An End-to-End Deep Learning Architecture for Graph C
 (DGCNN), AAAI 2018.
 """
 
-import torch
 from torch import Tensor, nn
+from torch.nn.functional import max_pool1d
 
-from gtpool.graph import Level, check_count
-from gtpool.ops.entry import eager
+from gtpool.graph import check_count
+from gtpool.nn.linear import Linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.runs import linear
 
 
 class SortPool(nn.Module):
@@ -40,10 +42,10 @@ class SortPool(nn.Module):
           again in bf16 from -256 on (in float32 from -2**24): it is then read as zero.
 
     Example:
-        >>> from gtpool.ops.segment import level_of
-        >>> read = SortPool(8, nodes=12)
-        >>> level = level_of(torch.tensor([0, 0, 0, 1]))
-        >>> read(torch.randn(4, 8), torch.empty(2, 0, dtype=torch.long), level).shape
+        >>> import torch
+        >>> from gtpool.ops.packed import PackedGraph
+        >>> graph = PackedGraph.of(torch.tensor([[0], [1]]), torch.tensor([0, 0, 0, 1]))
+        >>> SortPool(8, nodes=12)(torch.randn(4, 8), graph).shape
         torch.Size([2, 64])
     """
 
@@ -65,7 +67,7 @@ class SortPool(nn.Module):
         self.in_channels, self.nodes = in_channels, max(2 * kernel, nodes)
         self.filters, self.kernel = (first, second), kernel
         self.out_channels = second * (self.nodes // 2 - kernel + 1)
-        self.each = nn.Linear(in_channels, first)
+        self.each = Linear(in_channels, first)
         self.along = nn.Conv1d(first, second, kernel)
 
     def reset_parameters(self) -> None:
@@ -73,12 +75,13 @@ class SortPool(nn.Module):
         self.each.reset_parameters()
         self.along.reset_parameters()
 
-    def forward(self, x: Tensor, edge_index: Tensor, level: Level) -> Tensor:
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Read out each graph, [N, D] -> [G, out_channels]; edges do not enter."""
-        del edge_index
-        h = self.each(_highest(x, self.nodes, level)).relu()  # [G, k, filters[0]]
-        h = nn.functional.max_pool1d(h.transpose(1, 2), 2)
-        return self.along(h).relu().flatten(1)
+        h = self.each(graph.rows.highest(x, self.nodes)).relu()  # [G, k, filters[0]]
+        h = max_pool1d(h.mT, 2)
+        windows = h.unfold(2, self.kernel, 1).transpose(1, 2)  # [G, places, filters[0], kernel]
+        h = linear(windows.flatten(2), self.along.weight.flatten(-2), self.along.bias)
+        return h.relu().mT.flatten(1)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -86,18 +89,3 @@ class SortPool(nn.Module):
             f"{type(self).__name__}({self.in_channels}, nodes={self.nodes}, "
             f"filters={self.filters}, kernel={self.kernel})"
         )
-
-
-@eager
-def _highest(x: Tensor, nodes: int, level: Level) -> Tensor:
-    """Give the first nodes of each graph in order, zeros where it has no more, [G, k, D]."""
-    # Unique rows come ascending from the first channel on: flipped, from the last.
-    rank = x.detach().flip(1).unique(dim=0, return_inverse=True)[1]
-    place = (level.batch * x.size(0) - rank).argsort(stable=True)  # graph by graph, highest first
-
-    slot = torch.arange(nodes)
-    taken = (level.ptr[:-1, None] + slot).clamp(max=x.size(0) - 1).flatten()
-    empty = (slot >= level.sizes[:, None]).unsqueeze(2)
-    taken, empty = (part.to(x.device, non_blocking=True) for part in (taken, empty))
-    rows = x.index_select(0, place.index_select(0, taken))
-    return rows.unflatten(0, (-1, nodes)).masked_fill(empty, 0)

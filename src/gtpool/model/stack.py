@@ -1,52 +1,42 @@
 """Several classifiers of one spec in one program, on batches of fixed capacity.
 
-Parameters have a leading axis of runs, and a batch holds the graphs of all runs; what is no linear
-map does not care whose graph a row belongs to. One run alone is a stack of one: the static network
-that is captured, compiled and exported.
+Parameters have a leading axis of runs, and a batch holds the graphs of all runs. The network is the
+classifier's own, called over the stacked weights. One run alone is a stack of one: the static
+network that is captured, compiled and exported.
 """
 
+import copy
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from gtpool.fixed import FixedBatch
-from gtpool.model.classifier import Classifier
-from gtpool.model.stack_merge import MERGES, MergePass
-from gtpool.model.stack_pass import Pass
-from gtpool.ops.steps import WIDEST, Steps, plain, steps_on
-from gtpool.pool.gtpool import GTPool
+from gtpool.model.classifier import Classifier, Outputs
+from gtpool.ops.backend import Backend
+from gtpool.ops.dropout import set_keys
+from gtpool.ops.padded import PaddedGraph
+from gtpool.ops.steps import WIDEST, Steps, steps_on
 from gtpool.spec import ModelSpec, ShapeSpec
-
-POOLS = ("gtpool", "gtpool-v", "sagpool", "topkpool", *MERGES, "none")
 
 
 def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
     """Say why a network has no static form; None if it has one."""
-    options = spec.pool_options
-    reasons = {
-        f"pool {spec.pool!r} has no static form, {', '.join(POOLS)} have": spec.pool not in POOLS,
-        "linear attention has no static form, exact attention has": (
-            options.get("attention", "exact") != "exact"
-        ),
-        "only scores through tanh have a static form": options.get("act", "tanh") != "tanh",
-        "conv 'gcn' of weighted edges has no static form": (
-            spec.conv == "gcn" and shape.edge_weighted
-        ),
-        f"conv {spec.conv!r} has a static form for edges of coded kinds alone": (
-            spec.conv in ("ogb-gcn", "gine") and not shape.edge_categories
-        ),
-        "readout 'gmt' of clusters has no static form": (
-            spec.readout == "gmt" and spec.pool in MERGES
-        ),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    with torch.device("meta"):
+        return why_not_captured(Classifier(spec, shape))
+
+
+def why_not_captured(model: Classifier) -> str | None:
+    """Say which of its layers keeps a network from being captured; None if it can be."""
+    reasons = (getattr(part, "why_not_captured", None) for part in model.modules())
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def pads_attention(model: Classifier) -> bool:
     """Say whether a head of GTPool is too wide for the kernel: then graphs are padded to attend."""
-    heads = [(pool, pool.heads) for pool in model.pools if isinstance(pool, GTPool)]
-    return any(pool.in_channels > WIDEST * count for pool, count in heads)
+    return any(getattr(pool, "head_channels", 0) > WIDEST for pool in model.pools)
 
 
 class Stack(nn.Module):
@@ -60,12 +50,13 @@ class Stack(nn.Module):
     def __init__(self, models: Sequence[Classifier], longest: int) -> None:
         super().__init__()
         first = models[0]
-        reason = why_not_stacked(first.spec, first.shape)
+        reason = why_not_captured(first)
         if reason is not None:
             raise ValueError(reason)
         self.spec, self.shape, self.ratios = first.spec, first.shape, first.ratios
         self.runs, self.longest = len(models), longest
-        self.pools, self.readouts = list(first.pools), list(first.readouts)
+        self.networks = (_Network(copy.deepcopy(first).requires_grad_(requires_grad=False)),)
+        """The network without weights of its own; in a tuple, so that it is no part of this one."""
         learned = {name for name, part in first.named_parameters() if part.requires_grad}
         states = [model.state_dict() for model in models]
         self.names = [name for name in states[0] if name in learned]
@@ -79,15 +70,11 @@ class Stack(nn.Module):
             if name not in learned
         }
         """What is not learned: frozen parameters, statistics, units of a regression, [R, ...]."""
-        kernels = not pads_attention(first)
-        self.steps: Steps = steps_on(self.theta.device, self.theta.dtype) if kernels else plain()
+        self.steps: Steps = steps_on(self.theta.device, self.theta.dtype)
 
     def whole(self) -> dict[str, Tensor]:
         """Give the states of all runs by the names that their classifiers have, [R, ...] each."""
-        sizes = [shape.numel() for shape in self.shapes]
-        theta = self.theta.detach().clone()
-        parts = zip(self.names, theta.split(sizes, 1), self.shapes, strict=True)
-        learned = {name: part.view(self.runs, *shape) for name, part, shape in parts}
+        learned = self._views(self.theta.detach().clone())
         return learned | {name: part.clone() for name, part in self.fixed.items()}
 
     def keep(self, rows: Tensor) -> None:
@@ -95,6 +82,11 @@ class Stack(nn.Module):
         self.theta = nn.Parameter(self.theta.detach().index_select(0, rows))
         self.fixed = {name: part.index_select(0, rows) for name, part in self.fixed.items()}
         self.runs = rows.numel()
+
+    def train(self, mode: bool = True) -> Self:
+        """Train, or evaluate."""
+        self.networks[0].train(mode)
+        return super().train(mode)
 
     def forward(self, batch: FixedBatch, key: Tensor | None = None) -> Tensor:
         """Give the logits of all places for graphs, [RG, outputs].
@@ -105,8 +97,31 @@ class Stack(nn.Module):
         """
         return self.learn(batch, key)[0]
 
-    def learn(self, batch: FixedBatch, key: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def learn(self, batch: FixedBatch, key: Tensor | None = None) -> Outputs:
         """Give the logits, and the auxiliary loss of all places, [RG], where the pooler has one."""
-        kind = MergePass if self.spec.pool in MERGES else Pass
-        one = kind(self, key if self.training else None)
-        return one.logits(batch), one.loss
+        (network,) = self.networks
+        if self.training:
+            set_keys(network, key)
+        graph = PaddedGraph.of(batch, self.runs, self.longest, self.steps)
+        weights = self.fixed | self._views(self.theta)
+        weights = {f"net.{name}": part for name, part in weights.items()}
+        return functional_call(network, weights, (batch.x, graph))
+
+    def _views(self, theta: Tensor) -> dict[str, Tensor]:
+        """Give the parameters by name, [R, ...] each."""
+        sizes = [shape.numel() for shape in self.shapes]
+        parts = zip(self.names, theta.split(sizes, 1), self.shapes, strict=True)
+        return {name: part.view(self.runs, *shape) for name, part, shape in parts}
+
+
+class _Network(nn.Module):
+    """A classifier that is called with a batch of fixed capacity."""
+
+    def __init__(self, net: Classifier) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor, graph: Backend) -> Outputs:
+        if self.net.shape.node_categories:
+            x = self.net.encoder.of_one_hot(x)  # pyright: ignore[reportCallIssue]
+        return self.net.run(x, graph)

@@ -5,6 +5,8 @@ replayed.
 """
 
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol
 
 import torch
@@ -39,7 +41,12 @@ class Dropout(Keyed):
         """Drop entries while training, and scale the others up."""
         if not self.training or self.p == 0:
             return x
-        return dropout(x, self.p) if self.key is None else drop_by_key(x, self.p, self.key)
+        if self.key is None:
+            return dropout(x, self.p)
+        kernel = x.is_cuda and x.dtype != torch.float64 and not torch.compiler.is_compiling()
+        if kernel and find_spec("triton") is not None:
+            return import_module("gtpool.ops.kernels.dropout").drop(x, self.p, self.key)
+        return drop_by_key(x, self.p, self.key)
 
     def extra_repr(self) -> str:
         """Name the share."""
@@ -56,7 +63,9 @@ def set_keys(model: HasModules, key: Tensor | None) -> None:
     """Give each layer that draws a key of its own, made from one, int64 [R]; None takes it."""
     layers = [part for part in model.modules() if isinstance(part, Keyed)]
     for number, layer in enumerate(layers):
-        layer.key = None if key is None else next_key(key, number)
+        layer.key = None
+        if key is not None and getattr(layer, "p", 1) > 0:
+            layer.key = next_key(key, number)
 
 
 def next_key(key: Tensor, number: int | Tensor) -> Tensor:

@@ -2,13 +2,22 @@
 
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from gtpool.graph import Level, check_batch, check_edges, check_features
-from gtpool.ops.segment import level_of
+from gtpool.graph import (
+    Level,
+    Plans,
+    check_batch,
+    check_edges,
+    check_features,
+    largest_of,
+)
+from gtpool.ops.segment import level_of, offsets
+from gtpool.ops.steps import has_triton
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -49,6 +58,9 @@ def lay_out(
 
     A pooler that multiplies features with features refuses those whose products overflow.
     """
+    known = _look(x, edge_index, edge_attr, batch, channels, attn, multiplied=multiplied)
+    if known is not None:
+        return known
     check_features("x", x, channels, multiplied=multiplied)
     if attn is not None:
         check_features("attn", attn, channels, multiplied=multiplied)
@@ -58,3 +70,35 @@ def lay_out(
         check_batch(batch, x.size(0))
     check_edges(edge_index, edge_attr, batch, x.size(0))
     return level_of(edge_index.new_zeros(x.size(0)) if batch is None else batch)
+
+
+def _look(
+    x: object,
+    edge_index: object,
+    edge_attr: Tensor | None,
+    batch: object,
+    channels: int,
+    attn: Tensor | None,
+    *,
+    multiplied: bool,
+) -> Level | None:
+    """Do all checks in one kernel of a GPU; None without one, or if something is wrong."""
+    if attn is not None or not isinstance(x, Tensor) or not x.is_cuda:
+        return None
+    if not isinstance(edge_index, Tensor) or not isinstance(batch, Tensor | None):
+        return None
+    given = [edge_index] if batch is None else [edge_index, batch]
+    shaped = x.shape[1:] == (channels,) and edge_index.shape[:1] == (2,) and edge_index.dim() == 2
+    shaped = shaped and (batch is None or batch.shape == x.shape[:1])
+    shaped = shaped and (edge_attr is None or edge_attr.shape[:1] == edge_index.shape[1:])
+    here = all(part.device == x.device and part.dtype == torch.long for part in given)
+    if not (shaped and here and x.is_floating_point() and x.size(0)) or not has_triton():
+        return None
+    largest = largest_of(x, multiplied=multiplied)
+    with torch.cuda.device_of(x):  # where Triton launches
+        kernel = import_module("gtpool.ops.kernels.entry")
+        sizes = kernel.sizes_if_sound(x, edge_index, batch, largest)
+    if sizes is None:
+        return None
+    batch = edge_index.new_zeros(x.size(0)) if batch is None else batch
+    return Level(sizes, offsets(sizes), batch, Plans())

@@ -4,49 +4,40 @@ A wheel that is spun M times, where a node that was hit leaves it: each draw has
 is left. Noise follows from a key, as the masks of ``gtpool.ops.dropout`` do.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from gtpool.fixed import Rows
-from gtpool.graph import Level
 from gtpool.ops.dropout import Keyed, next_key, random_bits
-from gtpool.ops.entry import eager
-from gtpool.ops.segment import spread
 
 REST = 0x5EED
 """Which of the keys made from a size serves while nothing is trained."""
 DIGITS = 52  # so that a random number and a half fit a float64
 
 
+class Places(Protocol):
+    """The layout of rows, as far as noise asks."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Give each row its number in its graph and the size of that graph, [N] each."""
+        ...
+
+
 class Gumbel(Keyed):
     """Noise for the nodes of a batch: drawn while training, at rest the same for the same graph."""
 
-    @eager
-    def forward(self, level: Level) -> Tensor:
-        """Give the noise of each node, [N]."""
-        batch = level.batch
-        if self.training:
-            anew = torch.randint(2**62, (1,), device=batch.device) if self.key is None else self.key
-            return by_row(batch.numel(), anew)
-        start, size = (
-            spread(part.to(batch.device, non_blocking=True), batch)
-            for part in (level.ptr[:-1], level.sizes)
-        )
-        return by_number(torch.arange(batch.numel(), device=batch.device) - start, size)
-
-
-def noise_of(rows: Rows, key: Tensor | None) -> Tensor:
-    """Give what ``Gumbel`` gives each run of a batch of fixed capacity, [N].
-
-    Args:
-        rows: The layout.
-        key: One a run, int64 [R]; None at rest.
-    """
-    if key is not None:
-        return by_row(rows.batch.numel(), key)
-    parts = (torch.cat([part, part.new_zeros(1)]) for part in (rows.start, rows.size))
-    start, size = (part.index_select(0, rows.batch) for part in parts)
-    return by_number(torch.arange(rows.batch.numel(), device=rows.batch.device) - start, size)
+    def forward(self, rows: Places, like: Tensor) -> Tensor:
+        """Give the noise of each row, [N], on the device of ``like``."""
+        if not self.training:
+            return by_number(*rows.places())
+        anew = torch.randint(2**62, (1,), device=like.device) if self.key is None else self.key
+        return by_row(rows.num_rows, anew)
 
 
 def by_row(count: int, key: Tensor) -> Tensor:

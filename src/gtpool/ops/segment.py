@@ -7,6 +7,7 @@ because shapes follow from it. No function here loops over graphs.
 import torch
 from torch import Tensor
 
+from gtpool.fixed import Rows
 from gtpool.graph import Level, Plans
 
 
@@ -41,6 +42,22 @@ def level_of(batch: Tensor) -> Level:
     """Read the layout off a batch that nobody planned (the one synchronisation on a GPU)."""
     sizes = sizes_of(batch)
     return Level(sizes, offsets(sizes), batch, Plans())
+
+
+def device_rows(level: Level) -> Rows:
+    """Bring a layout to the device, once.
+
+    Example:
+        >>> device_rows(plan(torch.tensor([3, 1]), torch.device("cpu"))).start.tolist()
+        [0, 3]
+    """
+
+    def bring() -> Rows:
+        parts = torch.stack([level.ptr[:-1], level.sizes])
+        start, size = parts.to(level.batch.device, non_blocking=True)
+        return Rows(start, size, level.batch)
+
+    return level.recall("rows", bring)
 
 
 def induced(

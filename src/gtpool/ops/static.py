@@ -5,6 +5,8 @@ has the same functions for a GPU. Edges are never filtered: one counts at a leve
 ends have a place.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -93,8 +95,9 @@ def scores(
     lam: float,
     links: Links,
     rows: Rows,
+    act: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
-    """Score every row by equations (5) to (7) of GTPool with tanh, [N].
+    """Score every row by equations (5) to (7) of GTPool, [N].
 
     Args:
         qkv: Queries, keys and values, [N, 3, H, C].
@@ -105,6 +108,7 @@ def scores(
         lam: Weight of the global score.
         links: The edges.
         rows: The layout.
+        act: The activation of the scores.
     """
     del rows
     q, k, v = qkv.unbind(1)
@@ -116,7 +120,7 @@ def scores(
     weight = torch.where(counts.unsqueeze(1), weight, 0.0)
     local = ((q * k).sum(-1) * scale - lse).exp() * near
     local = local.index_add(0, target, weight * near.index_select(0, source))
-    score = lam * _by_run(out, theta_global).tanh() + (1 - lam) * local.tanh()
+    score = lam * act(_by_run(out, theta_global)) + (1 - lam) * act(local)
     return score.sum(1) * (links.origin >= 0)
 
 

@@ -1,4 +1,6 @@
-"""Sums over the neighbours in a batch of fixed capacity, in plain PyTorch."""
+"""Sums over the neighbours, packed or in a batch of fixed capacity, in plain PyTorch."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,32 +11,101 @@ from gtpool.fixed import Bonds, Links
 _SLOPE = 0.2  # of GAT's leaky ReLU
 
 
-def root_degrees(links: Links, like: Tensor) -> Tensor:
+class Edges(NamedTuple):
+    """The edges of a packed batch."""
+
+    edge_index: Tensor
+    """Source and target of each edge, [2, E]."""
+    num_nodes: int
+    mask: Tensor | None = None
+    """What edges carry is scaled by it, [E]; None leaves it as it is."""
+
+
+def root_degrees(links: Links | Edges, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
-    _, target, counts = ends(links, loops=False)
-    degree = like.new_ones(links.origin.numel()).index_add(0, target, counts.to(like.dtype))
-    return degree.rsqrt() * (links.origin >= 0)
+    _, target, counts = ends(_unmasked(links), loops=False)
+    degree = like.new_ones(_rows(links)).index_add(0, target, counts.to(like.dtype))
+    return degree.rsqrt() if isinstance(links, Edges) else degree.rsqrt() * (links.origin >= 0)
 
 
-def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
+def gcn_sum(x: Tensor, scale: Tensor, links: Links | Edges) -> Tensor:
     """Multiply by D^(-1/2) (A + I) D^(-1/2), given ``root_degrees``, [N, D] -> [N, D]."""
     source, target, counts = ends(links, loops=False)
     sent = x * scale.unsqueeze(1)
-    passed = sent.index_select(0, source) * counts.unsqueeze(1)
+    passed = sent.index_select(0, source) * counts.to(sent.dtype).unsqueeze(1)
     return sent.index_add(0, target, passed) * scale.unsqueeze(1)
 
 
-def gin_sum(x: Tensor, links: Links) -> Tensor:
+def weighted_gcn_sum(x: Tensor, weight: Tensor, links: Links | Edges) -> Tensor:
+    """Multiply by D^(-1/2) (A + I) D^(-1/2) with weights in A; a loop of A replaces that of I.
+
+    Args:
+        x: Features of the rows, [N, D].
+        weight: Of each edge, [E].
+        links: The edges.
+    """
+    source, target, counts = ends(_unmasked(links), loops=True)
+    loop = (source == target) & (counts != 0)
+    own = torch.where(loop, weight, 1.0).to(weight.dtype)
+    there = torch.where(loop, target, _rows(links))
+    own = torch.cat([weight.new_ones(_rows(links)), weight.new_ones(1)]).index_copy(0, there, own)
+    between = torch.where(loop, 0.0, weight * counts.to(weight.dtype))
+    return _weighted_sum(x, own[:-1], between, links)
+
+
+def coarse_gcn_sum(x: Tensor, weight: Tensor, links: Links | Edges) -> Tensor:
+    """Multiply by D^(-1/2) (A + I) D^(-1/2) with weights in A, loops of A and I added up."""
+    _, _, counts = ends(_unmasked(links), loops=True)
+    return _weighted_sum(x, weight.new_ones(_rows(links)), weight * counts.to(weight.dtype), links)
+
+
+def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, links: Links | Edges) -> Tensor:
+    """Normalise by degrees and add up, given the weight of each row's own and of each edge."""
+    source, target, _ = ends(_unmasked(links), loops=True)
+    scale = own.index_add(0, target, weight).pow(-0.5)
+    scale = scale.masked_fill(scale.isinf(), 0.0).unsqueeze(1)
+    if isinstance(links, Edges) and links.mask is not None:
+        weight = weight * links.mask
+    sent = x * scale
+    passed = sent.index_select(0, source) * weight.unsqueeze(1)
+    return (sent * own.unsqueeze(1)).index_add(0, target, passed.to(sent.dtype)) * scale
+
+
+def gin_sum(x: Tensor, links: Links | Edges) -> Tensor:
     """Add to each row the rows of its neighbours, [N, D] -> [N, D]."""
     source, target, counts = ends(links, loops=True)
-    return x.index_add(0, target, x.index_select(0, source) * counts.unsqueeze(1))
+    passed = x.index_select(0, source) * counts.to(x.dtype).unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, target, passed) + x
 
 
-def root_out_degrees(links: Links, like: Tensor) -> Tensor:
+def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, links: Links | Edges) -> Tensor:
+    """Give s_i times the sum of s_j relu(x_j + e_ij) over edges j -> i, [N, D].
+
+    Args:
+        x: Features of the rows, [N, D].
+        edge: The e of each edge, [E, D].
+        scale: The s, [N]; None makes it 1.
+        links: The edges; loops count as others do.
+    """
+    source, target, counts = ends(links, loops=True)
+    passed = (x.index_select(0, source) + edge).relu()
+    factor = counts.to(passed.dtype)
+    if scale is not None:
+        factor = factor * scale.index_select(0, source) * scale.index_select(0, target)
+    passed = torch.where((counts != 0).unsqueeze(1), passed * factor.unsqueeze(1), 0.0)
+    return passed.new_zeros(x.shape).index_add(0, target, passed)
+
+
+def root_out_degrees(links: Links | Edges, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, d one more than the edges that leave it, 0 on padding, [N]."""
-    source, _, counts = ends(links, loops=True)
-    degree = like.new_ones(links.origin.numel()).index_add(0, source, counts.to(like.dtype))
-    return degree.rsqrt() * (links.origin >= 0)
+    degree = out_degrees(links, like)
+    return degree.rsqrt() if isinstance(links, Edges) else degree.rsqrt() * (links.origin >= 0)
+
+
+def out_degrees(links: Links | Edges, like: Tensor) -> Tensor:
+    """Give one more than the edges that leave each row, [N]."""
+    source, _, counts = ends(_unmasked(links), loops=True)
+    return like.new_ones(_rows(links)).index_add(0, source, counts.to(like.dtype))
 
 
 def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds) -> Tensor:
@@ -59,7 +130,7 @@ def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
     return (own * scale.square().unsqueeze(1)).index_add(0, target, passed)
 
 
-def gat_sum(x: Tensor, sent: Tensor, got: Tensor, links: Links) -> Tensor:
+def gat_sum(x: Tensor, sent: Tensor, got: Tensor, links: Links | Edges) -> Tensor:
     """Average each row and its neighbours by attention, as PyG's ``GATConv`` does, [N, H, C].
 
     Args:
@@ -68,25 +139,36 @@ def gat_sum(x: Tensor, sent: Tensor, got: Tensor, links: Links) -> Tensor:
         got: What it adds to those that enter it, [N, H].
         links: The edges; a listed loop does not count beside a row itself.
     """
-    source, target, counts = ends(links, loops=False)
+    source, target, counts = ends(_unmasked(links), loops=False)
     own = leaky_relu(sent + got, _SLOPE)
     logit = leaky_relu(sent.index_select(0, source) + got.index_select(0, target), _SLOPE)
-    logit = logit.masked_fill(~counts.unsqueeze(1), -torch.inf)
+    mask = counts.unsqueeze(1)
+    logit = logit.masked_fill(mask == 0, -torch.inf)
     top = own.detach().scatter_reduce(
         0, target.unsqueeze(1).expand_as(logit), logit.detach(), "amax"
     )
     own, part = (own - top).exp(), (logit - top.index_select(0, target)).exp()
     total = own.index_add(0, target, part)
+    if isinstance(links, Edges) and links.mask is not None:
+        part = part * links.mask.unsqueeze(1)
     passed = x.index_select(0, source) * part.unsqueeze(2)
     out = (x * own.unsqueeze(2)).index_add(0, target, passed) / total.unsqueeze(2)
-    return torch.where((links.origin >= 0).view(-1, 1, 1), out, 0.0)
+    return (
+        out
+        if isinstance(links, Edges)
+        else torch.where((links.origin >= 0).view(-1, 1, 1), out, 0.0)
+    )
 
 
-def ends(links: Links, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Give both ends of each edge at this level, and whether it counts, [E] each.
+def ends(links: Links | Edges, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Give both ends of each edge at this level, and how much it counts, [E] each.
 
     What does not count joins rows that are spread out, so that no row is written by many.
     """
+    if isinstance(links, Edges):
+        source, target = links.edge_index
+        counts = torch.ones_like(source, dtype=torch.bool) if loops else source != target
+        return source, target, counts if links.mask is None else counts * links.mask
     both = torch.stack([links.source, links.sink])
     source, target = links.place.index_select(0, both.clamp(min=0).flatten()).view_as(both)
     counts = (links.source >= 0) & (source >= 0) & (target >= 0)
@@ -95,3 +177,12 @@ def ends(links: Links, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
     spare = torch.arange(counts.numel(), device=counts.device) % links.origin.numel()
     source, target = (torch.where(counts, end, spare) for end in (source, target))
     return source, target, counts
+
+
+def _rows(links: Links | Edges) -> int:
+    return links.num_nodes if isinstance(links, Edges) else links.origin.numel()
+
+
+def _unmasked(links: Links | Edges) -> Links | Edges:
+    """Leave a mask out where degrees are counted: it scales what edges carry."""
+    return links._replace(mask=None) if isinstance(links, Edges) else links

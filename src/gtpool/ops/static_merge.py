@@ -5,7 +5,7 @@ the others, and graphs are ``Dense``. A, S and the direction of edges are those 
 ``gtpool.ops.merge``; a row is a node or a cluster, and rows of all graphs are one tensor [N, F].
 """
 
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -17,14 +17,14 @@ from gtpool.ops.static_edges import ends
 
 
 class Adjacent(Protocol):
-    """What ``Sparse`` and ``Dense`` have in common."""
+    """The adjacency matrices of a batch, packed, ``Sparse`` or ``Dense``."""
 
     def degrees(self) -> Tensor:
         """Give each row half the weight of the edges that leave it and enter it, [N]."""
         ...
 
-    def entering(self) -> Tensor:
-        """Give each row the weight of the edges that enter it, [N]."""
+    def entering(self, *, positive: bool = False) -> Tensor:
+        """Give each row the weight of the edges that enter it, or its size, [N]."""
         ...
 
     def normalized(self) -> Self:
@@ -59,11 +59,11 @@ class Adjacent(Protocol):
         """Give left^T right of each graph, [N, A] and [N, B] -> [G, A, B]."""
         ...
 
-    def laid(self, value: Tensor) -> Tensor:
-        """Lay out the rows for ``drawn``, [N, A] -> [K, n, A]."""
+    def laid(self, value: Tensor) -> Any:  # noqa: ANN401 - each its own
+        """Lay out the rows [N, A] for ``drawn``."""
         ...
 
-    def drawn(self, laid: Tensor, right: Tensor) -> Tensor:
+    def drawn(self, laid: Any, right: Tensor) -> Tensor:  # noqa: ANN401
         """Give V (V^T right) of each graph, V what was laid out, [N, B] -> [N, B]."""
         ...
 
@@ -90,19 +90,21 @@ class Sparse(NamedTuple):
     blocks: Blocks
 
     @classmethod
-    def of(cls, links: Links, rows: Rows, dtype: torch.dtype) -> Self:
-        """Lay out the graphs at level 0, where each edge weighs one."""
+    def of(cls, links: Links, rows: Rows, dtype: torch.dtype, weight: Tensor | None = None) -> Self:
+        """Lay out the graphs at level 0, where each edge weighs one unless weights are given."""
         source, target, counts = ends(links, loops=True)
         edges = torch.stack([source, target])
-        return cls(rows, edges, counts.to(dtype), _repeats(links), Blocks.of(rows))
+        weighs = counts.to(dtype) if weight is None else counts * weight.to(dtype)
+        return cls(rows, edges, weighs, _repeats(links), Blocks.of(rows))
 
     def degrees(self) -> Tensor:  # noqa: D102 - see Adjacent, here and below
         degree = self.weight.new_zeros(self.rows.batch.numel())
         return degree.index_add(0, self.edges.flatten(), self.weight.repeat(2) / 2)
 
-    def entering(self) -> Tensor:  # noqa: D102
-        degree = self.weight.new_zeros(self.rows.batch.numel())
-        return degree.index_add(0, self.edges[1], self.weight)
+    def entering(self, *, positive: bool = False) -> Tensor:  # noqa: D102
+        weight = self.weight.abs() if positive else self.weight
+        degree = weight.new_zeros(self.rows.batch.numel())
+        return degree.index_add(0, self.edges[1], weight)
 
     def normalized(self) -> Self:  # noqa: D102
         source, target = root_of(self.degrees()).index_select(0, self.edges.flatten()).chunk(2)
@@ -115,11 +117,9 @@ class Sparse(NamedTuple):
         return neighbours(value, self.edges.flip(0), self.weight)
 
     def squares(self) -> Tensor:
-        """Add up the squares of how often there is each edge, [G].
-
-        The square of m is the sum of the first m odd numbers: one for each repeat.
-        """
-        square = self.weight * (2 * self.repeats + 1)
+        """Add up the squares of the entries of each graph's A, repeated edges as one, [G]."""
+        first = torch.arange(self.repeats.numel(), device=self.repeats.device) - self.repeats
+        square = torch.zeros_like(self.weight).index_add(0, first, self.weight).square()
         graph = self.rows.batch.index_select(0, self.edges[0])
         return square.new_zeros(self.rows.size.numel() + 1).index_add(0, graph, square)[:-1]
 
@@ -161,8 +161,8 @@ class Dense(NamedTuple):
     def degrees(self) -> Tensor:  # noqa: D102
         return ((self.matrix.sum(1) + self.matrix.sum(2)) / 2).flatten()
 
-    def entering(self) -> Tensor:  # noqa: D102
-        return self.matrix.sum(1).flatten()
+    def entering(self, *, positive: bool = False) -> Tensor:  # noqa: D102
+        return (self.matrix.abs() if positive else self.matrix).sum(1).flatten()
 
     def normalized(self) -> Self:  # noqa: D102
         root = self._by_graph(root_of(self.degrees()))

@@ -1,6 +1,7 @@
 """Two sets of the same functions on batches of fixed capacity, and which of them to take."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol, cast
@@ -54,6 +55,7 @@ class Steps(Protocol):
         lam: float,
         links: Links,
         rows: Rows,
+        act: Callable[[Tensor], Tensor] = torch.tanh,
     ) -> Tensor: ...
     def choose(  # noqa: D102
         self, score: Tensor, rows: Rows, after: Rows, *, sampler: str, order: Order, longest: int
@@ -64,9 +66,15 @@ class Steps(Protocol):
     def mean_max(self, x: Tensor, rows: Rows) -> Tensor: ...  # noqa: D102
 
 
+@cache
+def has_triton() -> bool:
+    """Say whether there is a compiler for kernels."""
+    return find_spec("triton") is not None
+
+
 def steps_on(device: torch.device, dtype: torch.dtype) -> Steps:
     """Give the functions that serve a device best."""
-    if device.type == "cuda" and dtype == torch.float32 and find_spec("triton") is not None:
+    if device.type == "cuda" and dtype == torch.float32 and has_triton():
         return cast("Steps", import_module("gtpool.ops.kernels.steps"))
     return plain()
 

@@ -32,18 +32,20 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
 
 HaarPool alone has neither: its clusters follow from the graph.
 """
-KINDS: dict[str, Literal["dropping", "clustering"]] = {
-    "gtpool": "dropping",
-    "gtpool-v": "dropping",
-    "sagpool": "dropping",
-    "topkpool": "dropping",
-    "asap": "dropping",
-    "mid": "dropping",
-    "diffpool": "clustering",
-    "mincutpool": "clustering",
-    "structpool": "clustering",
-    "haarpool": "clustering",
-}
+
+
+def kind_of(pool: str) -> Literal["dropping", "clustering"] | None:
+    """Say whether a pooler keeps some nodes of a graph or merges them; None for no pooler.
+
+    Example:
+        >>> kind_of("gtpool"), kind_of("diffpool"), kind_of("none")
+        ('dropping', 'clustering', None)
+    """
+    make = POOLS.get(pool)
+    return getattr(make.func if isinstance(make, partial) else make, "kind", None)
+
+
+KINDS = {name: kind for name in POOLS if (kind := kind_of(name)) is not None}
 """Whether a pooler keeps some nodes of a graph, or merges them into clusters."""
 COARSE = ("asap", *(name for name, kind in KINDS.items() if kind == "clustering"))
 """Poolers after which edges have weights."""

@@ -12,9 +12,10 @@ from torch.nn.functional import dropout, leaky_relu, logsigmoid
 from torch_geometric.nn import GCNConv, LEConv
 
 from gtpool.graph import Level, NodeDrop, check_count, check_share
-from gtpool.ops.drop import keep
+from gtpool.ops.backend import Pooled
 from gtpool.ops.entry import eager, lay_out
 from gtpool.ops.merge import neighbours, weight_of, widen
+from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
 
@@ -79,6 +80,11 @@ class ASAPool(nn.Module):
         (torch.Size([3, 16]), 1)
     """
 
+    kind = "dropping"
+    why_not_captured = (
+        "pool 'asap' has no static form: how many edges join its clusters depends on the graphs"
+    )
+
     def __init__(
         self,
         in_channels: int,
@@ -133,19 +139,34 @@ class ASAPool(nn.Module):
         if level is None:
             level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
             check_weights(weight_of(edge_index, edge_attr, x, weighted=self.weighted))
-        weight = weight_of(edge_index, edge_attr, x, weighted=self.weighted)
-        edges, weight = with_loops(edge_index, weight, x.size(0))
+        x, kept, fitness, after = self._step(x, PackedGraph(edge_index, edge_attr, level), attn)
+        batch = level.batch.index_select(0, kept)
+        return NodeDrop(x, after.edge_index, after.edge_attr, batch, kept, fitness)
+
+    def pool(self, x: Tensor, graph: PackedGraph, *, edges: bool = True) -> Pooled:
+        """Take one step in a network."""
+        del edges  # they come with the clusters
+        x, _, _, after = self._step(x, graph)
+        return Pooled(x, after)
+
+    def _step(
+        self, x: Tensor, graph: PackedGraph, attn: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, PackedGraph]:
+        """Give the kept clusters' features, centres and fitness, and the graphs between them."""
+        weight = weight_of(graph.edge_index, graph.edge_attr, x, weighted=self.weighted)
+        edges, weight = with_loops(graph.edge_index, weight, x.size(0))
         share = self._attend(x if attn is None else attn, edges, weight).to(x.dtype)
         share = dropout(share, self.dropout, self.training)
         clusters = neighbours(x, edges, share)  # X^c
         logit = self.fitness(clusters, edges[:, : -x.size(0)]).squeeze(1)
         fitness = logit.sigmoid()
         score = logsigmoid(logit) if self.sampler == "topk" else fitness
-        kept = keep(score, self.ratio, level, sampler=self.sampler, order=self.order)
+        kept = graph.keep(score, self.ratio, sampler=self.sampler, order=self.order)
         fitness = fitness.index_select(0, kept)
         x = (clusters.index_select(0, kept) * fitness.unsqueeze(1)).to(x.dtype)
-        edges, weight = coarsen(edges, weight, share, kept, level.batch.numel())
-        return NodeDrop(x, edges, weight, level.batch.index_select(0, kept), kept, fitness)
+        ends, weight = coarsen(edges, weight, share, kept, graph.level.batch.numel())
+        level = graph.next_level(self.ratio)
+        return x, kept, fitness, PackedGraph(ends, weight, level, graph.later[1:])
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""

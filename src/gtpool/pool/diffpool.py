@@ -7,22 +7,16 @@ Differentiable Pooling", arXiv 1806.08804.
 import torch
 from torch import Tensor, nn
 
-from gtpool.graph import Level, NodeMerge, check_count
-from gtpool.ops.entry import lay_out
-from gtpool.ops.merge import (
-    coarse_graph,
-    diagonal,
-    merge,
-    neighbours,
-    root_of,
-    squares,
-    weight_of,
-    widen,
-)
-from gtpool.ops.segment import segment_sum
+from gtpool.graph import check_count
+from gtpool.nn.linear import Linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.merge import diagonal, root_of, widen
+from gtpool.ops.runs import per_run
+from gtpool.ops.static_merge import merge
+from gtpool.pool.layer import Merged, MergePool
 
 
-class DiffPool(nn.Module):
+class DiffPool(MergePool):
     r"""Soft clustering by a graph convolution, held to the graph by two auxiliary losses.
 
     .. math::
@@ -66,7 +60,7 @@ class DiffPool(nn.Module):
         check_count("in_channels", in_channels)
         check_count("clusters", clusters)
         self.in_channels, self.clusters, self.weighted = in_channels, clusters, weighted
-        self.linear = nn.Linear(in_channels, clusters, bias=False)
+        self.linear = Linear(in_channels, clusters, bias=False)
         self.bias = nn.Parameter(torch.empty(clusters))
         self.reset_parameters()
 
@@ -75,40 +69,19 @@ class DiffPool(nn.Module):
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        level: Level | None = None,
-    ) -> NodeMerge:
-        """Pool a batch of graphs.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, the weight first where edges are weighted, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted.
-        """
-        if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels)
+    def merge(self, x: Tensor, graph: Backend) -> Merged:
+        """Merge nodes by an assignment that a graph convolution learns."""
         mapped = widen(self.linear(x))
-        weight = weight_of(edge_index, edge_attr, mapped, weighted=self.weighted)
-        logits = _convolve(mapped, edge_index, weight) + self.bias
+        graphs = graph.adjacent(mapped.dtype, weighted=self.weighted)
+        root = root_of(graphs.entering() + 1).unsqueeze(1)
+        mapped = mapped / root
+        logits = per_run(torch.add, (graphs.heard(mapped) + mapped) / root, self.bias)
         assign = logits.softmax(1)  # (6)
-        pooled, coarse, overlap = merge(assign, x, edge_index, weight, level)  # (3), (4)
-        edges, attr, layout = coarse_graph(coarse)
-        size = level.sizes.to(x.device, non_blocking=True)
-        link = norm_of_difference(squares(edge_index, weight, level), coarse, overlap)
-        entropy = -(assign * logits.log_softmax(1)).sum(1)
-        loss = link / size**2 + segment_sum(entropy, level.batch, size.numel()) / size
-        return NodeMerge(
-            pooled.flatten(0, 1).to(x.dtype), edges, attr.to(x.dtype), layout.batch, assign, loss
-        )
+        pooled, coarse, overlap = merge(graphs, assign, x)  # (3), (4)
+        size = graphs.sizes()
+        link = norm_of_difference(graphs.squares(), coarse, overlap)
+        entropy = graphs.total(-(assign * logits.log_softmax(1)).sum(1))
+        return Merged(pooled, coarse, assign, link / size**2 + entropy / size)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -116,14 +89,6 @@ class DiffPool(nn.Module):
             f"{type(self).__name__}({self.in_channels}, clusters={self.clusters}, "
             f"weighted={self.weighted})"
         )
-
-
-def _convolve(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
-    """Spread values over edges and a loop at each node, normalised by degrees, [N, C]."""
-    degree = weight.new_ones(value.size(0)).index_add(0, edge_index[1], weight)
-    root = root_of(degree).unsqueeze(1)
-    value = value / root
-    return (neighbours(value, edge_index, weight) + value) / root
 
 
 def norm_of_difference(square: Tensor, coarse: Tensor, overlap: Tensor) -> Tensor:

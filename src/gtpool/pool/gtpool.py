@@ -6,24 +6,22 @@ Graph Representation Learning", arXiv 2310.20250.
 
 from collections.abc import Callable
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
 from torch_geometric.nn.resolver import activation_resolver
 
-from gtpool.graph import Level, NodeDrop, check_count, check_share
-from gtpool.ops.attention_linear import Linear
-from gtpool.ops.attention_streamed import Attended, Streamed, known_rows, look
-from gtpool.ops.bucket import each_head
-from gtpool.ops.drop import drop
+from gtpool.graph import check_count, check_share
+from gtpool.nn.linear import LayerNorm, Linear
+from gtpool.ops.attention_packed import Scores
+from gtpool.ops.backend import Backend, RowLayout
 from gtpool.ops.dropout import Dropout
 from gtpool.ops.entry import lay_out
-from gtpool.ops.memory import check_fits
 from gtpool.ops.noise import Gumbel
+from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
-from gtpool.ops.segment import segment_softmax, segment_sum, spread
+from gtpool.pool.layer import Dropped, DropPool
 
 Attention = Literal["exact", "linear"]
 ATTENTIONS = ("exact", "linear")
@@ -31,18 +29,7 @@ GATES = (None, "tanh")
 POINTS = ("even", "random")
 
 
-class Scores(NamedTuple):
-    """How the layer sees each node, summed over heads, [N] each."""
-
-    score: Tensor
-    """The raw score s, of which the wheel takes the softmax over each graph."""
-    global_score: Tensor
-    """S_g: the node in the light of its whole graph."""
-    local_score: Tensor
-    """S_l: the node in the light of its neighbours and itself."""
-
-
-class GTPool(nn.Module):
+class GTPool(DropPool):
     r"""Node-dropping pooling scored and reduced by one self-attention layer.
 
     .. math::
@@ -107,6 +94,8 @@ class GTPool(nn.Module):
         torch.Size([3, 16])
     """
 
+    multiplies = True
+
     def __init__(
         self,
         in_channels: int,
@@ -153,22 +142,22 @@ class GTPool(nn.Module):
         self.order: Order = order
         self.attention: Attention = attention
 
-        self.query = nn.Linear(in_channels, in_channels, bias=False)
-        self.key = nn.Linear(in_channels, in_channels, bias=False)
-        self.value = nn.Linear(in_channels, in_channels, bias=False)
+        self.query = Linear(in_channels, in_channels, bias=False)
+        self.key = Linear(in_channels, in_channels, bias=False)
+        self.value = Linear(in_channels, in_channels, bias=False)
         self.theta_global = nn.Parameter(torch.empty(heads, in_channels // heads))
         self.theta_local = nn.Parameter(torch.empty(heads, in_channels // heads))
         self.act = activation_resolver(act)
         if not callable(self.act):
             raise ValueError(f"act must be the name of an activation or a callable, got {act!r}")
-        self.project = nn.Linear(in_channels, in_channels, bias=False) if out_proj else None
+        self.project = Linear(in_channels, in_channels, bias=False) if out_proj else None
         self.noise = Gumbel() if points == "random" else None
-        self.norm = nn.LayerNorm(in_channels)
+        self.norm = LayerNorm(in_channels)
         self.ffn = nn.Sequential(
-            nn.Linear(in_channels, hidden),
+            Linear(in_channels, hidden),
             nn.GELU(),
             Dropout(dropout),
-            nn.Linear(hidden, in_channels),
+            Linear(hidden, in_channels),
         )
         learns = gate is not None and learn_score
         self.theta_global.requires_grad_(learns and lam > 0)
@@ -184,70 +173,27 @@ class GTPool(nn.Module):
         for theta in (self.theta_global, self.theta_local):
             nn.init.uniform_(theta, -bound, bound)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        attn: Tensor | None = None,
-        *,
-        level: Level | None = None,
-    ) -> NodeDrop:
-        """Pool a batch of graphs.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, which travel along, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            attn: Stands in for ``x`` in Q and K, never in V, [N, D].
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted, so that nothing synchronises a GPU before edges are
-                filtered.
-        """
-        if level is None:
-            level = lay_out(
-                x, edge_index, edge_attr, batch, self.in_channels, attn, multiplied=True
-            )
-        check_fits(
-            x.size(0),
-            edge_index.size(1),
-            self.in_channels,
-            self.heads,
-            attention=self.attention,
-            training=torch.is_grad_enabled(),
-            device=x.device,
-            itemsize=x.element_size(),
-        )
-        weight, k, v = self._maps(x, attn)
-        learns = self.gate is not None
-        with torch.set_grad_enabled(torch.is_grad_enabled() and learns):
-            asked = linear(x if attn is None else attn, weight)
-            q = self._heads(asked)
-            attention = self._attend(q, k, v, level)  # (4)
-            score = self._score(attention, v, edge_index).score  # (5)-(7)
-        wheel = score / self.temperature
-        noisy = wheel if self.noise is None else wheel + self.noise(level)
-        kept, edges, edge_attr = drop(
-            noisy, self.ratio, edge_index, edge_attr, level, sampler=self.chooser, order=self.order
-        )  # (8)-(13)
-        x_kept = x.index_select(0, kept)
-        if learns and isinstance(attention, Streamed | Linear):
-            gate = score.index_select(0, kept).tanh().unsqueeze(1)
-            pooled = self._read(attention.out.index_select(0, kept))  # (14)
+    def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
+        """Keep a diverse sample of nodes, each of which attends to its whole graph."""
+        attention = graph.attention(
+            x, x if attn is None else attn, **self._attention_options()
+        )  # (4)
+        score = attention.scores(self.theta_global, self.theta_local, self.lam, self.act)  # (5)-(7)
+        wheel = score if self.temperature == 1 else score / self.temperature
+        noisy = wheel if self.noise is None else wheel + self.noise(graph.rows, wheel)
+        kept = graph.keep(noisy, self.ratio, sampler=self.chooser, order=self.order)  # (8)-(13)
+        pooled = attention.rows(kept)  # (14)
+        if self.gate is not None:
+            gate = graph.take(score, kept).tanh().unsqueeze(1)
             pooled = (pooled * gate).to(pooled.dtype)  # the score of a bf16 layer is float32
-        else:
-            asking = x_kept if attn is None else attn.index_select(0, kept)
-            q = self._heads(known_rows(asking, weight, asked, kept))
-            rows = attention.rows(q, k, v, kept, self.ratio)
-            pooled = self._read(rows)  # (14)
         if self.project is not None:
             pooled = self.project(pooled)
-        x = pooled + x_kept  # (15)
-        x = self.ffn(self.norm(x)) + x  # (16)
-        share = segment_softmax(wheel, level.batch, level.sizes.numel()).index_select(0, kept)
-        return NodeDrop(x, edges, edge_attr, level.batch.index_select(0, kept), kept, share)
+        x = pooled + graph.take(x, kept)  # (15)
+        return Dropped(self.ffn(self.norm(x)) + x, kept, wheel)  # (16)
+
+    def shown(self, score: Tensor, rows: RowLayout) -> Tensor:
+        """Give each node its share of the wheel, [N]."""
+        return rows.softmax(score)
 
     def scores(
         self,
@@ -258,10 +204,22 @@ class GTPool(nn.Module):
     ) -> Scores:
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
         level = lay_out(x, edge_index, None, batch, self.in_channels, attn, multiplied=True)
-        weight, k, v = self._maps(x, attn)
-        q = self._heads(linear(x if attn is None else attn, weight))
-        kind = Linear if self.attention == "linear" else Streamed
-        return self._score(kind.of(q, k, v, level), v, edge_index)
+        graph, options = PackedGraph(edge_index, None, level), self._attention_options()
+        options["learns"] = True
+        attention = graph.attention(x, x if attn is None else attn, **options)
+        return attention.parts(self.theta_global, self.theta_local, self.lam, self.act)
+
+    @property
+    def head_channels(self) -> int:
+        """Channels of a head."""
+        return self.in_channels // self.heads
+
+    @property
+    def why_not_captured(self) -> str | None:
+        """Say why the layer has no captured form, where it has none."""
+        if self.attention == "exact":
+            return None
+        return "linear attention has no static form, exact attention has"
 
     @property
     def chooser(self) -> str:
@@ -277,47 +235,11 @@ class GTPool(nn.Module):
             f"points={self.points!r}, learn_score={self.learn_score})"
         )
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Attended:
-        """Attend; gradients are those of all rows where the score learns, else of the kept ones."""
-        if self.attention == "linear":
-            return Linear.of(q, k, v, level)
-        return look(q, k, v, level) if self.gate is None else Streamed.of(q, k, v, level)
-
-    def _heads(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(1, (self.heads, -1))
-
-    def _maps(self, x: Tensor, attn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the matrix that makes queries, the keys and the values, [N, H, C] each.
-
-        With one head Q K^T = (X W_Q^T W_K) X^T and A V = (A X) W_V^T. So X itself is key and value,
-        no row is mapped by W_K, and W_V maps the rows that are kept.
-        """
-        seen = x if attn is None else attn
-        if self.heads > 1:
-            return self.query.weight, self._heads(self.key(seen)), self._heads(self.value(x))
-        v = self._heads(x)
-        k = v if attn is None else self._heads(attn)
-        return self.key.weight.T @ self.query.weight, k, v
-
-    def _read(self, rows: Tensor) -> Tensor:
-        """Give the attended values from what the weights gave, [K, H, C] -> [K, D]."""
-        return rows.flatten(1) if self.heads > 1 else self.value(rows.flatten(1))
-
-    def _score(self, attention: Attended, v: Tensor, edge_index: Tensor) -> Scores:
-        """Score every node from its row of the attention matrix, whole and on edges only."""
-        thetas = torch.stack([self.theta_local, self.theta_global], 1)  # [H, 2, C]
-        if self.heads == 1:
-            thetas = thetas @ self.value.weight
-        near, far = (thetas @ v.permute(1, 2, 0)).unbind(1)  # V theta, [H, N] each
-        nodes = torch.arange(v.size(0), device=v.device)
-        source, target = torch.cat([edge_index, nodes.expand(2, -1)], 1)  # of A + I
-        listed = pad(edge_index[0] == edge_index[1], (0, v.size(0)))
-        weight = attention.on_edges(source, target)  # [E + N, H]
-        weight = weight.masked_fill(listed.unsqueeze(1), 0.0).flatten()
-        source, target = each_head(source, self.heads), each_head(target, self.heads)
-        sent = weight * spread(near.T.flatten(), source)
-        local = segment_sum(sent, target, near.numel()).view(-1, self.heads)
-        global_score = self.act(attention.project(far.T, thetas[:, 1])).sum(1)
-        local_score = self.act(local).sum(1)
-        score = self.lam * global_score + (1 - self.lam) * local_score
-        return Scores(score, global_score, local_score)
+    def _attention_options(self) -> dict[str, Any]:
+        return {
+            "weights": (self.query.weight, self.key.weight, self.value.weight),
+            "heads": self.heads,
+            "kind": self.attention,
+            "learns": self.gate is not None,
+            "ratio": self.ratio,
+        }

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.graph import Coarse, Level, NodeMerge, check_count
+from gtpool.ops.backend import Pooled
 from gtpool.ops.chain import build_chain
 from gtpool.ops.entry import eager, lay_out
+from gtpool.ops.packed import PackedGraph
 from gtpool.ops.segment import plan, segment_sum
 
 
@@ -69,6 +71,11 @@ class HaarPool(nn.Module):
         torch.Size([4, 16])
     """
 
+    kind = "clustering"
+    why_not_captured = (
+        "pool 'haarpool' has no static form: how many edges join its clusters depends on the graphs"
+    )
+
     def __init__(self, in_channels: int, steps: int = 3) -> None:
         super().__init__()
         check_count("in_channels", in_channels)
@@ -108,6 +115,16 @@ class HaarPool(nn.Module):
         pooled = transform(x, chain)
         weight = step.edge_attr.to(x.dtype)
         return NodeMerge(pooled, step.edge_index, weight, step.level.batch, step.cluster, None)
+
+    def pool(self, x: Tensor, graph: PackedGraph, *, edges: bool = True) -> Pooled:
+        """Take one step in a network, along the chain of the batch."""
+        del edges
+        chain = graph.chain or build_chain(graph.edge_index, graph.level, self.steps)
+        step = chain[0]
+        after = PackedGraph(
+            step.edge_index, step.edge_attr.to(x.dtype), step.level, chain=tuple(chain[1:])
+        )
+        return Pooled(transform(x, chain), after)
 
     def __repr__(self) -> str:
         """Name the class, the width and the length of a chain."""

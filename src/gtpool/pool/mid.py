@@ -7,19 +7,24 @@ Drop Graph Pooling", arXiv 2306.12726.
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import normalize
 from torch_geometric.nn import GCNConv
 
-from gtpool.graph import Level, NodeDrop, check_count, check_share
-from gtpool.ops.drop import drop
-from gtpool.ops.entry import lay_out
+from gtpool.graph import check_count, check_share
+from gtpool.nn.gcn import gcn
+from gtpool.nn.linear import Linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.dropout import DIGITS, Keyed, random_bits
+from gtpool.ops.runs import linear
 from gtpool.ops.sample import check_choice, check_ratio
+from gtpool.pool.layer import Dropped, DropPool
 
 SCORERS = ("gcn", "projection")
 MERGES = ("linear", "mean")
 
 
-class MIDPool(nn.Module):
+class MIDPool(DropPool):
     r"""Node-dropping pooling by h scores a node, with flipscore and dropscore.
 
     .. math::
@@ -86,13 +91,14 @@ class MIDPool(nn.Module):
         self.in_channels, self.ratio, self.scorer, self.scores = in_channels, ratio, scorer, scores
         self.flip, self.dropscore, self.merge = flip, dropscore, merge
 
-        self.criteria: GCNConv | nn.Linear
+        self.ignore = DropScore(dropscore)
+        self.criteria: GCNConv | Linear
         if scorer == "gcn":
             self.criteria = GCNConv(in_channels, scores)
         else:
-            self.criteria = nn.Linear(in_channels, scores, bias=False)
+            self.criteria = Linear(in_channels, scores, bias=False)
         mapped = merge == "linear" and scores > 1
-        self.project = nn.Linear(scores * in_channels, in_channels, bias=False) if mapped else None
+        self.project = Linear(scores * in_channels, in_channels, bias=False) if mapped else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -101,41 +107,14 @@ class MIDPool(nn.Module):
         if self.project is not None:
             self.project.reset_parameters()
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        attn: Tensor | None = None,
-        *,
-        level: Level | None = None,
-    ) -> NodeDrop:
-        """Pool a batch of graphs; ``score`` of the result is the sum r, before dropscore.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, which travel along, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            attn: Stands in for ``x`` in the scores, [N, D].
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted.
-        """
-        if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
-        scores = self._score(x if attn is None else attn, edge_index)  # [N, h]
+    def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
+        """Rank nodes by the size of their scores; ``score`` is the sum r, before dropscore."""
+        scores = self._score(x if attn is None else attn, graph)  # [N, h]
         rank = (scores.abs() if self.flip else scores).sum(1)
-        ranked = rank.detach()
-        if self.training and self.dropscore > 0:
-            dropped = torch.rand(rank.shape, device=rank.device) < self.dropscore
-            ranked = ranked.masked_fill(dropped, -torch.inf)
-        kept, edges, edge_attr = drop(
-            ranked, self.ratio, edge_index, edge_attr, level, sampler="topk", order="index"
-        )
-        x = self._merge(x.index_select(0, kept), scores.index_select(0, kept).tanh())
-        batch = level.batch.index_select(0, kept)
-        return NodeDrop(x, edges, edge_attr, batch, kept, rank.index_select(0, kept))
+        ranked = self.ignore(rank.detach())
+        kept = graph.keep(ranked, self.ratio, sampler="topk", order="index")
+        gate = graph.take(scores, kept).tanh()
+        return Dropped(self._merge(graph.take(x, kept), gate), kept, rank)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -145,14 +124,34 @@ class MIDPool(nn.Module):
             f"dropscore={self.dropscore}, merge={self.merge!r})"
         )
 
-    def _score(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def _score(self, x: Tensor, graph: Backend) -> Tensor:
         """Score every node by h criteria, [N, h]."""
         if isinstance(self.criteria, GCNConv):
-            return self.criteria(x, edge_index)
-        return nn.functional.linear(x, nn.functional.normalize(self.criteria.weight, dim=1))
+            return gcn(self.criteria, x, graph)
+        return linear(x, normalize(self.criteria.weight, dim=-1))
 
     def _merge(self, x: Tensor, gate: Tensor) -> Tensor:
         """Scale the features by each of the h gates and bring the copies together, [K, D]."""
         if self.project is None:
             return x * gate.mean(1, keepdim=True)
         return self.project((gate.unsqueeze(2) * x.unsqueeze(1)).flatten(1))
+
+
+class DropScore(Keyed):
+    """Sets a share of the ranks to minus infinity while training, drawn as dropout draws."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, rank: Tensor) -> Tensor:
+        """Ignore some nodes, [N]."""
+        if not self.training or self.p == 0:
+            return rank
+        if self.key is None:
+            dropped = torch.rand(rank.shape, device=rank.device) < self.p
+        else:
+            place = torch.arange(rank.numel() // self.key.numel(), device=rank.device)
+            bits = random_bits(place, self.key.unsqueeze(1), DIGITS).flatten()
+            dropped = bits < round(self.p * 2**DIGITS)
+        return rank.masked_fill(dropped, -torch.inf)

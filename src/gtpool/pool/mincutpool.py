@@ -5,15 +5,17 @@ arXiv 1907.00481.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gtpool.graph import Level, NodeMerge, check_count
-from gtpool.ops.entry import lay_out
-from gtpool.ops.merge import coarse_graph, diagonal, merge, root_of, weight_of, widen
-from gtpool.ops.segment import segment_sum
+from gtpool.graph import check_count
+from gtpool.nn.linear import Linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.merge import diagonal, root_of, widen
+from gtpool.ops.static_merge import merge
+from gtpool.pool.layer import Merged, MergePool
 
 
-class MinCutPool(nn.Module):
+class MinCutPool(MergePool):
     r"""Soft clustering of the nodes by a small network, trained towards a minimum cut.
 
     .. math::
@@ -67,49 +69,22 @@ class MinCutPool(nn.Module):
         check_count("hidden_channels", hidden_channels)
         self.in_channels, self.clusters = in_channels, clusters
         self.hidden_channels, self.weighted = hidden_channels, weighted
-        self.hidden = nn.Linear(in_channels, hidden_channels)
-        self.out = nn.Linear(hidden_channels, clusters)
+        self.hidden = Linear(in_channels, hidden_channels)
+        self.out = Linear(hidden_channels, clusters)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         self.hidden.reset_parameters()
         self.out.reset_parameters()
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        level: Level | None = None,
-    ) -> NodeMerge:
-        """Pool a batch of graphs.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, the weight first where edges are weighted, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted.
-        """
-        if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels)
+    def merge(self, x: Tensor, graph: Backend) -> Merged:
+        """Merge nodes by a learned assignment that cuts few edges."""
         assign = widen(self.out(self.hidden(x).relu())).softmax(1)
-        weight = weight_of(edge_index, edge_attr, assign, weighted=self.weighted)
-        source, target = edge_index
-        root = root_of(_degrees(edge_index, weight, level))
-        weight = weight / root.index_select(0, source) / root.index_select(0, target)
-        pooled, coarse, overlap = merge(assign, x, edge_index, weight, level)
-        edges, attr, layout = coarse_graph(between(coarse))
-
-        volume = _degrees(edge_index, weight, level) * assign.square().sum(1)
-        volume = segment_sum(volume, level.batch, level.sizes.numel())  # tr(S^T D S)
+        graphs = graph.adjacent(assign.dtype, weighted=self.weighted).normalized()
+        pooled, coarse, overlap = merge(graphs, assign, x)
+        volume = graphs.total(graphs.degrees() * assign.square().sum(1))  # tr(S^T D S)
         loss = cut(coarse, volume) + imbalance(overlap)
-        return NodeMerge(
-            pooled.flatten(0, 1).to(x.dtype), edges, attr.to(x.dtype), layout.batch, assign, loss
-        )
+        return Merged(pooled, between(coarse), assign, loss)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -117,12 +92,6 @@ class MinCutPool(nn.Module):
             f"{type(self).__name__}({self.in_channels}, clusters={self.clusters}, "
             f"hidden_channels={self.hidden_channels}, weighted={self.weighted})"
         )
-
-
-def _degrees(edge_index: Tensor, weight: Tensor, level: Level) -> Tensor:
-    """Give each node half the weight of the edges that leave it and enter it, [N]."""
-    degree = weight.new_zeros(level.batch.numel())
-    return degree.index_add(0, edge_index.flatten(), weight.repeat(2) / 2)
 
 
 def between(coarse: Tensor) -> Tensor:

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
-from gtpool.graph import Level, NodeDrop, check_count
-from gtpool.ops.drop import drop_and_scale
-from gtpool.ops.entry import lay_out
+from gtpool.graph import check_count
+from gtpool.ops.backend import Backend
+from gtpool.ops.merge import widen
+from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.pool.layer import Dropped, DropPool, drop_and_scale
 
 
-class SAGPool(nn.Module):
+class SAGPool(DropPool):
     r"""Node-dropping pooling scored by a graph convolution with one channel.
 
     .. math::
@@ -83,39 +85,12 @@ class SAGPool(nn.Module):
         nn.init.uniform_(self.theta, -bound, bound)
         nn.init.zeros_(self.bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        attn: Tensor | None = None,
-        *,
-        level: Level | None = None,
-    ) -> NodeDrop:
-        """Pool a batch of graphs.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, which travel along, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            attn: Stands in for ``x`` in the score, [N, D].
-            level: The planned layout of the batch, in place of ``batch``; it is trusted.
-        """
-        if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
-        raw = self._convolve(x if attn is None else attn, edge_index)
+    def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
+        """Score nodes by a graph convolution; scale the features of those that stay."""
+        value = widen(linear(x if attn is None else attn, self.theta.unsqueeze(-2)))
+        raw = per_run(torch.add, graph.gcn_sum(value), self.bias).squeeze(1)
         return drop_and_scale(
-            x,
-            raw,
-            self.act(raw),
-            self.ratio,
-            edge_index,
-            edge_attr,
-            level,
-            sampler=self.sampler,
-            order=self.order,
+            x, raw, self.act(raw), self.ratio, graph, sampler=self.sampler, order=self.order
         )
 
     def __repr__(self) -> str:
@@ -124,14 +99,3 @@ class SAGPool(nn.Module):
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"sampler={self.sampler!r}, order={self.order!r})"
         )
-
-    def _convolve(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Give z, [N], in float32 at least: bf16 cannot count the edges of a large hub."""
-        source, target = edge_index
-        value = x @ self.theta
-        value = value.to(torch.promote_types(value.dtype, torch.float32))
-        edge = (source != target).to(value.dtype)  # a listed loop is in I already
-        scale = torch.ones_like(value).index_add(0, target, edge).rsqrt()  # the diagonal of D^-1/2
-        value = scale * value
-        value = value.index_add(0, target, edge * value.index_select(0, source))  # (A + I) v
-        return scale * value + self.bias

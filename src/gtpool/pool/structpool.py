@@ -7,17 +7,18 @@ openreview BJxg_hVtwH.
 import torch
 from torch import Tensor, nn
 
-from gtpool.graph import Level, NodeMerge, check_count
-from gtpool.ops.bucket import Buckets
-from gtpool.ops.entry import eager, lay_out
-from gtpool.ops.merge import coarse_graph, merge, neighbours, weight_of, widen
-from gtpool.ops.segment import segment_sum
+from gtpool.graph import check_count
+from gtpool.nn.linear import Linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.merge import widen
+from gtpool.ops.static_merge import Adjacent, merge
+from gtpool.pool.layer import Merged, MergePool
 
 _LEAST = 0.01
 """A row sum counts as cancelled below this share of what it can be at most."""
 
 
-class StructPool(nn.Module):
+class StructPool(MergePool):
     r"""Soft clustering by a conditional random field over all pairs of nodes of a graph.
 
     .. math::
@@ -58,6 +59,8 @@ class StructPool(nn.Module):
         torch.Size([3, 16])
     """
 
+    multiplies = True
+
     def __init__(
         self, in_channels: int, clusters: int, *, steps: int = 5, weighted: bool = False
     ) -> None:
@@ -68,7 +71,7 @@ class StructPool(nn.Module):
         self.in_channels, self.clusters, self.steps = in_channels, clusters, steps
         self.weighted = weighted
         widths = (in_channels, in_channels, clusters)
-        self.unary = nn.ModuleList(nn.Linear(in_channels, width) for width in widths)
+        self.unary = nn.ModuleList(Linear(in_channels, width) for width in widths)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
@@ -76,33 +79,17 @@ class StructPool(nn.Module):
             if isinstance(part, nn.Linear):
                 part.reset_parameters()
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        level: Level | None = None,
-    ) -> NodeMerge:
-        """Pool a batch of graphs.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, the weight first where the layer is weighted, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            level: The planned layout of the batch, in place of ``batch``; it is trusted.
-        """
-        if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, multiplied=True)
-        weight = weight_of(edge_index, edge_attr, widen(x), weighted=self.weighted)
-        unary = self._unary(x, edge_index, weight)
-        assign = _mean_field(widen(x), unary, level, self.steps)
-        pooled, coarse, _ = merge(assign, x, edge_index, weight, level)
-        edges, attr, layout = coarse_graph(coarse)
-        pooled, attr = pooled.flatten(0, 1).to(x.dtype), attr.to(x.dtype)
-        return NodeMerge(pooled, edges, attr, layout.batch, assign, None)
+    def merge(self, x: Tensor, graph: Backend) -> Merged:
+        """Merge nodes by what each leans to and what the others of its graph draw it to."""
+        unary = wide = widen(x)
+        graphs = graph.adjacent(wide.dtype, weighted=self.weighted)
+        degree = (graphs.entering(positive=True) + 1).unsqueeze(1)
+        for linear in self.unary:
+            near = unary + graphs.heard(unary)
+            unary = (linear(near.to(x.dtype)) / degree).tanh()
+        assign = _mean_field(wide, unary, graphs, self.steps)
+        pooled, coarse, _ = merge(graphs, assign, x)
+        return Merged(pooled, coarse, assign, None)
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""
@@ -111,36 +98,17 @@ class StructPool(nn.Module):
             f"steps={self.steps}, weighted={self.weighted})"
         )
 
-    def _unary(self, x: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
-        """Say how much each node by itself leans to each cluster, [N, C]."""
-        degree = weight.new_ones(x.size(0)).index_add(0, edge_index[1], weight.abs()).unsqueeze(1)
-        h = widen(x)
-        for linear in self.unary:
-            near = h + neighbours(h, edge_index, weight)
-            h = (linear(near.to(x.dtype)) / degree).tanh()
-        return h
 
-
-@eager
-def _mean_field(x: Tensor, unary: Tensor, level: Level, steps: int) -> Tensor:
+def _mean_field(x: Tensor, unary: Tensor, graphs: Adjacent, steps: int) -> Tensor:
     """Let the nodes of each graph draw one another, and give the share of each cluster, [N, C]."""
-    buckets = Buckets.of(level.ptr, x.unsqueeze(1))
-    padded = buckets.pad(x)
     own = x.square().sum(1, keepdim=True)  # the diagonal of X X^T
     both = with_norm(x)
-    total = segment_sum(both, level.batch, level.sizes.numel()).index_select(0, level.batch)
-    inverse = inverse_row_sums(both, own, total)
-
-    q = unary
+    inverse = inverse_row_sums(both, own, graphs.spread(graphs.total(both)))
+    q, laid = unary, graphs.laid(x)
     for _ in range(steps):
         share = q.softmax(1)
-        with torch.autocast(x.device.type, enabled=False):
-            drawn = [
-                rows @ (rows.transpose(1, 2) @ shares)  # X (X^T L), [graphs, n, C]
-                for _, rows, shares in buckets.each(padded, buckets.pad(share))
-            ]
-        message = buckets.unpad(torch.cat([part.flatten(0, 1) for part in drawn])) - own * share
-        q = unary + message * inverse
+        drawn = graphs.drawn(laid, share)  # X (X^T L)
+        q = unary + (drawn - own * share) * inverse
     return q.softmax(1)
 
 

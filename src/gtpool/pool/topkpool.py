@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
-from gtpool.graph import Level, NodeDrop, check_count
-from gtpool.ops.drop import drop_and_scale
-from gtpool.ops.entry import lay_out
+from gtpool.graph import check_count
+from gtpool.ops.backend import Backend
+from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.pool.layer import Dropped, DropPool, drop_and_scale
 
 
-class TopKPool(nn.Module):
+class TopKPool(DropPool):
     r"""Node-dropping pooling scored by a projection of the features.
 
     .. math::
@@ -80,39 +81,12 @@ class TopKPool(nn.Module):
         bound = self.in_channels**-0.5
         nn.init.uniform_(self.direction, -bound, bound)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        attn: Tensor | None = None,
-        *,
-        level: Level | None = None,
-    ) -> NodeDrop:
-        """Pool a batch of graphs.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, which travel along, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            attn: Stands in for ``x`` in the score, [N, D].
-            level: The planned layout of the batch, in place of ``batch``; it is trusted.
-        """
-        if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
-        raw = (x if attn is None else attn) @ self.direction / self.direction.norm()
+    def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
+        """Score nodes by a projection; scale the features of those that stay."""
+        raw = linear(x if attn is None else attn, self.direction.unsqueeze(-2))
+        raw = per_run(torch.div, raw, self.direction.norm(dim=-1, keepdim=True)).squeeze(1)
         return drop_and_scale(
-            x,
-            raw,
-            self.act(raw),
-            self.ratio,
-            edge_index,
-            edge_attr,
-            level,
-            sampler=self.sampler,
-            order=self.order,
+            x, raw, self.act(raw), self.ratio, graph, sampler=self.sampler, order=self.order
         )
 
     def __repr__(self) -> str:

@@ -15,7 +15,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from gtpool.report.cells import titled
+from gtpool.study.cells import titled
+from gtpool.study.result import RunResult
 
 INK = "#22333b"
 """The colour of text and lines, which a page replaces by that of its own text."""
@@ -66,15 +67,15 @@ def draw_kept(
         return svg_of(figure)
 
 
-def draw_curves(rows: Sequence[Mapping[str, Any]]) -> str:
+def draw_curves(rows: Sequence[RunResult]) -> str:
     """Draw loss and metric by epoch: the mean over runs, and the range from worst to best.
 
     Runs stop at different epochs: the lines end where fewer than half of the runs go on.
 
     Args:
-        rows: Finished runs of one method, as the store keeps them.
+        rows: Finished runs of one method, with their curves.
     """
-    metric = rows[0]["metric"]
+    metric = rows[0].metric
     panels = {
         "loss": {"training": "train_loss", "validation": "valid_loss"},
         titled(metric): {"validation": "valid_metric", "test": "test_metric"},
@@ -83,7 +84,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> str:
         for axes, (title, lines) in zip(figure.subplots(1, 2), panels.items(), strict=True):
             factor = 100 if title.endswith("%") else 1
             for (label, name), colour in zip(lines.items(), (KEPT, OTHER), strict=True):
-                curves = [row["curves"][name] for row in rows]
+                curves = [row.curves[name] for row in rows if row.curves]
                 low, mean, high = (factor * part for part in _range(curves))
                 epochs = np.arange(1, len(mean) + 1)
                 axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
 from time import monotonic
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gtpool.model import method_name
-from gtpool.report.cells import has_folds, named, place_of, shown, spell_time
 from gtpool.spec import RunSpec
+from gtpool.study.cells import has_folds, named, place_of, reported, shown, spell_time
+from gtpool.study.result import RunResult
 
-_Row = dict[str, Any]
 _Line = dict[int, RunSpec]  # the runs of one line of the table, by fold
 _PAUSE = 0.2  # seconds between two drawings of the table
 _LINE_PAUSE = 5.0  # and between two lines where there is no terminal
@@ -56,30 +56,33 @@ class Progress:
         self.console = Console(stderr=True) if console is None else console
         self.clock, self.names = clock, names or {}
         self.specs: list[RunSpec] = []
-        self.rows: dict[str, _Row] = {}
+        self.rows: dict[str, RunResult] = {}
         """What is finished, by key."""
         self.at: dict[str, int] = {}
         """The epoch of what is on its way, by key."""
         self._since: dict[str, tuple[int, float]] = {}  # the first epoch heard of, and its time
         self._began, self._before, self._drawn = clock(), 0, clock()
         self._preparing: dict[str, float] = {}
+        self._draws = False
         self._live: Live | None = None
         self._group([])
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self._live = Live(console=self.console, auto_refresh=False)
-            self._live.start()
+        self._draws = self.console.is_terminal
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._draws = False
         if self._live is not None:
             self._draw()
             self._live.stop()
             self._live = None
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[_Row]) -> None:
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
         """Take note of all runs, and of the rows that are there from before."""
+        if self._draws and self._live is None:  # not before: what is printed until then stays
+            self._live = Live(console=self.console, auto_refresh=False)
+            self._live.start()
         self._group(specs)
         for row in done:
             self._take(row)
@@ -112,12 +115,12 @@ class Progress:
         if self.clock() - self._drawn > _PAUSE:
             self._draw()
 
-    def finished(self, row: _Row) -> None:
+    def finished(self, row: RunResult) -> None:
         """Take note of a row."""
-        self.at.pop(row["key"], None)
+        self.at.pop(row.key, None)
         self._take(row)
-        spec = row["spec"]
-        name = f"{spec['data']['source']}, {self._name(row['key'], spec['model'])}"
+        spec = row.spec
+        name = f"{spec.data.source}, {self._name(spec)}"
         self._say(f"{name}, {place_of(spec)}: {_result(row)} ({self.summary()})")
         self._draw()
 
@@ -186,17 +189,17 @@ class Progress:
         self._patience = max((wait for wait, most in limits if wait and wait < most), default=0)
         self._epochs, self._tests, self._metric = _Mean(), _Mean(), ""
 
-    def _take(self, row: _Row) -> None:
+    def _take(self, row: RunResult) -> None:
         """Add a row to what is finished; sums are kept, so that no drawing goes over all rows."""
-        self.rows[row["key"]] = row
-        line = self._line_of[row["key"]]
+        self.rows[row.key] = row
+        line = self._line_of[row.key]
         self._latest.pop(line, None)
         self._latest[line] = None
-        if row["epochs_run"]:
-            self._epochs.add(row["epochs_run"])
-        if _fine(row):
-            self._tests.add(row["test"])
-            self._metric = row["metric"]
+        if row.epochs_run:
+            self._epochs.add(row.epochs_run)
+        if (value := reported(row)) is not None:
+            self._tests.add(value)
+            self._metric = row.metric
 
     def _in_view(self) -> list[_Line]:
         """Give all lines if the console holds them; else those under way, then the latest."""
@@ -225,18 +228,18 @@ class Progress:
         for line in lines:
             first = _first(line)
             rows = [self.rows[spec.key] for spec in line.values() if spec.key in self.rows]
-            done = [row for row in rows if _fine(row)]
-            mean = shown(fmean(row["test"] for row in done), done[0]["metric"]) if done else ""
+            done = [(value, row.metric) for row in rows if (value := reported(row)) is not None]
+            mean = shown(fmean(value for value, _ in done), done[0][1]) if done else ""
             if by_fold:
                 cells = [self._cell(line.get(fold)) for fold in self._folds]
             else:
                 cells = self._counts(line, len(rows), len(rows) - len(done))
-            names = first.data.source, self._name(first.key, first.model.to_json())
+            names = first.data.source, self._name(first)
             table.add_row(*map(_clipped, names), str(first.seed), *cells, mean)
         return table
 
-    def _name(self, key: str, model: dict[str, Any]) -> str:
-        return self.names.get(key) or method_name(model)
+    def _name(self, spec: RunSpec) -> str:
+        return self.names.get(spec.key) or method_name(spec.model.to_json())
 
     def _cell(self, spec: RunSpec | None) -> Text:
         if spec is None:
@@ -244,7 +247,8 @@ class Progress:
         row = self.rows.get(spec.key)
         if row is None:
             return Text(f"e{self.at[spec.key]}" if spec.key in self.at else "·", "dim")
-        return Text(shown(row["test"], row["metric"])) if _fine(row) else Text("failed", "red")
+        value = reported(row)
+        return Text("failed", "red") if value is None else Text(shown(value, row.metric))
 
     def _counts(self, line: _Line, ended: int, failed: int) -> list[Text]:
         """Give how many folds have ended, and the epochs of those under way."""
@@ -280,14 +284,10 @@ class _Mean:
         return self.total / self.count
 
 
-def _fine(row: _Row) -> bool:
-    return row["status"] == "done" and row["test"] is not None
-
-
-def _result(row: _Row) -> str:
-    if not _fine(row):
-        return f"failed: {row['error'] or 'its test metric is not a number'}"
-    return f"{named(row['metric'])} {shown(row['test'], row['metric'])} at epoch {row['epoch']}"
+def _result(row: RunResult) -> str:
+    if reported(row) is None:
+        return f"failed: {row.error or 'its test metric is not a number'}"
+    return f"{named(row.metric)} {shown(row.test, row.metric)} at epoch {row.epoch}"
 
 
 def _first(line: _Line) -> RunSpec:

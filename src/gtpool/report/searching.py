@@ -1,23 +1,31 @@
-"""How far a search has come, what it found and what it left out; never a test figure, no torch."""
+"""A search from its start to what it found and left out; never a test figure."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gtpool.report.cells import has_folds, shown
-from gtpool.report.plot import INK, KEPT, drawing, plain, svg_of
+from gtpool.data.formats.reader import Loaded
+from gtpool.report.plot import INK, KEPT, drawing, plain, standalone, svg_of
 from gtpool.report.progress import Numbered, spell_time
 from gtpool.report.table import Table
-from gtpool.spec import RunSpec
-from gtpool.study.space import Space, count, count_untried, untried
-
-if TYPE_CHECKING:  # values only: the module needs torch, the report does not
-    from gtpool.study.halving import Rung
-    from gtpool.study.search import Tried
+from gtpool.spec import FOLDED, RunSpec
+from gtpool.study.cells import has_folds, shown
+from gtpool.study.cross_validate import Running, plan_runs
+from gtpool.study.halving import Rung
+from gtpool.study.plan import Plan, make_plan
+from gtpool.study.result import RunResult
+from gtpool.study.run import TOGETHER
+from gtpool.study.search import EVALUATOR, Search, Tried
+from gtpool.study.space import PAPER, Space, chosen, count, count_untried, ends, read_space, untried
+from gtpool.study.store import write_whole
+from gtpool.study.unit import choose_device
 
 _PAUSE = 0.2  # seconds between two drawings of the line
 _NOW_AND_THEN = 5.0  # seconds between two lines about the runs of a rung
@@ -28,6 +36,58 @@ POOLED = (
     "validation part of a fold is the test part of the one before. What these settings give on the "
     "same folds is optimistic; `gtpool study tune` chooses for each fold by itself."
 )
+
+
+class Wanted(NamedTuple):
+    """How to search."""
+
+    trials: int
+    seed: int = 0
+    rung: int | None = None
+    """Folds between two looks at pruning; None for as many as run at once."""
+    prune: bool = True
+    storage: str | None = None
+    folds_given: bool = False
+    """Whether the user asked for a number of folds, which not all splits have."""
+
+
+def search_options(
+    plan: Plan, table: Mapping[str, Any] | None, how: Running, wanted: Wanted
+) -> list[str]:
+    """Search for the options that validate best, write them, and say what was found.
+
+    Args:
+        plan: The runs of a trial, but for what is searched.
+        table: What to choose from, as a file says it; None is the paper's space.
+        how: Where and how to run.
+        wanted: How to search.
+    """
+    runs, loaded = plan_runs(plan, how.data_dir)
+    folded = runs[0].split.rule in FOLDED
+    if wanted.folds_given and not folded:
+        raise ValueError(
+            f"--folds is for split types that have folds, {', '.join(FOLDED)}; this one is "
+            f"{runs[0].split.rule}"
+        )
+    space = PAPER if table is None else read_space(table, plan.run)
+    _check_values(plan, space, how, loaded)
+    search = Search(
+        plan.run,
+        space,
+        how.folder,
+        seeds=plan.seeds,
+        storage=wanted.storage,
+        data_dir=how.data_dir,
+        loaded=loaded,
+    )
+    trials = min(wanted.trials, count(space) or wanted.trials)
+    with SearchProgress(trials, len(runs), search.metric, done=len(search.tried())) as watch:
+        do = partial(how.do, keep=False, watch=watch, loaded=loaded)
+        rung = wanted.rung or _at_once(how)
+        for tried in search.run(trials, do, seed=wanted.seed, rung=rung, prune=wanted.prune):
+            watch.tried(tried, search.tried(), search.best())
+    lines = _write(search, plan, how.folder)
+    return [*lines, POOLED] if folded else lines
 
 
 class SearchProgress:
@@ -78,11 +138,11 @@ class SearchProgress:
             self._live.update(Text(""), refresh=True)
             self._live.stop()
 
-    def rung(self, rung: "Rung") -> None:
+    def rung(self, rung: Rung) -> None:
         """Take note that a length of training begins, at which many trials are judged at once."""
         self._rung = f"round {rung.number} of {rung.total}"
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
         """Take note of runs that were done before; say how large a rung is."""
         self._made += len(done)
         if self._rung is not None:
@@ -106,19 +166,19 @@ class SearchProgress:
         """Take note of an epoch."""
         self._show(f"{_place(spec)}, epoch {epoch.number} of {spec.train.epochs}")
 
-    def finished(self, row: Mapping[str, Any]) -> None:
+    def finished(self, row: RunResult) -> None:
         """Take note of a run."""
         self._made += 1
         if self._rung is None:
             return
-        if row["status"] == "failed":
-            self._say(f"{self._rung}: {self.summary()}; one failed: {row['error']}")
+        if row.status == "failed":
+            self._say(f"{self._rung}: {self.summary()}; one failed: {row.error}")
             return
         waited = not self._live.is_started and self.clock() - self._said >= _NOW_AND_THEN
         if waited or self._made == self.runs:
             self._say(f"{self._rung}: {self.summary()}")
 
-    def tried(self, trial: "Tried", done: Sequence["Tried"], best: "Tried | None") -> None:
+    def tried(self, trial: Tried, done: Sequence[Tried], best: Tried | None) -> None:
         """Say what came of a trial.
 
         Args:
@@ -166,7 +226,7 @@ class SearchProgress:
             self._say(f"{rung}{now} ({self.summary()})")
 
 
-def outcome(trial: "Tried", metric: str) -> str:
+def outcome(trial: Tried, metric: str) -> str:
     """Say in words what came of a trial."""
     folds = "1 fold" if trial.folds == 1 else f"{trial.folds} folds"
     if trial.error is not None:
@@ -182,7 +242,7 @@ def _place(spec: RunSpec) -> str:
     return f"fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else f"seed {spec.seed}"
 
 
-def trials_table(trials: Sequence["Tried"], space: Space, metric: str, most: int = 5) -> Table:
+def trials_table(trials: Sequence[Tried], space: Space, metric: str, most: int = 5) -> Table:
     """List the best of the trials that were run on all folds.
 
     Args:
@@ -203,7 +263,7 @@ def trials_table(trials: Sequence["Tried"], space: Space, metric: str, most: int
     return Table(("trial", f"validation {metric}", *names), tuple(lines))
 
 
-def coverage(trials: Sequence["Tried"], space: Space) -> list[str]:
+def coverage(trials: Sequence[Tried], space: Space) -> list[str]:
     """Say what was tried, and what was not."""
     total, choices = count(space), [trial.choice for trial in trials]
     complete = sum(trial.complete for trial in trials)
@@ -251,3 +311,44 @@ def _shown(value: float | None, metric: str) -> str:
 
 def _plain_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _check_values(plan: Plan, space: Space, how: Running, loaded: Loaded) -> None:
+    """See for each value of a space whether a run could start with it."""
+    for name, held in space.items():
+        for value in ends(held):
+            changed = chosen(plan.run, {name: value}).to_json()
+            try:
+                plan_runs(make_plan({**changed, "seeds": plan.seeds}, {}), how.data_dir, loaded)
+            except ValueError as error:
+                raise ValueError(f"the space has {name} = {value!r}, but {error}") from error
+
+
+def _at_once(how: Running) -> int:
+    """Say how many folds run at once."""
+    if how.executor is not None:
+        return TOGETHER
+    on_gpu = how.jobs == 1 and choose_device(how.device).type == "cuda"
+    return max(how.jobs, how.together or (TOGETHER if on_gpu else 1))
+
+
+def _write(search: Search, plan: Plan, folder: Path) -> list[str]:
+    """Write the best settings and the drawing, and say in lines what was found."""
+    trials, best, shares = search.tried(), search.best(), search.importance()
+    if best is None:
+        return ["no combination was run on all folds", *coverage(trials, search.space)]
+    path = folder / "best.json"
+    settings = plan._replace(run=chosen(plan.run, best.choice)).to_json()
+    write_whole(path, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+    complete = [tried for tried in trials if tried.complete]
+    complete.sort(key=lambda tried: tried.value or 0.0, reverse=search.higher_is_better)
+    lines = [trials_table(complete, search.space, search.metric).terminal(), ""]
+    lines.append(f"best:       {path} (for gtpool train --config)")
+    if shares is not None:
+        drawn, title = folder / "importance.svg", f"{EVALUATOR}, {rests_on(len(complete))}"
+        write_whole(drawn, standalone(draw_importance(shares, title)).encode())
+        lines.append(f"importance: {drawn} ({title})")
+    lines += coverage(trials, search.space)
+    if search.running():
+        lines.append(f"{search.running()} more on their way elsewhere: who ends last writes all")
+    return lines

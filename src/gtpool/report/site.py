@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from gtpool.model import WITH_BONDS
-from gtpool.report.cells import Row, has_folds, place_of, rule_of, summary, titled
 from gtpool.report.plot import INK
 from gtpool.report.table import Table, methods_table, rules_table, runs_table
 from gtpool.report.template import template
+from gtpool.spec import RunSpec
+from gtpool.study.cells import has_folds, place_of, rule_of, summary, titled
 from gtpool.study.recipe import has_bonds
+from gtpool.study.result import RunResult
 from gtpool.study.store import write_whole
 
 _LISTED, _LONGEST = 1000, 200  # rows left out that the page lists, characters of their SMILES
@@ -23,7 +25,7 @@ class Section(NamedTuple):
     """A method: its runs and what was drawn of them."""
 
     name: str
-    rows: Sequence[Row]
+    rows: Sequence[RunResult]
     pictures: Mapping[str, str]
     """SVG elements, by their captions."""
     tasks: Table | None = None
@@ -61,7 +63,7 @@ def write_report(
 
 def _part(section: Section, number: int) -> dict[str, Any]:
     """Give the values of a section that the page shows."""
-    cell, done = summary(section.rows), [row for row in section.rows if row["status"] == "done"]
+    cell, done = summary(section.rows), [row for row in section.rows if row.done]
     return {
         "name": section.name,
         "cell": cell,
@@ -70,55 +72,51 @@ def _part(section: Section, number: int) -> dict[str, Any]:
         "runs": runs_table(section.rows),
         "tasks": section.tasks,
         "rules": rules_table(section.rows) if done else None,
-        "failed": [_failure(row) for row in section.rows if row["status"] == "failed"],
+        "failed": [_failure(row) for row in section.rows if row.status == "failed"],
         "pictures": [
             (caption, inline(svg, caption, f"s{number}p{place}-"))
             for place, (caption, svg) in enumerate(section.pictures.items())
         ],
         "splits": [_split(row) for row in done],
-        "settings": json.dumps(section.rows[0]["spec"], indent=2, ensure_ascii=False),
+        "settings": json.dumps(section.rows[0].spec_json, indent=2, ensure_ascii=False),
     }
 
 
-def _facts(rows: Sequence[Row], done: Sequence[Row]) -> dict[str, str]:
+def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, str]:
     """Say in words what was run, and on what."""
-    spec = rows[0]["spec"]
-    data, train = spec["data"], spec["train"]
-    facts = {"data": data["source"], "network": describe_network(spec)}
-    patience = train["patience"]
+    spec = rows[0].spec
+    train = spec.train
+    facts = {"data": spec.data.source, "network": describe_network(spec)}
+    patience = train.patience
     stop = "" if patience is None else f" (fewer once {patience} have not lowered the loss)"
     facts["training"] = (
-        f"{train['epochs']} epochs{stop}, batches of {train['batch_size']}, "
-        f"learning rate {train['lr']:g}, epoch chosen by validation {train['select']}"
+        f"{train.epochs} epochs{stop}, batches of {train.batch_size}, "
+        f"learning rate {train.lr:g}, epoch chosen by validation {train.select}"
     )
     if not done:
         return facts
-    facts["split"] = _listed(rule_of(row) for row in done)
-    facts["parameters"] = f"{done[0]['parameters']:,}"
-    facts["time"] = f"{sum(row['seconds'] for row in done):.1f} s, all runs together"
-    facts["device"] = _listed(row["device"] for row in done)
+    facts["split"] = _listed(rule_of(row.split.rule) for row in done)
+    facts["parameters"] = f"{done[0].parameters:,}"
+    facts["time"] = f"{sum(row.seconds for row in done):.1f} s, all runs together"
+    facts["device"] = _listed(row.device for row in done)
     facts["versions"] = _listed(
-        ", ".join(f"{name} {number}" for name, number in row["versions"].items()) for row in done
+        ", ".join(f"{name} {number}" for name, number in row.versions.items()) for row in done
     )
-    facts["commit"] = _listed(row["commit"] or "not known" for row in done)
-    facts["finished"] = max(row["finished"] for row in done)
+    facts["commit"] = _listed(row.commit or "not known" for row in done)
+    facts["finished"] = max(row.finished for row in done)
     return facts
 
 
-def describe_network(spec: Mapping[str, Any]) -> str:
-    """Describe the network of a run in a line.
-
-    Args:
-        spec: A ``RunSpec`` as JSON.
-    """
-    model = spec["model"]
-    sees = "with" if model["conv"] in WITH_BONDS.values() else "without"
-    bonds = f" ({sees} bonds)" if has_bonds(spec["data"]["source"]) else ""
-    layers = f"{model['levels'] * model['convs_per_level']} × {model['conv']}{bonds}"
-    options = ", ".join(f"{name} {value}" for name, value in model["pool_options"].items())
-    pool = model["pool"] + (f" ({options})" if options else "")
-    pooled = "no pooling" if pool == "none" else f"{pool} at ratio {model['ratio']:g}"
-    return f"{layers}, {pooled}, read-out {model['readout']}, width {model['width']}"
+def describe_network(spec: RunSpec) -> str:
+    """Describe the network of a run in a line."""
+    model = spec.model
+    sees = "with" if model.conv in WITH_BONDS.values() else "without"
+    bonds = f" ({sees} bonds)" if has_bonds(spec.data.source) else ""
+    layers = f"{model.levels * model.convs_per_level} × {model.conv}{bonds}"
+    options = ", ".join(f"{name} {value}" for name, value in model.pool_options.items())
+    pool = model.pool + (f" ({options})" if options else "")
+    pooled = "no pooling" if pool == "none" else f"{pool} at ratio {model.ratio:g}"
+    return f"{layers}, {pooled}, read-out {model.readout}, width {model.width}"
 
 
 def _listed(values: Any) -> str:  # noqa: ANN401
@@ -126,16 +124,15 @@ def _listed(values: Any) -> str:  # noqa: ANN401
     return "; ".join(dict.fromkeys(map(str, values)))
 
 
-def _failure(row: Row) -> tuple[str, str]:
-    return place_of(row["spec"]), row["error"] or "no reason"
+def _failure(row: RunResult) -> tuple[str, str]:
+    return place_of(row.spec), row.error or "no reason"
 
 
-def _split(row: Row) -> tuple[str, ...]:
-    spec, split = row["spec"], row["split"]
-    sizes = (str(split[part]) for part in ("train", "valid", "test"))
-    fold = str(spec["split"]["fold"] + 1) if has_folds(spec["split"]["rule"]) else "–"
-    epochs = f"{row['epoch']} of {row['epochs_run']}"
-    return fold, str(spec["seed"]), *sizes, split["digest"], epochs
+def _split(row: RunResult) -> tuple[str, ...]:
+    spec, split = row.spec, row.split
+    sizes = map(str, (split.train, split.valid, split.test))
+    fold = str(spec.split.fold + 1) if has_folds(spec.split.rule) else "–"
+    return fold, str(spec.seed), *sizes, split.digest, f"{row.epoch} of {row.epochs_run}"
 
 
 def inline(svg: str, caption: str, prefix: str) -> Markup:

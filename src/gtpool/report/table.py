@@ -4,17 +4,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gtpool.report.cells import (
-    RULES,
-    Grid,
-    Row,
-    grid,
-    has_folds,
-    shown,
-    sum_up,
-    summary,
-    titled,
-)
+from gtpool.study.cells import RULES, Grid, grid, has_folds, shown, sum_up, summary, titled
+from gtpool.study.result import RunResult
 
 _LINE = re.compile(r"[\t\n]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -42,7 +33,7 @@ class Table(NamedTuple):
         return "\n".join(_aligned(line, widths, text) for line in lines)
 
 
-def methods_table(methods: Mapping[str, Sequence[Row]]) -> Table:
+def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> Table:
     """Set methods side by side.
 
     Args:
@@ -53,21 +44,21 @@ def methods_table(methods: Mapping[str, Sequence[Row]]) -> Table:
     metric = next((cell.metric for cell in cells.values() if cell.n), "accuracy")
     lines: list[tuple[str, ...]] = []
     for name, cell in cells.items():
-        done = [row for row in methods[name] if row["status"] == "done"]
-        weights = f"{done[0]['parameters']:,}" if done else "–"
-        seconds = f"{sum(row['seconds'] for row in done) / len(done):.1f}" if done else "–"
+        done = [row for row in methods[name] if row.done]
+        weights = f"{done[0].parameters:,}" if done else "–"
+        seconds = f"{sum(row.seconds for row in done) / len(done):.1f}" if done else "–"
         lines.append((name, cell.text, str(cell.n), str(cell.missing), weights, seconds))
     heads = ("method", titled(metric), "runs", "missing", "parameters", "seconds a run")
     return Table(heads, tuple(lines))
 
 
-def runs_table(rows: Sequence[Row]) -> Table:
+def runs_table(rows: Sequence[RunResult]) -> Table:
     """Lay out the test metric of every run: one line a fold, one column a seed, the mean below.
 
     A split without folds has one line, which names its rule. A run that failed or is not there is
     a dash.
     """
-    laid, rule = grid(rows), rows[0]["spec"]["split"]["rule"]
+    laid, rule = grid(rows), rows[0].spec.split.rule
     folded = has_folds(rule)
     lines = [
         (
@@ -82,14 +73,14 @@ def runs_table(rows: Sequence[Row]) -> Table:
     return Table(heads, tuple(lines))
 
 
-def rules_table(rows: Sequence[Row]) -> Table:
+def rules_table(rows: Sequence[RunResult]) -> Table:
     """Say what each rule of choosing the epoch makes of the same runs."""
-    done = [row for row in rows if row["status"] == "done"]
+    done = [row for row in rows if row.done]
     lines: list[tuple[str, ...]] = []
     for rule, words in RULES.items():
-        cell = summary([{**row, "test": row["other_rules"][rule]} for row in done])
+        cell = summary([row.having(test=row.other_rules[rule]) for row in done])
         lines.append((words, cell.text))
-    return Table(("epoch chosen", titled(done[0]["metric"])), tuple(lines))
+    return Table(("epoch chosen", titled(done[0].metric)), tuple(lines))
 
 
 def tasks_table(

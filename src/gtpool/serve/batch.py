@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.gather import join
+from gtpool.data.formats.memory import join
 from gtpool.graph import Coarse
 from gtpool.model.classifier import Classifier
 from gtpool.ops.chain import build_chain

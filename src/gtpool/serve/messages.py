@@ -13,7 +13,9 @@ _Number = Annotated[float, Field(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
 _Numbers = Annotated[list[_Number], Field(fail_fast=True)]
 _Rows = Annotated[list[_Numbers], Field(fail_fast=True)]
 _Label = Annotated[int, Field(ge=-_INT32, le=_INT32)]
-_Labels = Annotated[list[_Label], Field(fail_fast=True)]
+_OneEach = Annotated[list[_Label], Field(fail_fast=True)]
+_SeveralEach = Annotated[list[_OneEach], Field(fail_fast=True)]
+_Labels = _OneEach | _SeveralEach
 _End = Annotated[int, Field(ge=0, le=_INT32)]
 _Edge = Annotated[list[_End], Field(min_length=2, max_length=2, fail_fast=True)]
 

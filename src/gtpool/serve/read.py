@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from gtpool.data.apply import check_fit, pick, strange
+from gtpool.data.apply import check_fit
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.features import Raw, featurize
+from gtpool.data.features import Raw
+from gtpool.data.formats.reader import known_graphs
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack
 from gtpool.data.schema import Recipe, Schema
@@ -65,13 +66,13 @@ class Reader:
         if recipe.attributes and not recipe.degree:
             record["node_features"] = [[0.0] * recipe.attributes] * 2
         if recipe.labels:
-            record["node_labels"] = [recipe.labels[0]] * 2
+            record["node_labels"] = [_first(recipe.label_sets)] * 2
         if recipe.edge_weighted:
             record["edge_weights"] = [1.0]
         if recipe.edge_attributes > recipe.edge_weighted:
             record["edge_features"] = [[0.0] * (recipe.edge_attributes - recipe.edge_weighted)]
         if recipe.edge_labels:
-            record["edge_labels"] = [recipe.edge_labels[0]]
+            record["edge_labels"] = [_first(recipe.edge_label_sets)]
         return record
 
     def many(self, body: bytes, deadline: float) -> Question:
@@ -157,12 +158,9 @@ class Reader:
 
     def _features(self, raw: Raw) -> tuple[dict[int, str], GraphDataset | None]:
         """Make features of the graphs whose labels the model knows; say why of the others not."""
-        reasons = strange(raw, self._recipe)
-        known = torch.tensor([number not in reasons for number in range(raw.sizes.numel())])
-        if not known.any():
-            return reasons, None
-        data = featurize(pick(raw, known), self._recipe)
-        check_fit(data, self._shape, edges=self._edges)
+        reasons, data = known_graphs(raw, self._recipe)
+        if data is not None:
+            check_fit(data, self._shape, edges=self._edges)
         return reasons, data
 
     def _check_size(self, nodes: int, edges: int, place: str) -> None:
@@ -172,6 +170,12 @@ class Reader:
         ):
             if found > most:
                 raise Refusal(422, f"more than {most} {what} in one request", place)
+
+
+def _first(known: tuple[tuple[int, ...], ...]) -> int | list[int]:
+    """Give a label that the model knows, or one of each column."""
+    first = [part[0] for part in known]
+    return first[0] if len(first) == 1 else first
 
 
 def _until(deadline: float, items: Iterable[str]) -> Iterator[str]:
@@ -220,8 +224,10 @@ def _with_edge_columns(raw: Raw, recipe: Recipe) -> Raw:
     """Give graphs without a single edge the columns of edges that the model knows, all empty."""
     if raw.edge_index.size(1):
         return raw
+    columns = len(recipe.edge_label_sets)
+    shape = (0,) if columns == 1 else (0, columns)
     return raw._replace(
-        edge_labels=torch.empty(0, dtype=torch.long) if recipe.edge_labels else None,
+        edge_labels=torch.empty(shape, dtype=torch.long) if columns else None,
         edge_attributes=torch.empty(0, recipe.edge_attributes) if recipe.edge_attributes else None,
     )
 

@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from gtpool.data.formats.reader import Loaded
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import source_digest
 from gtpool.study.pool import work_in_processes
+from gtpool.study.result import RunResult
 from gtpool.study.row import lost
-from gtpool.study.store import Row, Store
+from gtpool.study.store import Store
 from gtpool.study.together import group, run_together
 from gtpool.study.unit import has_artifact, run_unit
 from gtpool.train.course import Epoch
@@ -20,7 +22,7 @@ from gtpool.train.course import Epoch
 class Watcher(Protocol):
     """Whoever wants to see how far many runs have come."""
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None:
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
         """All runs are known, and the rows of those that were done before."""
         ...
 
@@ -36,7 +38,7 @@ class Watcher(Protocol):
         """A run has come to the end of an epoch."""
         ...
 
-    def finished(self, row: Row) -> None:
+    def finished(self, row: RunResult) -> None:
         """A run is stored."""
         ...
 
@@ -50,8 +52,10 @@ class Unit(NamedTuple):
     data_dir: Path | None = None
     device: str = "auto"
     deterministic: bool = False
+    loaded: Loaded | None = None
+    """Graphs of some of the runs; other processes load their own."""
 
-    def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> Row:
+    def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> RunResult:
         """Do a run, unless another process on the store has done it by now."""
         with warnings.catch_warnings():  # whoever asked for the run has said what is damaged
             warnings.simplefilter("ignore")
@@ -64,33 +68,34 @@ class Unit(NamedTuple):
                 deterministic=self.deterministic,
                 artifact=self.store.artifact(spec.key) if self.keep else None,
                 on_epoch=on_epoch,
+                loaded=self.loaded,
             )
             row = self.stored(spec, row)
         return row
 
-    def stored(self, spec: RunSpec, row: Row) -> Row:
+    def stored(self, spec: RunSpec, row: RunResult) -> RunResult:
         """Store a row and give it; one that failed gives way to what another process has done."""
-        there = self.done(spec) if row["status"] == "failed" else None
+        there = self.done(spec) if row.status == "failed" else None
         if there is not None:
             return there
         self.store.put(row)
         return row
 
-    def done(self, spec: RunSpec) -> Row | None:
+    def done(self, spec: RunSpec) -> RunResult | None:
         """Give the row of a run that need not be repeated."""
         row = self.store.get(spec.key)
-        if row is None or row["status"] != "done":
+        if row is None or not row.done:
             return None
         if self.keep and not has_artifact(self.store.artifact(spec.key), row):
             return None
-        same = row.get("source_digest") == source_digest(spec.data.source)
+        same = row.source_digest == source_digest(spec.data.source)
         return row if same else None
 
 
 class Executor(Protocol):
     """Does runs, in any order, and yields the row of each as soon as it is stored."""
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
         """Call the unit for each run, wherever, and tell the watcher."""
         ...
 
@@ -98,7 +103,7 @@ class Executor(Protocol):
 class Serial:
     """One run after the other in this process."""
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
         """Do the runs."""
         for spec in specs:
             watch.started(spec)
@@ -117,9 +122,9 @@ class SideBySide:
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
         """Do the runs group after group."""
-        groups, alone = group(specs, self.most, unit.data_dir)
+        groups, alone = group(specs, self.most, unit.data_dir, unit.loaded)
         for several in groups:
             for spec in several:
                 watch.started(spec)
@@ -131,8 +136,9 @@ class SideBySide:
                 deterministic=unit.deterministic,
                 artifact=unit.store.artifact if unit.keep else None,
                 on_epoch=watch.epoch,
+                loaded=unit.loaded,
             ):
-                row = unit.stored(known[found["key"]], found)
+                row = unit.stored(known[found.key], found)
                 watch.finished(row)
                 yield row
         yield from Serial()(unit, alone, watch)
@@ -148,12 +154,13 @@ class Processes:
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
         """Do the runs; one alone needs no other process."""
         if len(specs) == 1:
             yield from Serial()(unit, specs, watch)
             return
-        with closing(work_in_processes(unit, specs, self.jobs)) as heard:
+        there = unit._replace(loaded=None)
+        with closing(work_in_processes(there, specs, self.jobs)) as heard:
             for spec, kind, value in heard:
                 if kind == "started":
                     watch.started(spec)

@@ -5,18 +5,17 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 from torch import Tensor
 
 from gtpool.data.apply import check_codes
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import TABLES, ending_of
-from gtpool.data.jsonl import read_jsonl
+from gtpool.data.formats import recognise, takers
+from gtpool.data.formats.reader import Loaded
 from gtpool.data.locate import find_raw, locate, splits_folder
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, scaffolds
 from gtpool.data.registry import DATASETS
-from gtpool.data.sources import load
+from gtpool.data.sources import load_source
 from gtpool.data.split import (
     Split,
     column_split,
@@ -27,38 +26,25 @@ from gtpool.data.split import (
     scaffold_split,
     stratified_folds,
 )
-from gtpool.data.table import Skipped, read_table
 from gtpool.spec import FOLDED, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
 
 FIXED_FOLDS = 10
 _State = tuple[tuple[Path, int, int], ...]
 
 
-class Loaded(NamedTuple):
-    """Graphs, and what else their source says of them."""
+def load_data(spec: DataSpec, data_dir: Path | None = None, loaded: Loaded | None = None) -> Loaded:
+    """Load what a spec names, unless it has been loaded before.
 
-    dataset: GraphDataset
-    name: str | None
-    """The key of ``DATASETS``; None for graphs of the user's own."""
-    smiles: tuple[str, ...] | None = None
-    """Of a table: the SMILES of each graph."""
-    lines: tuple[int, ...] | None = None
-    """Of a table: the line of each graph."""
-    split_values: tuple[str, ...] | None = None
-    """Of a table with a split column: what it says of each graph."""
-    skipped: tuple[Skipped, ...] = ()
-    """Of a table: the rows that could not be used."""
-    targets: tuple[str, ...] = ()
-    """Of a table: the names of the target columns."""
-
-
-def load_data(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
-    """Load what a spec names; the same again costs nothing while its files stay as they are.
+    A command loads its data once and hands it down. Worker processes do one run after the other:
+    there the same again costs nothing while its files stay as they are.
 
     Args:
         spec: The source, and the options of its kind; one that does not apply is an error.
         data_dir: Where to look first for a dataset known by name.
+        loaded: What this gave before; it is given back if the spec names the same.
     """
+    if loaded is not None and loaded.spec == spec:
+        return loaded
     return _load_data(spec, data_dir, _state(spec.source, data_dir))
 
 
@@ -85,7 +71,9 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     return replace(split, rule=f"{split.rule} (not the fixed folds of the protocol{hint})")
 
 
-def lay_out(spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None) -> list[RunSpec]:
+def lay_out(
+    spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None, loaded: Loaded | None = None
+) -> list[RunSpec]:
     """Give the runs of a cross-validation: all folds, or the one split of a rule without, by seeds.
 
     "auto" is settled here, so that runs on other splits have other keys.
@@ -94,8 +82,9 @@ def lay_out(spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None) -> l
         spec: One run; its fold does not matter, and its seed is the first.
         seeds: How many seeds, one after the other.
         data_dir: Where to look first for a dataset known by name.
+        loaded: The graphs, if they are loaded already.
     """
-    rule = _rule(spec.split, load_data(spec.data, data_dir), data_dir)
+    rule = _rule(spec.split, load_data(spec.data, data_dir, loaded), data_dir)
     folds = spec.split.folds if rule in FOLDED else 1
     return [
         replace(spec, split=replace(spec.split, rule=rule, fold=fold), seed=spec.seed + seed)
@@ -152,33 +141,14 @@ def _digest(state: _State) -> str:
 
 @lru_cache(maxsize=4)
 def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
-    del state  # there to tell a changed file from the one that was read before
-    path = Path(spec.source)
-    ending = ending_of(path)
-    named = spec.source in DATASETS
-    table, jsonl = not named and ending in TABLES, not named and ending == ".jsonl"
-    for option, applies, kind in (
-        ("smiles_column", table, "a table"),
-        ("target_columns", table, "a table"),
-        ("split_column", table, "a table"),
-        ("task", table or jsonl, "a table or JSON lines"),
-    ):
-        if getattr(spec, option) and not applies:
-            raise ValueError(f"{option} is an option of {kind}, and {spec.source} is none")
-    if table and spec.features == "gmt" and path.is_file():
-        found = read_table(
-            path,
-            smiles_column=spec.smiles_column,
-            target_columns=spec.target_columns or None,
-            split_column=spec.split_column,
-            task=spec.task,
-            atom_order=spec.atom_order,
-        )
-        return Loaded(found.dataset, None, *found[1:])
-    if jsonl and path.is_file():
-        return Loaded(read_jsonl(path, features=spec.features, task=spec.task), None)
-    data = load(spec.source, data_dir=data_dir, features=spec.features, atom_order=spec.atom_order)
-    return Loaded(data, spec.source if named else None)
+    found = None if spec.source in DATASETS else recognise(Path(spec.source))
+    for option in ("smiles_column", "target_columns", "split_column", "task"):
+        if getattr(spec, option) and (found is None or option not in found.options):
+            raise ValueError(
+                f"{option} is an option of {takers(option)}, and {spec.source} is none"
+            )
+    digest = None if spec.source in DATASETS else _digest(state)
+    return load_source(spec, data_dir)._replace(spec=spec, digest=digest)
 
 
 def _state(source: str, data_dir: Path | None) -> _State:

@@ -17,8 +17,9 @@ from gtpool.spec import RunSpec
 from gtpool.study.board import Board
 from gtpool.study.executor import Unit, Watcher
 from gtpool.study.pool import ATTEMPTS
+from gtpool.study.result import RunResult
 from gtpool.study.row import given_up, lost
-from gtpool.study.store import Row, Store, write_whole
+from gtpool.study.store import Store, write_whole
 from gtpool.train.course import Epoch
 
 SPARE = 2
@@ -63,13 +64,13 @@ class Ray:
         self.gpus_per_unit = gpus_per_unit
         self.unit_limit = unit_limit
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[Row]:
+    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
         """Do the runs."""
         kind = "cuda" if self.gpus_per_unit > 0 else "cpu"
         if unit.device not in {"auto", kind}:
             share = f"gpus_per_unit={self.gpus_per_unit:g}"
             raise ValueError(f"with {share} the device is {kind}, not {unit.device!r}")
-        there = unit._replace(device=kind)
+        there = unit._replace(device=kind, loaded=None)
         with _connected(self.address) as ray:
             crew = _Crew(ray, there, self.gpus_per_unit, watch)
             try:
@@ -86,7 +87,7 @@ class Ray:
 class _Sent(NamedTuple):
     """What a task gives back."""
 
-    row: Row
+    row: RunResult
     artifact: bytes | None = None
 
 

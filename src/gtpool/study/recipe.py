@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gtpool.data.delimited import TABLES, ending_of
+from gtpool.data.formats import recognise
 from gtpool.data.registry import DATASETS
 from gtpool.model import WITH_BONDS
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
@@ -105,8 +105,9 @@ def reads_smiles(source: str) -> bool:
 
 
 def is_table(source: str) -> bool:
-    """Say whether a source is a table of the user's, by the ending of its name."""
-    return source not in DATASETS and ending_of(Path(source)) in TABLES
+    """Say whether a source is a table of the user's, or another format that holds SMILES."""
+    found = None if source in DATASETS else recognise(Path(source))
+    return found is not None and found.smiles
 
 
 def _is_ogb(source: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a run leaves behind: plain values for the store."""
+"""From what a run gave to its result for the store."""
 
 import math
 import platform
@@ -18,88 +18,83 @@ from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import source_digest
 from gtpool.study.pool import ATTEMPTS
-from gtpool.study.store import Row
-from gtpool.train.course import Outcome
+from gtpool.study.result import Parts, RunResult
+from gtpool.train.course import Outcome, TrainingError
 from gtpool.train.metric import METRICS
 
 _CURVES = ("train_loss", "valid_loss", "valid_metric", "test_metric")
 
 
-def blank(spec: RunSpec) -> Row:
-    """Give a row of a run of which nothing is known yet."""
-    unknown = ("metric", "higher_is_better", "test", "valid_loss", "valid_metric", "epoch")
-    return {
-        "key": spec.key,
-        "spec": spec.to_json(),
-        "status": "done",
-        "error": None,
-        **dict.fromkeys(unknown),
-        "epochs_run": None,
-        "other_rules": {},
-        "curves": {},
-        "split": {},
-        "source_digest": source_digest(spec.data.source),
-        "parameters": None,
-    }
+def blank(spec: RunSpec) -> RunResult:
+    """Give the result of a run of which nothing is known yet."""
+    return RunResult(
+        key=spec.key,
+        spec_json=spec.to_json(),
+        status="done",
+        curves={},
+        source_digest=source_digest(spec.data.source),
+    )
 
 
-def opening(data: GraphDataset, split: Split, model: Classifier) -> Row:
-    """Give what is known before the first epoch."""
+def opening(data: GraphDataset, split: Split, model: Classifier, spec: RunSpec) -> RunResult:
+    """Give what is known of a run before its first epoch."""
     metric = METRICS[data.schema.task]
-    sizes = {name: getattr(split, name).numel() for name in ("train", "valid", "test")}
-    return {
-        "metric": metric.name,
-        "higher_is_better": metric.higher_is_better,
-        "split": {"rule": split.rule, "digest": split.digest, **sizes},
-        "parameters": sum(part.numel() for part in model.parameters()),
-    }
+    sizes = (part.numel() for part in (split.train, split.valid, split.test))
+    return blank(spec).having(
+        metric=metric.name,
+        higher_is_better=metric.higher_is_better,
+        split_json=Parts(split.rule, split.digest, *sizes)._asdict(),
+        parameters=sum(part.numel() for part in model.parameters()),
+    )
 
 
-def numbers(outcome: Outcome) -> Row:
-    """Give what a run gave; a number that is not finite is null, as JSON has none."""
+def ended(row: RunResult, outcome: Outcome | TrainingError) -> RunResult:
+    """Add what a run gave; a number that is not finite is None, as JSON has none."""
+    if isinstance(outcome, TrainingError):
+        return row.having(status="failed", error=str(outcome))
     best, epochs = outcome.best, outcome.epochs
-    return {
-        "test": _finite(best.test_metric),
-        "valid_loss": _finite(best.valid_loss),
-        "valid_metric": _finite(best.valid_metric),
-        "epoch": best.number,
-        "epochs_run": len(epochs),
-        "other_rules": {rule: _finite(value) for rule, value in outcome.other_rules.items()},
-        "curves": {
+    return row.having(
+        test=_finite(best.test_metric),
+        valid_loss=_finite(best.valid_loss),
+        valid_metric=_finite(best.valid_metric),
+        epoch=best.number,
+        epochs_run=len(epochs),
+        other_rules={rule: _finite(value) for rule, value in outcome.other_rules.items()},
+        curves={
             name: [_finite(round(getattr(epoch, name), 6)) for epoch in epochs] for name in _CURVES
         },
-    }
+    )
 
 
-def circumstances(place: torch.device, seconds: float) -> Row:
-    """Give the circumstances, which may differ between two runs of one spec."""
+def circumstances(row: RunResult, place: torch.device, seconds: float) -> RunResult:
+    """Add the circumstances, which may differ between two runs of one spec."""
     gpu = place.type == "cuda"
-    return {
-        "seconds": round(seconds, 3),
-        "peak_rss_mb": _peak_rss_mb(),
-        "peak_gpu_mb": round(torch.cuda.max_memory_allocated(place) / 1e6, 1) if gpu else None,
-        "device": torch.cuda.get_device_name(place) if gpu else "cpu",
-        "versions": {
+    return row.having(
+        seconds=round(seconds, 3),
+        peak_rss_mb=_peak_rss_mb(),
+        peak_gpu_mb=round(torch.cuda.max_memory_allocated(place) / 1e6, 1) if gpu else None,
+        device=torch.cuda.get_device_name(place) if gpu else "cpu",
+        versions={
             "gtpool": gtpool.__version__,
             "torch": torch.__version__,
             "torch_geometric": torch_geometric.__version__,
             "python": platform.python_version(),
         },
-        "commit": _commit(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+        commit=commit(),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
-def lost(spec: RunSpec, end: str) -> Row:
+def lost(spec: RunSpec, end: str) -> RunResult:
     """Give the failed row of a run that no worker process survived."""
     why = f"its process died {ATTEMPTS} times, last with {end}; perhaps the memory was full"
     return given_up(spec, why)
 
 
-def given_up(spec: RunSpec, why: str, seconds: float = 0.0) -> Row:
+def given_up(spec: RunSpec, why: str, seconds: float = 0.0) -> RunResult:
     """Give the failed row of a run of which no more is known than why it was given up."""
-    place = torch.device("cpu")
-    return blank(spec) | {"status": "failed", "error": why} | circumstances(place, seconds)
+    failed = blank(spec).having(status="failed", error=why)
+    return circumstances(failed, torch.device("cpu"), seconds)
 
 
 def _finite(value: float) -> float | None:
@@ -115,7 +110,7 @@ def _peak_rss_mb() -> float | None:
 
 
 @cache
-def _commit() -> str | None:
+def commit() -> str | None:
     """Name the commit of a checkout, "-dirty" if it was changed; None for an installed one."""
     root = Path(gtpool.__file__).parents[2]
     git = shutil.which("git")

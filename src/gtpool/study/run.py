@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import cast
 
 from gtpool.data.chain import with_chain
+from gtpool.data.formats.reader import Loaded
 from gtpool.model.classifier import chain_steps
 from gtpool.spec import RunSpec
 from gtpool.study.executor import Executor, Processes, Serial, SideBySide, Unit, Watcher
 from gtpool.study.inputs import load_data
-from gtpool.study.store import Row, Store, check_writable
+from gtpool.study.result import RunResult
+from gtpool.study.store import Store, check_writable
 from gtpool.study.unit import choose_device
 from gtpool.train.course import Epoch
 
@@ -30,7 +32,8 @@ def run_many(
     device: str = "auto",
     deterministic: bool = False,
     watch: Watcher | None = None,
-) -> list[Row]:
+    loaded: Loaded | None = None,
+) -> list[RunResult]:
     """Do the runs that the store does not have as done, and give the rows of all, in order.
 
     Each row is stored as soon as its run is over: after Ctrl-C, a crash or a loss of power the same
@@ -51,6 +54,7 @@ def run_many(
         device: As for ``run_unit``.
         deterministic: As for ``run_unit``.
         watch: Who is told of the progress.
+        loaded: Graphs of some of the runs, if they are loaded already.
     """
     if executor is None:
         executor = _local(jobs, together, device)
@@ -62,15 +66,15 @@ def run_many(
     check_writable(store.folder)
     store.sweep()
     watch = _Nobody() if watch is None else watch
-    unit = Unit(store, keep, data_dir, device, deterministic)
+    unit = Unit(store, keep, data_dir, device, deterministic, loaded)
     wanted = {spec.key: spec for spec in specs}
     rows = {key: unit.done(spec) for key, spec in wanted.items()}
     todo = [wanted[key] for key, row in rows.items() if row is None]
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
     if todo:
-        _prepare(todo, data_dir, watch)
-        rows.update((row["key"], row) for row in executor(unit, todo, watch))
-    return [cast("Row", rows[spec.key]) for spec in specs]
+        _prepare(todo, unit, watch)
+        rows.update((row.key, row) for row in executor(unit, todo, watch))
+    return [cast("RunResult", rows[spec.key]) for spec in specs]
 
 
 def _local(jobs: int, together: int | None, device: str) -> Executor:
@@ -89,11 +93,11 @@ def _local(jobs: int, together: int | None, device: str) -> Executor:
     return Processes(jobs) if jobs > 1 else Serial()
 
 
-def _prepare(specs: Sequence[RunSpec], data_dir: Path | None, watch: Watcher) -> None:
+def _prepare(specs: Sequence[RunSpec], unit: Unit, watch: Watcher) -> None:
     """Compute once, and leave in the cache, what several runs need of the same graphs."""
     for data, steps in dict.fromkeys((spec.data, chain_steps(spec.model)) for spec in specs):
         if steps:
-            dataset = load_data(data, data_dir).dataset
+            dataset = load_data(data, unit.data_dir, unit.loaded).dataset
             told = partial(watch.preparing, f"clusterings of {dataset.schema.name}")
             with_chain(dataset, steps, tell=told)
 
@@ -101,8 +105,8 @@ def _prepare(specs: Sequence[RunSpec], data_dir: Path | None, watch: Watcher) ->
 class _Nobody:
     """A watcher that does not look."""
 
-    def begin(self, specs: Sequence[RunSpec], done: Sequence[Row]) -> None: ...
+    def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None: ...
     def preparing(self, what: str, done: int, total: int) -> None: ...
     def started(self, spec: RunSpec) -> None: ...
     def epoch(self, spec: RunSpec, epoch: Epoch) -> None: ...
-    def finished(self, row: Row) -> None: ...
+    def finished(self, row: RunResult) -> None: ...

@@ -16,14 +16,15 @@ from optuna.pruners import NopPruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from gtpool.data.formats.reader import Loaded
 from gtpool.model import method_name
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import lay_out, load_data, shape_of, source_digest
 from gtpool.study.journal import driving, fail_lost_trials, open_study
+from gtpool.study.result import RunResult
 from gtpool.study.sampler import Sampler, is_hopeless, median_pruner, mix, suggest
 from gtpool.study.space import Choice, Space, chosen, count_untried, draw_untried
-from gtpool.study.store import Row
 from gtpool.train.metric import METRICS
 
 EVALUATOR = "PED-ANOVA"
@@ -36,7 +37,7 @@ _FIRST: dict[str, dict[str, object]] = {
 }
 """Options that are no part of a run's key at these values, but of the name of a search."""
 
-Do = Callable[[Sequence[RunSpec]], list[Row]]
+Do = Callable[[Sequence[RunSpec]], list[RunResult]]
 """Does runs and gives their rows in order, such as a ``partial`` of ``run_many``."""
 
 
@@ -67,6 +68,7 @@ class Search:
         seeds: Runs of each fold, from the seed of ``base`` on.
         storage: The URL of a database in place of the journal.
         data_dir: Where to look first for a dataset known by name.
+        loaded: The graphs, if they are loaded already.
     """
 
     def __init__(
@@ -78,10 +80,12 @@ class Search:
         seeds: int = 1,
         storage: str | None = None,
         data_dir: Path | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         self.base, self.space, self.folder, self.seeds = base, space, folder, seeds
         self.data_dir = data_dir
-        schema = load_data(base.data, data_dir).dataset.schema
+        self.loaded = load_data(base.data, data_dir, loaded)
+        schema = self.loaded.dataset.schema
         metric, by_loss = METRICS[schema.task], base.train.select == "loss"
         self.metric = "loss" if by_loss else metric.name
         self.higher_is_better = not by_loss and metric.higher_is_better
@@ -212,9 +216,10 @@ class Search:
 
     def _folds(self, spec: RunSpec) -> list[list[RunSpec]]:
         """List the runs of each fold; what no network can be made of raises."""
-        Classifier(spec.model, shape_of(load_data(spec.data, self.data_dir).dataset))
+        loaded = load_data(spec.data, self.data_dir, self.loaded)
+        Classifier(spec.model, shape_of(loaded.dataset))
         by_fold: dict[int, list[RunSpec]] = {}
-        for run in lay_out(spec, seeds=self.seeds, data_dir=self.data_dir):
+        for run in lay_out(spec, seeds=self.seeds, data_dir=self.data_dir, loaded=loaded):
             by_fold.setdefault(run.split.fold, []).append(run)
         return list(by_fold.values())
 
@@ -235,14 +240,15 @@ class Search:
         return _tried(now)
 
 
-def validation(rows: Sequence[Row], metric: str) -> list[tuple[float, str | None]]:
+def validation(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str | None]]:
     """Give all that the search may know of runs: what validation says, or why it says nothing."""
-    column = "valid_loss" if metric == "loss" else "valid_metric"
     said: list[tuple[float, str | None]] = []
     for row in rows:
-        missing = row["status"] != "done" or row[column] is None
-        error = (row["error"] or f"a fold has no validation {metric}") if missing else None
-        said.append((0.0 if missing else row[column], error))
+        value = row.valid_loss if metric == "loss" else row.valid_metric
+        if row.done and value is not None:
+            said.append((value, None))
+        else:
+            said.append((0.0, row.error or f"a fold has no validation {metric}"))
     return said
 
 

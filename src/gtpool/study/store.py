@@ -8,13 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, cast
 from uuid import uuid4
 
 from gtpool.atomic import rename_target
-
-Row = dict[str, Any]
-"""What is known of a finished run, as plain JSON: its spec, its numbers and their circumstances."""
+from gtpool.study.result import RunResult
 
 _IN_HAND: set[Path] = set()  # files that this process is writing
 _STALE = 60.0  # seconds after which nobody is still writing a small file
@@ -56,16 +53,16 @@ class Store:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
-    def get(self, key: str) -> Row | None:
+    def get(self, key: str) -> RunResult | None:
         """Give the row of a run; None where there is none, or (which warns) a damaged one."""
         return _read_row(self._runs / f"{key}.json")
 
-    def put(self, row: Row) -> None:
+    def put(self, row: RunResult) -> None:
         """Keep a row under its key, in place of the one that is there."""
-        text = json.dumps(row, indent=1, allow_nan=False) + "\n"
-        write_whole(self._runs / f"{row['key']}.json", text.encode())
+        text = json.dumps(row.to_json(), indent=1, allow_nan=False) + "\n"
+        write_whole(self._runs / f"{row.key}.json", text.encode())
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RunResult]:
         """Give all rows by key; a damaged one warns and is left out."""
         found = (_read_row(path) for path in sorted(self._runs.glob("*.json")))
         return [row for row in found if row is not None]
@@ -135,12 +132,12 @@ def put_away() -> None:
             temporary.unlink()
 
 
-def read_rows(source: Path | str) -> list[Row]:
+def read_rows(source: Path | str) -> list[RunResult]:
     """Read rows from a store, from a file that ``collect`` wrote, or a folder of such files."""
     return [row for row, _ in placed_rows(source)]
 
 
-def placed_rows(source: Path | str) -> Iterator[tuple[Row, str]]:
+def placed_rows(source: Path | str) -> Iterator[tuple[RunResult, str]]:
     """Read rows, each with the file and line where it stands."""
     path = Path(source)
     files = sorted(path.glob("*.jsonl")) if not (path / "runs").is_dir() else []
@@ -150,7 +147,7 @@ def placed_rows(source: Path | str) -> Iterator[tuple[Row, str]]:
         return
     if path.is_dir():
         for row in Store(path).rows():
-            yield row, str(path / "runs" / f"{row['key']}.json")
+            yield row, str(path / "runs" / f"{row.key}.json")
         return
     if not path.exists():
         raise FileNotFoundError(f"there is no store or file of rows at {path}")
@@ -165,15 +162,16 @@ def rows_below(sources: Iterable[Path | str]) -> str:
     return "" if meant is None else f"; did you mean {meant}?"
 
 
-def differing(row: Row, other: Row) -> list[str]:
+def differing(row: RunResult, other: RunResult) -> list[str]:
     """Name what two rows of a run say differently, apart from time, memory and machine."""
-    apart = set[str]() if "curves" in row and "curves" in other else {"curves"}
+    one, two = row.to_json(), other.to_json()
+    apart = set[str]() if "curves" in one and "curves" in two else {"curves"}
     # The key is the digest of the spec, which an older row may write without a later option.
-    names = sorted((row.keys() | other.keys()) - _CIRCUMSTANCES - apart - {"spec"})
-    return [name for name in names if row.get(name) != other.get(name)]
+    names = sorted((one.keys() | two.keys()) - _CIRCUMSTANCES - apart - {"spec"})
+    return [name for name in names if one.get(name) != two.get(name)]
 
 
-def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) -> list[Row]:
+def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) -> list[RunResult]:
     """Pack rows into one file of JSON lines, sorted by key, and give them.
 
     A run that is in several sources must have the same numbers in all; time, memory and machine may
@@ -193,17 +191,14 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
         raise ValueError(f"there are no rows to collect in {where}{rows_below(named)}")
     before = list(placed_rows(out)) if out.is_file() else []
     kept = _merged([*before, *found], curves=curves)
-    whole = kept.keys() if curves else {row["key"] for row, _ in before if "curves" in row}
-    rows = [
-        {name: value for name, value in kept[key].items() if name != "curves" or key in whole}
-        for key in sorted(kept)
-    ]
-    lines = (json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
+    whole = kept.keys() if curves else {row.key for row, _ in before if row.curves is not None}
+    rows = [kept[key] if key in whole else kept[key].having(curves=None) for key in sorted(kept)]
+    lines = (json.dumps(row.to_json(), sort_keys=True, allow_nan=False) + "\n" for row in rows)
     write_whole(out, "".join(lines).encode())
     return rows
 
 
-def _placed_lines(path: Path) -> Iterator[tuple[Row, str]]:
+def _placed_lines(path: Path) -> Iterator[tuple[RunResult, str]]:
     """Read the rows of a file; blank lines are none."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -225,31 +220,31 @@ def _has_rows(folder: Path) -> bool:
         return False
 
 
-def _merged(found: Iterable[tuple[Row, str]], *, curves: bool) -> dict[str, Row]:
+def _merged(found: Iterable[tuple[RunResult, str]], *, curves: bool) -> dict[str, RunResult]:
     """Choose a row for each run, the first of those that are as good; with curves is better."""
-    kept: dict[str, tuple[Row, str]] = {}
+    kept: dict[str, tuple[RunResult, str]] = {}
     for row, place in found:
-        other, home = kept.get(row["key"], (None, ""))
-        if other is None or (other["status"] == "failed" and row["status"] == "done"):
-            kept[row["key"]] = row, place
-        elif row["status"] == other["status"] == "done":
+        other, home = kept.get(row.key, (None, ""))
+        if other is None or (other.status == "failed" and row.done):
+            kept[row.key] = row, place
+        elif row.status == other.status == "done":
             if names := differing(row, other):
                 raise ValueError(
-                    f"run {row['key']} has two rows, in {home} and in {place}, that differ in "
+                    f"run {row.key} has two rows, in {home} and in {place}, that differ in "
                     f"{', '.join(names)}; keep one of the two"
                 )
-            if curves and "curves" in row and "curves" not in other:
-                kept[row["key"]] = row, place
+            if curves and row.curves is not None and other.curves is None:
+                kept[row.key] = row, place
     return {key: row for key, (row, _) in kept.items()}
 
 
-def _read_row(path: Path) -> Row | None:
+def _read_row(path: Path) -> RunResult | None:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     row = _parse(content)
-    if row is None or row["key"] != path.stem:
+    if row is None or row.key != path.stem:
         warnings.warn(
             f"{path} is damaged and does not count: its run is to be done again", stacklevel=3
         )
@@ -257,7 +252,7 @@ def _read_row(path: Path) -> Row | None:
     return row
 
 
-def _parse(content: bytes | str) -> Row | None:
+def _parse(content: bytes | str) -> RunResult | None:
     """Read a row; None for what is no JSON object with all that its status asks for."""
     try:
         row = json.loads(content)
@@ -268,7 +263,7 @@ def _parse(content: bytes | str) -> Row | None:
     finished = row.get("status") == "done" and row.keys() >= set(_FINISHED)
     parts = (row.get("spec"), row.get("split"), row.get("other_rules"))
     whole = finished and all(isinstance(part, dict) for part in parts)
-    return cast("Row", row) if whole or row.get("status") == "failed" else None
+    return RunResult.from_json(row) if whole or row.get("status") == "failed" else None
 
 
 def _sync_folder(folder: Path) -> None:

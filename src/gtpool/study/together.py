@@ -10,13 +10,14 @@ from time import perf_counter
 import torch
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import why_not_stacked
 from gtpool.spec import TU, RunSpec
 from gtpool.study.inputs import choose_split, load_data, shape_of
-from gtpool.study.row import blank, circumstances, numbers, opening
-from gtpool.study.store import Row
+from gtpool.study.result import RunResult
+from gtpool.study.row import circumstances, ended, opening
 from gtpool.study.unit import choose_device, pack, settled, write_artifact
 from gtpool.train.course import Epoch, Outcome, TrainingError, unmeasurable
 from gtpool.train.crossval import fit_many
@@ -24,7 +25,7 @@ from gtpool.train.fit import seeded
 
 
 def group(
-    specs: Sequence[RunSpec], most: int, data_dir: Path | None
+    specs: Sequence[RunSpec], most: int, data_dir: Path | None, loaded: Loaded | None = None
 ) -> tuple[list[list[RunSpec]], list[RunSpec]]:
     """Divide runs into groups that train side by side, and those that go by themselves.
 
@@ -34,6 +35,7 @@ def group(
         specs: The runs.
         most: Largest number of runs in a group; with 1 all go by themselves.
         data_dir: Where to look first for a dataset known by name.
+        loaded: Graphs of some of the runs, if they are loaded already.
     """
     if most == 1:
         return [], list(specs)
@@ -45,7 +47,7 @@ def group(
     groups: list[list[RunSpec]] = []
     alone: list[RunSpec] = []
     for alike, several in kin.items():
-        shape = shape_of(load_data(alike.data, data_dir).dataset)
+        shape = shape_of(load_data(alike.data, data_dir, loaded).dataset)
         if len(several) == 1 or why_not_stacked(alike.model, shape) is not None:
             alone += several
         else:
@@ -61,7 +63,8 @@ def run_together(
     deterministic: bool = False,
     artifact: Callable[[str], Path] | None = None,
     on_epoch: Callable[[RunSpec, Epoch], None] | None = None,
-) -> Iterator[Row]:
+    loaded: Loaded | None = None,
+) -> Iterator[RunResult]:
     """Do runs of one network, all at once, and give each row as its run ends.
 
     Where the memory does not suffice for all, halves of them train one after the other.
@@ -73,9 +76,10 @@ def run_together(
         deterministic: As for ``run_unit``.
         artifact: From a run's key to the file for its weights and test logits.
         on_epoch: Called at the end of each epoch of each run.
+        loaded: The graphs, if they are loaded already.
     """
     place = choose_device(device)
-    loaded = load_data(specs[0].data, data_dir)
+    loaded = load_data(specs[0].data, data_dir, loaded)
     splits = [choose_split(spec.split, loaded, data_dir) for spec in specs]
     with settled(place, deterministic):
         models = [_network(spec, loaded.dataset).to(place) for spec in specs]
@@ -85,16 +89,13 @@ def run_together(
         trained = _fit(rest, models, loaded.dataset.to(place), splits, specs, on_epoch)
         for run, outcome, seconds, beside in chain(refused, trained):
             spec, split, model = specs[run], splits[run], models[run]
-            row = blank(spec) | opening(loaded.dataset, split, model)
-            if isinstance(outcome, TrainingError):
-                row |= {"status": "failed", "error": str(outcome)}
-            else:
-                row |= numbers(outcome)
-                if artifact is not None:  # on the CPU: the GPU is full of the runs that go on
-                    data = _as_trained(spec, loaded.dataset, split)
-                    content = pack(model.cpu(), data, split, spec)
-                    row |= write_artifact(artifact(spec.key), content)
-            yield row | circumstances(place, seconds) | {"together": beside}
+            row = opening(loaded.dataset, split, model, spec).having(source_digest=loaded.digest)
+            row = ended(row, outcome)
+            if artifact is not None and row.done:  # on the CPU: the GPU is full of other runs
+                data = _as_trained(spec, loaded.dataset, split)
+                content = pack(model.cpu(), data, split, spec)
+                row = row.having(artifact_digest=write_artifact(artifact(spec.key), content))
+            yield circumstances(row, place, seconds).having(together=beside)
 
 
 def _network(spec: RunSpec, data: GraphDataset) -> Classifier:

@@ -14,12 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import choose_split, load_data, shape_of
-from gtpool.study.row import blank, circumstances, numbers, opening
-from gtpool.study.store import Row, write_whole
+from gtpool.study.result import RunResult
+from gtpool.study.row import circumstances, ended, opening
+from gtpool.study.store import write_whole
 from gtpool.train.course import Epoch, Outcome, TrainingError, check_measurable
 from gtpool.train.fit import fit, predict, seeded
 from gtpool.train.parallel import Group, join, joined
@@ -33,7 +35,8 @@ def run_unit(
     deterministic: bool = False,
     artifact: Path | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
-) -> Row:
+    loaded: Loaded | None = None,
+) -> RunResult:
     """Do one run and give its row; on a CPU the same spec gives the same numbers, bit for bit.
 
     A run that cannot go on (the loss is not finite, the memory is full) gives a row of status
@@ -47,35 +50,37 @@ def run_unit(
         deterministic: Forbid torch the algorithms that are not.
         artifact: A file for the weights and the logits of the test part, as safetensors.
         on_epoch: Called at the end of each epoch.
+        loaded: The graphs, if they are loaded already.
     """
     group = joined()
     place = group.place(choose_device(device))
     group.tell(
         {"spec": spec, "data_dir": data_dir, "device": device, "deterministic": deterministic}
     )
-    loaded = load_data(spec.data, data_dir)
+    loaded = load_data(spec.data, data_dir, loaded)
     split = choose_split(spec.split, loaded, data_dir)
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
     with settled(place, deterministic):
         with seeded(spec.seed, torch.device("cpu")):
             model = Classifier(spec.model, shape_of(data))
-        row = blank(spec) | opening(data, split, model)
+        row = opening(data, split, model, spec).having(source_digest=loaded.digest)
         start = perf_counter()
         try:
             check_measurable(data, split.test, "test")
             with group.guard():
-                group.check_same([row["source_digest"], row["split"]])
+                group.check_same([row.source_digest, row.split])
                 model, data = model.to(place), data.to(place)
             epochs = fit(model, data, split, spec.train, seed=spec.seed, group=group)
             outcome = _drain(epochs, on_epoch, group)
         except TrainingError as error:
-            row |= {"status": "failed", "error": str(error)}
+            row = ended(row, error)
         else:
-            row |= numbers(outcome)
+            row = ended(row, outcome)
             if artifact is not None:
-                row |= write_artifact(artifact, pack(model, data, split, spec))
-        row |= circumstances(place, perf_counter() - start)
-        return row if group.size == 1 else row | {"processes": group.size}
+                digest = write_artifact(artifact, pack(model, data, split, spec))
+                row = row.having(artifact_digest=digest)
+        row = circumstances(row, place, perf_counter() - start)
+        return row if group.size == 1 else row.having(processes=group.size)
 
 
 def follow() -> bool:
@@ -155,18 +160,18 @@ def _drain(
             on_epoch(epoch)
 
 
-def write_artifact(path: Path, content: bytes) -> Row:
-    """Write an artifact, and give what its row says of it."""
+def write_artifact(path: Path, content: bytes) -> str:
+    """Write an artifact, and give its digest."""
     write_whole(path, content)
-    return {"artifact_digest": sha256(content).hexdigest()}
+    return sha256(content).hexdigest()
 
 
-def has_artifact(path: Path, row: Row) -> bool:
+def has_artifact(path: Path, row: RunResult) -> bool:
     """Say whether the artifact of a run is there, whole and its own; a wrong one warns.
 
     A row from before digests were stored has none: its artifact need only be readable.
     """
-    digest = row.get("artifact_digest")
+    digest = row.artifact_digest
     try:
         if digest is None:
             with safe_open(path, "pt"):

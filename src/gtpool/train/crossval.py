@@ -90,8 +90,9 @@ class _Runs:
         self.models, self.splits, self.specs = models, splits, specs
         self.stack = Stack(models, int(data.sizes.max()))
         shape = models[0].shape
-        bonds = shape.edge_categories if models[0].uses_edge_features else ()
-        stock = Stock.of(data, shape.node_categories, bonds)
+        numbers = models[0].reads_edge_numbers
+        coded = (shape.node_categories, models[0].edge_categories)
+        stock = Stock.of(data, *coded, edge_features=numbers)
         units = _units(data, splits, self.stack.theta) if standardize else None
         self.program = Program(self.stack, stock, data, splits, specs, units)
         self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]

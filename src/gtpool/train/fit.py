@@ -4,6 +4,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,9 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.graph import Graphs
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import pads_attention, why_not_stacked
+from gtpool.model.stack import pads_attention, why_not_captured
 from gtpool.ops.dropout import next_key, set_keys
+from gtpool.ops.steps import WIDEST
 from gtpool.spec import TrainSpec
 from gtpool.train.course import (
     Course,
@@ -85,14 +87,11 @@ def fit(
             are as they were whenever an epoch is yielded.
         group: The processes that train it together, each called with the same arguments.
     """
-    if (
-        group.size == 1
-        and data.x.is_cuda
-        and isinstance(model, Classifier)
-        and why_not_stacked(model.spec, model.shape) is None
-        and not pads_attention(model)  # large graphs would not fit; as it is the network streams
-    ):
-        return (yield from _fit_captured(model, data, split, spec, seed))
+    if data.x.is_cuda and isinstance(model, Classifier):
+        reason = _why_eager(model, group)
+        if reason is None:
+            return (yield from _fit_captured(model, data, split, spec, seed))
+        warn(f"training eagerly, which is slower on a GPU: {reason}", stacklevel=2)
     data = with_chain(data, model.chain_steps) if model.chain_steps else data
     if spec.select == "metric":
         check_measurable(data, split.valid, "validation")
@@ -112,6 +111,15 @@ def fit(
         yield epoch
     model.load_state_dict(state)
     return course.outcome(state)
+
+
+def _why_eager(model: Classifier, group: Group) -> str | None:
+    """Say why a network cannot be trained by a captured step; None if it can."""
+    if group.size > 1:
+        return "several processes exchange gradients at each step"
+    if pads_attention(model):  # large graphs would not fit; eagerly, attention streams
+        return f"a head of attention is wider than {WIDEST} channels: choose more heads"
+    return why_not_captured(model)
 
 
 def _fit_captured(

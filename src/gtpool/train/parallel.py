@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gtpool.graph import Level
+from gtpool.ops.backend import RowLayout
 from gtpool.ops.dropout import STRIDE, HasModules, Keyed
 from gtpool.train.course import TrainingError
 
@@ -194,28 +194,31 @@ def one_batch(model: HasModules, group: Group, *, counts: bool) -> Generator[Non
             del part.forward  # and the method of its class is back
     if any(not old.equal(new) for old, new in zip(before, _random_states(), strict=True)):
         raise ValueError(
-            "the network draws random numbers of its own (as dropscore of mid and dropout of asap "
-            "do), which several processes cannot draw as one does; turn that off, or train in one"
+            "the network draws random numbers of its own (as dropout of asap "
+            "does), which several processes cannot draw as one does; turn that off, or train in one"
         )
 
 
-def _draw(part: Keyed, group: Group, value: Tensor | Level) -> Tensor:
+def _draw(part: Keyed, group: Group, value: Tensor | RowLayout, *more: Tensor) -> Tensor:
     """Draw for rows whose places go on from the processes before; a place is ``STRIDE`` of key."""
     key = part.key
     if key is None:
         raise ValueError("what a network draws in several processes needs a key: see set_keys")
-    rows = value.batch if isinstance(value, Level) else value
+    drawn = value.numel() if isinstance(value, Tensor) else value.num_rows
     counts = torch.zeros(group.size, dtype=torch.long, device=key.device)
-    counts[group.rank] = rows.numel()
+    counts[group.rank] = drawn
     part.key = key + group.sum(counts)[: group.rank].sum() * STRIDE
     try:
-        return type(part).forward(part, value)
+        return type(part).forward(part, value, *more)
     finally:
         part.key = key
 
 
-def _normalize(part: nn.BatchNorm1d, group: Group, x: Tensor, *, counts: bool) -> Tensor:
+def _normalize(
+    part: nn.BatchNorm1d, group: Group, x: Tensor, rows: object = None, *, counts: bool
+) -> Tensor:
     """Do what ``nn.BatchNorm1d`` does in training, over the rows of all processes, [N, D]."""
+    del rows  # of a packed batch, all real
     rows = x.to(torch.promote_types(x.dtype, torch.float32))
     total = _Sum.apply(counts * torch.cat([rows.new_full((1,), len(rows)), rows.sum(0)]), group)
     number, mean = total[0], total[1:] / total[0]

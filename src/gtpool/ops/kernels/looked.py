@@ -10,9 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from gtpool.fixed import Rows
 from gtpool.graph import Level
+from gtpool.ops.drop import kept_level
 from gtpool.ops.kernels.attention import attend, attend_backward, edge_weights
-from gtpool.ops.sample import kept_counts
-from gtpool.ops.segment import plan
+from gtpool.ops.segment import device_rows
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Looked:
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Self:
         """Attend in the type of q: q, k and v are [N, H, C]."""
-        layout = _rows(level)
+        layout = device_rows(level)
         q, k, v = (part.to(q.dtype).contiguous() for part in (q, k, v))
         return cls(level, layout, q, k, v, *attend(q, k, v, layout, q.size(-1) ** -0.5))
 
@@ -48,14 +48,8 @@ class Looked:
 
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
         """Give the output of some nodes, [K, H, C], with gradients for their rows alone."""
-        after = _rows(plan(kept_counts(self.level.sizes, ratio), kept.device))
+        after = device_rows(kept_level(self.level, ratio))
         return _KeptRows.apply(q, k, v, kept, self, after)  # pyright: ignore[reportReturnType]
-
-
-def _rows(level: Level) -> Rows:
-    """Bring a layout to the device."""
-    parts = torch.stack([level.ptr[:-1], level.sizes]).to(level.batch.device, non_blocking=True)
-    return Rows(parts[0], parts[1], level.batch)
 
 
 # Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which

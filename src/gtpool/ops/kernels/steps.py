@@ -1,9 +1,10 @@
 """The functions of ``gtpool.ops.static`` by Triton kernels, with the gradients that they need."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
@@ -70,11 +71,12 @@ def scores(
     lam: float,
     links: Links,
     rows: Rows,
+    act: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
-    """Score every row by equations (5) to (7) of GTPool with tanh, [N]."""
+    """Score every row by equations (5) to (7) of GTPool, [N]; the kernel knows tanh alone."""
     thetas = theta_global, theta_local
-    if torch.is_grad_enabled():
-        return static.scores(qkv, out, lse, *thetas, lam, links, rows)
+    if torch.is_grad_enabled() or not (act is torch.tanh or isinstance(act, nn.Tanh)):
+        return static.scores(qkv, out, lse, *thetas, lam, links, rows, act)
     q, k, v = qkv.unbind(1)
     return score.node_scores(q, k, v, out, lse, *thetas, lam, links, rows, q.size(-1) ** -0.5)
 

@@ -1,0 +1,197 @@
+"""The paper's scalability table: Erdős–Rényi graphs, time and peak memory of forward and backward.
+
+On a CPU each cell has a process of its own, which is ended where it takes too long; its memory is
+what the passes add to the peak of that process. On a GPU it is the most that was allocated, batch
+and weights included. What is no smaller in nodes and density than a cell that failed is not tried.
+"""
+
+import gc
+import resource
+import signal
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gtpool.bench.clock import Row, measure_stages
+from gtpool.bench.plan import Job, Settings
+from gtpool.bench.published import scaled_models
+from gtpool.bench.race import Entry, describe_times, enter
+from gtpool.bench.rivals import hush_asap
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.synthetic import erdos_renyi
+
+MEMORY_FULL = "out of memory"
+_BESIDE = 2  # graphs beside the batch: a captured step is made from a whole split
+_ENOUGH = 3.0  # seconds of a pass that need not be repeated
+_SECONDS = {"ASAP": 30.0, "GMT": 10.0}
+"""Of a cell of a million edges on a CPU, roughly; the others need half as long as GMT."""
+
+
+class Cell(NamedTuple):
+    """One place of the table."""
+
+    model: str
+    nodes: int
+    density: float
+    cap_gb: float | None
+
+    @property
+    def title(self) -> str:
+        """Name the cell."""
+        cap = "" if self.cap_gb is None else f", {self.cap_gb:g} GB"
+        return f"{self.nodes} nodes, {self.density:.0%}, {self.model}{cap}"
+
+
+_Failed = dict[Cell, str]
+
+
+def scalability_jobs(settings: Settings) -> list[Job]:
+    """List the cells of the table, from small to large."""
+    failed: _Failed = {}
+    cells = [
+        Cell(model, nodes, density, cap)
+        for cap in settings.caps
+        for nodes in settings.nodes
+        for density in settings.densities
+        for model in scaled_models(settings.device.type)
+    ]
+    return [
+        Job("scalability", cell.title, _work(settings, cell), partial(_try, settings, cell, failed))
+        for cell in cells
+    ]
+
+
+def _work(settings: Settings, cell: Cell) -> float:
+    million = settings.graphs * cell.density * cell.nodes**2 / 1e6
+    return 1 + million * _SECONDS.get(cell.model, 5.0) / (
+        30 if settings.device.type == "cuda" else 1
+    )
+
+
+def _try(settings: Settings, cell: Cell, failed: _Failed) -> Iterable[Row]:
+    """Measure one cell, unless one that is no larger failed."""
+    known: Row = {"device": settings.device.type, "graphs": settings.graphs, **cell._asdict()}
+    known["width"] = settings.width
+    for smaller, why in failed.items():
+        same = smaller[::3] == cell[::3]  # network and cap
+        if same and smaller.nodes <= cell.nodes and smaller.density <= cell.density:
+            yield known | {"missing": why, "tried": False}
+            return
+    found = (_on_gpu if settings.device.type == "cuda" else _on_cpu)(settings, cell)
+    if "missing" in found:
+        failed[cell] = found["missing"]
+    yield known | found
+
+
+def _on_gpu(settings: Settings, cell: Cell) -> Row:
+    gc.collect()
+    torch.cuda.empty_cache()
+    whole = torch.cuda.get_device_properties(settings.device).total_memory
+    share = 1.0 if cell.cap_gb is None else min(1.0, 1e9 * cell.cap_gb / whole)
+    torch.cuda.set_per_process_memory_fraction(share)
+    try:
+        torch.cuda.reset_peak_memory_stats()
+        entry = _prepare(settings, cell)
+        for stage in entry.stages if isinstance(entry, Entry) else ():
+            stage()  # kernels are compiled at their first use
+        found = _clock(settings, cell, entry, seconds=0.3)
+    except (MemoryError, RuntimeError) as error:
+        return {"missing": _reason(error)}
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    return found | {"peak_mb": round(torch.cuda.max_memory_allocated() / 1e6, 1)}
+
+
+def _on_cpu(settings: Settings, cell: Cell) -> Row:
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_child, args=(there, settings, cell, torch.get_num_threads()), daemon=True
+    )
+    process.start()
+    there.close()
+    try:
+        if not here.poll(settings.limit):
+            return {"missing": f"over {settings.limit:g} s"}
+        return here.recv()
+    except EOFError:
+        return {"missing": "its process died, perhaps for want of memory"}
+    finally:
+        process.kill()
+        process.join()
+
+
+def _child(end: Connection, settings: Settings, cell: Cell, threads: int) -> None:
+    """Measure a cell in this process, and send what was found."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it
+    hush_asap()
+    torch.set_num_threads(threads)
+    _limit_memory()
+    try:
+        end.send(_weigh(settings, cell))
+    except (MemoryError, RuntimeError) as error:
+        end.send({"missing": _reason(error)})
+
+
+def _reason(error: MemoryError | RuntimeError) -> str:
+    """Say why a cell failed; cuSPARSE, which ASAP needs, calls its want of memory otherwise."""
+    said = str(error).strip().partition("\n")[0]
+    signs = ("out of memory", "allocate memory", "insufficient resources", "bad_alloc")
+    full = isinstance(error, MemoryError) or any(sign in said for sign in signs)
+    return MEMORY_FULL if full else f"failed: {said[:80]}"
+
+
+def _weigh(settings: Settings, cell: Cell) -> Row:
+    small = cell._replace(nodes=30)
+    _clock(settings, small, _prepare(settings, small), seconds=0.0)  # what torch sets up once
+    ready = _prepare(settings, cell)
+    peak = Path("/proc/self/clear_refs")
+    if peak.exists():
+        peak.write_text("5", encoding="ascii")  # the peak starts from here
+    before = _memory("VmHWM")
+    found = _clock(settings, cell, ready, seconds=1.0)
+    after = _memory("VmHWM")
+    if before is None or after is None:
+        return found
+    return found | {"peak_mb": round((after - before) / 1e6, 1)}
+
+
+def _prepare(settings: Settings, cell: Cell) -> Entry | str:
+    data = _graphs(settings.graphs + _BESIDE, cell.nodes, cell.density).to(settings.device)
+    return enter(cell.model, data, torch.arange(settings.graphs), settings.width)
+
+
+def _clock(settings: Settings, cell: Cell, entry: Entry | str, *, seconds: float) -> Row:
+    if isinstance(entry, str):
+        return {"missing": entry}
+    stages = {cell.model: entry.stages}
+    taken = measure_stages(stages, seconds=seconds, rounds=2, enough=_ENOUGH)[cell.model]
+    data = _graphs(settings.graphs + _BESIDE, cell.nodes, cell.density)
+    edges = int(data.edge_counts[: settings.graphs].sum())
+    return {"edges": edges, "parameters": entry.parameters, **describe_times(taken)}
+
+
+@lru_cache(1)
+def _graphs(graphs: int, nodes: int, density: float) -> GraphDataset:
+    return erdos_renyi(graphs, nodes, density)
+
+
+def _limit_memory() -> None:
+    """Have an allocation fail where it would take the last memory of the machine."""
+    used, free = _memory("VmSize"), _memory("MemAvailable", Path("/proc/meminfo"))
+    if used is not None and free is not None:
+        most = used + int(0.9 * free)
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _memory(name: str, listing: Path = Path("/proc/self/status")) -> int | None:
+    """Give a figure of the system's, in bytes; None where it has none, as on other than Linux."""
+    lines = listing.read_text(encoding="ascii").splitlines() if listing.exists() else []
+    found = [int(line.split()[1]) for line in lines if line.startswith(f"{name}:")]
+    return 1024 * found[0] if found else None

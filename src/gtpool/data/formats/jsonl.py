@@ -1,0 +1,207 @@
+"""Graphs as JSON lines, one object a line: ``docs/data-format.md`` describes the format."""
+
+import gzip
+import json
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from gtpool.atomic import rename_target
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import is_zipped, unzipped_name
+from gtpool.data.features import Raw, featurize, learn_recipe
+from gtpool.data.formats.reader import RawReader, Row, Unseen, Wanted, of_raw
+from gtpool.data.records import pack
+from gtpool.data.schema import Schema, Task
+
+LONGEST_LINE = 64 << 20
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def read_jsonl(
+    path: Path, *, features: str = "gmt", task: Task | None = None, longest_line: int = LONGEST_LINE
+) -> GraphDataset:
+    """Read labelled graphs to learn from.
+
+    Args:
+        path: A file of JSON lines, packed by gzip if its name ends in ``.gz``.
+        features: How nodes become features, a key of ``FEATURES``.
+        task: What the labels are for; if not given, the labels tell.
+        longest_line: A line of more bytes is refused.
+    """
+    raw = read_jsonl_raw(path, task=task, longest_line=longest_line)
+    return featurize(raw, learn_recipe(raw, features))
+
+
+def read_jsonl_raw(
+    path: Path,
+    *,
+    task: Task | None = None,
+    need_targets: bool = True,
+    longest_line: int = LONGEST_LINE,
+) -> Raw:
+    """Read graphs as they are, for ``featurize`` with a recipe that was learned before.
+
+    Args:
+        path: A file of JSON lines, packed by gzip if its name ends in ``.gz``.
+        task: What the labels are for; if not given, the labels tell.
+        need_targets: Whether all graphs must have a label, and the labels must differ; to predict,
+            neither is needed.
+        longest_line: A line of more bytes is refused.
+    """
+    records = ((line.place, line.record) for line in read_lines(path, longest_line))
+    return pack(records, jsonl_name(path), task=task, need_targets=need_targets)
+
+
+class _JsonLines(RawReader):
+    def raw(self, path: Path, *, name: str | None, task: Task | None, need_targets: bool) -> Raw:
+        del name
+        return read_jsonl_raw(path, task=task, need_targets=need_targets)
+
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+        """Read graphs, and labels as they are written: the classes are the model's to tell."""
+        del wanted
+        notes: list[Row] = []
+
+        def records(lines: Iterator[Line]) -> Iterator[tuple[str, dict[str, Any]]]:
+            for line in lines:
+                name = line.record.get("id")
+                label = line.record.get("label")
+                known = "" if name is None else str(name)
+                notes.append(Row(line.number, known, line.place, label, None))
+                yield line.place, {**line.record, "label": None}
+
+        raw = pack(records(read_lines(path)), jsonl_name(path), need_targets=False)
+        return of_raw(raw, schema, notes)
+
+
+READER = _JsonLines()
+
+
+class Line(NamedTuple):
+    """A graph as it is written."""
+
+    number: int
+    """From 1."""
+    place: str
+    """File, line and id, for messages."""
+    record: dict[str, Any]
+
+
+def read_lines(path: Path, longest_line: int = LONGEST_LINE) -> Iterator[Line]:
+    """Read one graph after the other, unchecked; blank lines are passed over."""
+    try:
+        yield from _lines(path, longest_line)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged, or not packed by gzip: {error}") from error
+
+
+def jsonl_name(path: Path) -> str:
+    """Name a dataset after its file."""
+    return Path(unzipped_name(path)).stem
+
+
+def write_jsonl(data: GraphDataset, path: Path) -> None:
+    """Write graphs so that ``read_jsonl`` reads them back, whole or not at all.
+
+    Features are written as they are in the dataset, codes of categories as plain numbers.
+
+    Args:
+        data: The graphs.
+        path: The file, packed by gzip if its name ends in ``.gz``.
+    """
+    target = rename_target(path)
+    if target is None:
+        _write(data, path)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+        made = Path(scratch, path.name)
+        _write(data, made)
+        made.replace(target)
+
+
+def _write(data: GraphDataset, path: Path) -> None:
+    with _open(path, "wb") as file:
+        for record in _written(data):
+            file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+
+
+def _lines(path: Path, longest_line: int) -> Iterator[Line]:
+    number = 0
+    with _open(path, "rb") as file:
+        while line := file.readline(longest_line + 1):
+            number += 1
+            place = f"{path}, line {number}"
+            if len(line) > longest_line:
+                raise ValueError(
+                    f"{place}: longer than {longest_line} bytes; one line is to hold one graph"
+                )
+            if line.strip():
+                record = _parse(line, place)
+                name = record.get("id")
+                told = f" (id {name!r:.80})" if isinstance(name, str | int | float) else ""
+                yield Line(number, place + told, record)
+    if number == 0:
+        raise ValueError(f"{path} is empty")
+
+
+def _open(path: Path, mode: str) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path, mode) if is_zipped(path) else path.open(mode))
+
+
+def _parse(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(
+            line.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_once
+        )
+        if _SURROGATE.search(line):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{place}: not text in UTF-8; is this a file of JSON lines?") from None
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(
+            f"{place}: {half!r} is an unpaired surrogate; write the whole pair, or leave it out"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: not a line of JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: a line is to hold one object, {{...}}, for one graph")
+    return cast("dict[str, Any]", value)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number; a missing label is null")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return record
+
+
+def _written(data: GraphDataset) -> Iterator[dict[str, Any]]:
+    """Give one object a graph."""
+    classes = data.schema.task == "classes"
+    weighted = data.schema.recipe.edge_weighted
+    for graph in data.to_pyg():
+        record: dict[str, Any] = {"node_features": graph["x"].tolist()}
+        record["edges"] = graph["edge_index"].T.tolist()
+        if data.edge_attr is not None:
+            edge_attr = graph["edge_attr"]
+            if weighted:
+                record["edge_weights"] = edge_attr[:, 0].tolist()
+            if edge_attr.size(1) > weighted:
+                record["edge_features"] = edge_attr[:, int(weighted) :].tolist()
+        if classes:
+            record["label"] = data.schema.targets[int(graph["y"])]
+        elif data.schema.targets:
+            row = graph["y"].flatten().tolist()
+            record["label"] = [None if value != value else value for value in row]  # noqa: PLR0124
+        yield record

@@ -1,0 +1,408 @@
+"""A table of SMILES in a CSV or TSV file: one molecule a row, its targets in columns."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gtpool.data.dataset import GraphDataset
+from gtpool.data.delimited import NUMBER, read_records, unzipped_name
+from gtpool.data.formats.reader import FormatReader, Loaded, Row, Skipped, Unseen, Wanted
+from gtpool.data.molecule import read_molecules
+from gtpool.data.schema import FLOAT32_MAX, TASKS, Schema, Task
+from gtpool.data.targets import pack_targets
+from gtpool.spec import AtomOrder, DataSpec, nearest
+
+_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
+_BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
+"""Cells that say a target is missing, in capitals or not: as R and pandas write it."""
+Label = int | str | list[float | None]
+
+
+class _Row(NamedTuple):
+    """A row of a table as it is written."""
+
+    line: int
+    """Where it begins; the header is line 1."""
+    smiles: str
+    cells: list[str]
+    """The targets."""
+    split: str
+    record: tuple[str, ...] = ()
+    """All cells with the spaces around them, where they were asked for."""
+
+
+class Table(NamedTuple):
+    """What a file held, graph by graph, and what was left out."""
+
+    dataset: GraphDataset
+    smiles: tuple[str, ...]
+    """SMILES of each graph, as written."""
+    lines: tuple[int, ...]
+    """Line of the file where each graph stands; the header is line 1."""
+    split: tuple[str, ...] | None
+    """What the split column says of each graph."""
+    skipped: tuple[Skipped, ...]
+    """Rows that could not be used, by line."""
+    targets: tuple[str, ...] = ()
+    """Names of the target columns."""
+
+
+def read_table(
+    path: Path | str,
+    *,
+    smiles_column: str | None = None,
+    target_columns: Sequence[str] | None = None,
+    split_column: str | None = None,
+    task: Task | None = None,
+    strict: bool = False,
+    need_targets: bool = True,
+    atom_order: AtomOrder = "canonical",
+) -> Table:
+    """Read molecules and their targets.
+
+    A row whose SMILES cannot be read, or that has no class where there is one column of classes, is
+    skipped and listed. Blank lines are no rows; spaces around a cell do not count.
+
+    Args:
+        path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
+            .tsv or .tab, or one of these and .gz.
+        smiles_column: By default the one called "smiles", in capitals or not.
+        target_columns: By default the only other column.
+        split_column: The one that names the part each row belongs to.
+        task: "classes": one column of words or of whole numbers. "binary": columns of 0, 1 or
+            nothing. "regression": columns of numbers or nothing. Nothing is a blank, NA, <NA>,
+            N/A, #N/A, NaN or null, in capitals or not. By default regression where a target has
+            decimals, else classes for one column and binary for several.
+        strict: Refuse the file if a row cannot be used.
+        need_targets: Without, no column is read as a target: the dataset has a ``y`` of no
+            columns, [G, 0].
+        atom_order: How atoms are numbered, as in ``read_molecules``.
+    """
+    path = Path(path)
+    if not need_targets and (target_columns or task):
+        raise ValueError("without targets (need_targets=False) there is no target column or task")
+    _, names, found = read_rows(
+        path,
+        smiles_column=smiles_column,
+        target_columns=target_columns,
+        split_column=split_column,
+        need_targets=need_targets,
+    )
+    kind = _task(task, names, found)
+    unlabelled = [row for row in found if kind == "classes" and is_missing(row.cells[0])]
+    rows = [row for row in found if kind != "classes" or not is_missing(row.cells[0])]
+    labels = [read_label(path, row, names, kind) for row in rows]
+    if rows and kind == "classes":  # mixed labels are an error before the molecules take their time
+        _pack(path, rows, labels, names, kind)
+    molecules = read_molecules([row.smiles for row in rows], atom_order=atom_order)
+    skipped = [Skipped(row.line, row.smiles, f"no class in {names[0]!r}") for row in unlabelled]
+    for position, reason in molecules.failed:
+        skipped.append(Skipped(rows[position].line, rows[position].smiles, reason))
+    skipped.sort()
+    rows, labels = molecules.matching(rows), molecules.matching(labels)
+    if not rows or (strict and skipped):
+        raise ValueError(_refusal(path, skipped, len(found)))
+    y, targets = _pack(path, rows, labels, names, kind)
+    return Table(
+        molecules.labelled(y, Path(unzipped_name(path)).stem, kind, targets),
+        tuple(row.smiles for row in rows),
+        tuple(row.line for row in rows),
+        None if split_column is None else tuple(row.split for row in rows),
+        tuple(skipped),
+        tuple(names),
+    )
+
+
+class _TableReader(FormatReader):
+    def read(self, path: Path, spec: DataSpec, name: str | None = None) -> Loaded:
+        found = read_table(
+            path,
+            smiles_column=spec.smiles_column,
+            target_columns=spec.target_columns or None,
+            split_column=spec.split_column,
+            task=spec.task,
+            atom_order=spec.atom_order,
+        )
+        return Loaded(found.dataset, name, *found[1:])
+
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+        if schema.recipe.kind != "molecule":
+            raise ValueError(
+                f"{path} is a table of SMILES, and the model was not trained on molecules"
+            )
+        columns = wanted.target_columns
+        if columns is not None:
+            columns = _match_names(columns, wanted.trained_targets)
+        header, names, found = read_rows(
+            path,
+            smiles_column=wanted.smiles_column,
+            trained_column=wanted.trained_column,
+            target_columns=columns or None,
+            trained_targets=wanted.trained_targets,
+            need_targets=columns is not None,
+            keep_records=True,
+        )
+        tasks = 1 if schema.task == "classes" else schema.num_outputs
+        if columns is not None and len(names) != tasks:
+            raise ValueError(
+                f"{path}: target columns given: {len(names)}; the model has {tasks} "
+                f"target{'s' * (tasks > 1)}"
+            )
+        smiles, order = [row.smiles for row in found], schema.recipe.atom_order
+        molecules = read_molecules(smiles, atom_order=order)
+        reasons = dict(molecules.failed)
+        rows = [
+            Row(
+                row.line,
+                row.smiles,
+                f"{path}, line {row.line}",
+                read_label(path, row, names, schema.task) if names else None,
+                reasons.get(position),
+                row.record,
+            )
+            for position, row in enumerate(found)
+        ]
+        graphs = molecules.sizes.numel()
+        data = None
+        if graphs:
+            data = molecules.labelled(torch.empty(graphs, 0), path.stem, "regression", ())
+        return Unseen("line", rows, data, tuple(header), tuple(names))
+
+    def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
+        del path
+        return [row.id for row in rows]
+
+
+READER = _TableReader()
+
+
+def _match_names(columns: Sequence[str], targets: Sequence[str]) -> Sequence[str]:
+    """Order target columns as the model's targets are; columns of other names stay in place."""
+    if sorted(columns) == sorted(targets):
+        return targets
+    for place, name in enumerate(columns):
+        if name in targets and targets.index(name) != place:
+            raise ValueError(
+                f"target column {name!r} is number {place + 1} of target_columns "
+                f"(--target-columns) and number {targets.index(name) + 1} of the model's targets; "
+                f"name one column for each of {', '.join(targets)}, in this order"
+            )
+    return columns
+
+
+def read_rows(
+    path: Path,
+    *,
+    smiles_column: str | None = None,
+    target_columns: Sequence[str] | None = None,
+    split_column: str | None = None,
+    need_targets: bool = True,
+    trained_column: str | None = None,
+    trained_targets: Sequence[str] = (),
+    keep_records: bool = False,
+) -> tuple[list[str], list[str], list[_Row]]:
+    """Return the names of all columns as written, of the target columns, and the rows.
+
+    The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
+    ``smiles_column``, and ``trained_targets`` are for ``target_columns``; with ``keep_records``
+    rows hold all their cells.
+    """
+    records = read_records(path)
+    _, written = next(records)
+    header = [name.strip() for name in written]
+    smiles_column = smiles_column or _smiles_column(path, header, trained_column)
+    if need_targets and target_columns is None and trained_targets:
+        target_columns = _target_columns(path, header, smiles_column, trained_targets)
+    columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
+    rows = [columns.row(line, cells, keep_records) for line, cells in records]
+    if not rows:
+        raise ValueError(f"{path} has a header, but no row below it")
+    return written, [header[column] for column in columns.targets], rows
+
+
+def read_label(path: Path, row: _Row, names: list[str], kind: Task) -> Label:
+    """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
+    read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
+    values: list[Any] = []
+    for name, cell in zip(names, row.cells, strict=True):
+        try:
+            values.append(None if is_missing(cell) else read(cell))
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, line {row.line}, column {name!r}: {cell[:60]!r} {error}"
+            ) from None
+    return values[0] if kind == "classes" else values
+
+
+def is_missing(cell: str) -> bool:
+    """Say whether a cell of a target column is blank, or a word for what is missing."""
+    return cell.lower() in _BLANK
+
+
+class _Columns(NamedTuple):
+    smiles: int
+    targets: list[int]
+    split: int | None
+
+    def row(self, line: int, cells: list[str], keep: bool) -> _Row:
+        split = "" if self.split is None else cells[self.split].strip()
+        targets = [cells[column].strip() for column in self.targets]
+        return _Row(line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ())
+
+
+def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
+    """Return the default SMILES column: the model's own if there, else the one called "smiles"."""
+    if trained in header:
+        return trained
+    named = [name for name in header if name.lower() == "smiles"]
+    if len(named) > 1:
+        raise ValueError(
+            f"{path}: say which is the {_option('smiles_column')}, {' or '.join(named)}"
+        )
+    return named[0] if named else trained or "smiles"
+
+
+def _target_columns(
+    path: Path, header: list[str], smiles_column: str, trained: Sequence[str]
+) -> Sequence[str]:
+    """Return the default target columns: the model's own, or for a missing one the only other."""
+    others = [name for name in header if name != smiles_column]
+    if len(trained) > 1 or trained[0] in others:
+        return trained
+    if len(others) == 1:
+        return others
+    raise ValueError(
+        f"{path} has no column {trained[0]!r}, the target of the model; say which column holds "
+        f"the target, {_option('target_columns')}; beside the SMILES there are {_listed(others)}"
+    )
+
+
+def _choose(
+    path: Path,
+    header: list[str],
+    smiles_column: str,
+    target_columns: Sequence[str] | None,
+    split_column: str | None,
+    need_targets: bool,
+) -> _Columns:
+    """Find the columns that were asked for, or the ones that go without saying."""
+    smiles = _find(path, header, smiles_column, "smiles_column")
+    split = None if split_column is None else _find(path, header, split_column, "split_column")
+    others = [name for name in header if name not in (smiles_column, split_column)]
+    if isinstance(target_columns, str):
+        target_columns = [target_columns]
+    wanted = others if target_columns is None else target_columns
+    if not need_targets:
+        wanted = []
+    elif not wanted or (target_columns is None and len(others) > 1):
+        raise ValueError(
+            f"{path}: say which columns hold the targets, {_option('target_columns')}; "
+            f"beside the SMILES there are {_listed(others)}"
+        )
+    targets = [_find(path, header, name, "target_columns") for name in wanted]
+    chosen = [smiles, *targets, *([] if split is None else [split])]
+    twice = [header[column] for column in chosen if chosen.count(column) > 1]
+    if twice:
+        raise ValueError(
+            f"{path}: column {twice[0]!r} is chosen twice; "
+            "SMILES, targets and split need a column each"
+        )
+    return _Columns(smiles, targets, split)
+
+
+def _find(path: Path, header: list[str], name: str, option: str) -> int:
+    """Give the place of a column; a name that is not there gets the nearest one as answer."""
+    if name in header:
+        return header.index(name)
+    near = nearest(name, header)
+    guess = "" if near is None else f"did you mean {near!r}? "
+    raise ValueError(
+        f"{path} has no column {name!r} for {_option(option)}; "
+        f"{guess}its columns are {_listed(header)}"
+    )
+
+
+def _option(name: str) -> str:
+    """Call an option as it is called in Python and in a shell."""
+    return f"{name} (--{name.replace('_', '-')})"
+
+
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    shown = ", ".join(map(repr, names[:most])) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _task(task: Task | None, names: list[str], rows: list[_Row]) -> Task:
+    if task is None:
+        if any(_is_decimal(cell) for row in rows for cell in row.cells):
+            return "regression"
+        return "classes" if len(names) == 1 else "binary" if names else "regression"
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; choose one of {', '.join(TASKS)}")
+    if task == "classes" and len(names) > 1:
+        raise ValueError(f"classes come from one column, and these are several: {_listed(names)}")
+    return task
+
+
+def _is_decimal(cell: str) -> bool:
+    """Say whether a cell is a number with a fraction or an exponent; 1.0 is a whole number."""
+    marked = any(mark in cell for mark in ".eE")  # a long row of digits is no measurement
+    return marked and bool(NUMBER.fullmatch(cell)) and not _WHOLE.fullmatch(cell)
+
+
+def _read_class(cell: str) -> int | str:
+    whole = _WHOLE.fullmatch(cell)
+    if whole:
+        return int(whole[1])
+    if NUMBER.fullmatch(cell) or _COMMA.fullmatch(cell):
+        point = " and write decimal points" if "," in cell else ""
+        raise ValueError(
+            "is no class, neither a word nor a whole number; "
+            f'to predict numbers, say task="regression" (--task regression){point}'
+        )
+    return cell
+
+
+def _read_bit(cell: str) -> float:
+    if not _WHOLE.fullmatch(cell) or float(cell) not in (0, 1):
+        raise ValueError("is neither 0 nor 1 nor blank; to predict numbers, say --task regression")
+    return float(cell)
+
+
+def _read_number(cell: str) -> float:
+    if _COMMA.fullmatch(cell):
+        raise ValueError("is not a number; write a decimal point")
+    if not NUMBER.fullmatch(cell):
+        raise ValueError("is not a number; leave the cell blank if it is missing")
+    if abs(float(cell)) > FLOAT32_MAX:
+        raise ValueError(f"is beyond {FLOAT32_MAX:.4g}, the largest number of float32")
+    return float(cell)
+
+
+def _pack(
+    path: Path, rows: list[_Row], labels: list[Label], names: list[str], kind: Task
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Give ``y`` and the names of its classes or columns."""
+    if not names:
+        return torch.empty(len(rows), 0), ()
+    places = [f"line {row.line}" for row in rows]
+    try:
+        y, _, classes = pack_targets(labels, places, task=kind)
+    except ValueError as error:
+        raise ValueError(f"{path}, column {_listed(names)}: {error}") from error
+    if kind == "classes":
+        return y, classes
+    if y.isnan().all():
+        raise ValueError(f"{path}, column {_listed(names)}: blank in all rows that can be used")
+    return y, tuple(names)
+
+
+def _refusal(path: Path, skipped: list[Skipped], total: int) -> str:
+    first = [f"line {row.line}: {row.reason} ({row.smiles[:60]!r})" for row in skipped[:5]]
+    more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    return f"{path}: {len(skipped)} of {total} rows cannot be used: {'; '.join(first)}{more}"

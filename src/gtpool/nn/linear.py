@@ -1,0 +1,83 @@
+"""Layers whose weights are [...] or, for R runs side by side, [R, ...]; see ``gtpool.ops.runs``."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gtpool.ops.runs import linear
+
+
+class HasReal(Protocol):
+    """The layout of rows, as far as normalisation asks: which of them are no padding."""
+
+    @property
+    def real(self) -> Tensor | None:
+        """Whether each row is a node, bool [N]; None where all are."""
+        ...
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` for one run or many."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
+        """Map rows, [..., I] -> [..., O]."""
+        return linear(input, self.weight, self.bias)
+
+
+class Identity(nn.Identity):
+    """A norm that changes nothing."""
+
+    def forward(self, input: Tensor, rows: HasReal | None = None) -> Tensor:  # noqa: A002
+        """Give back what came in."""
+        del rows
+        return input
+
+
+class LayerNorm(nn.LayerNorm):
+    """``nn.LayerNorm`` over the last axis, for one run or many."""
+
+    def forward(self, input: Tensor, rows: HasReal | None = None) -> Tensor:  # noqa: A002
+        """Normalise each row, [..., D]."""
+        del rows
+        weight, bias, width = self.weight, self.bias, input.shape[-1:]
+        if weight.dim() == 1:
+            return functional.layer_norm(input, width, weight, bias, self.eps)
+        if weight.size(0) == 1:
+            return functional.layer_norm(input, width, weight.squeeze(0), bias.squeeze(0), self.eps)
+        normal = functional.layer_norm(input, width, eps=self.eps)
+        normal = normal.reshape(weight.size(0), -1, *width)
+        return torch.addcmul(bias.unsqueeze(1), normal, weight.unsqueeze(1)).view(input.shape)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """``nn.BatchNorm1d``, over the rows of each run that are no padding."""
+
+    def forward(self, input: Tensor, rows: HasReal | None = None) -> Tensor:  # noqa: A002
+        """Normalise each column, [N, D]."""
+        real = None if rows is None else rows.real
+        return super().forward(input) if real is None else self._normalize(input, real)
+
+    def _normalize(self, x: Tensor, real: Tensor) -> Tensor:
+        """Normalise the real rows of each run; all weights and statistics are [R, D]."""
+        running_mean, running_var, _ = self.buffers()
+        runs = running_mean.size(0)
+        x = x.unflatten(0, (runs, -1)).to(running_mean.dtype)
+        counted = real.to(x.dtype).view(runs, -1, 1)
+        if self.training:
+            count = counted.sum(1, keepdim=True).clamp(min=1)
+            mean = (x * counted).sum(1, keepdim=True) / count
+            centred = (x - mean) * counted
+            var = centred.square().sum(1, keepdim=True) / count
+            with torch.no_grad():
+                seen = counted.amax(1) * 0.1  # a batch without graphs changes no statistics
+                unbiased = var * count / (count - 1).clamp(min=1)
+                for held, now in ((running_mean, mean), (running_var, unbiased)):
+                    held.lerp_(now.squeeze(1), seen.expand_as(held))
+        else:
+            mean, var = running_mean.unsqueeze(1), running_var.unsqueeze(1)
+            centred = (x - mean) * counted
+        # Padding is zero here: far from all real rows, a small deviation would make it very large.
+        factor = (var + self.eps).rsqrt() * self.weight.unsqueeze(1)
+        return torch.addcmul(self.bias.unsqueeze(1), centred, factor).flatten(0, 1)

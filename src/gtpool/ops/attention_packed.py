@@ -1,0 +1,125 @@
+"""The self-attention of a packed batch: scores of all rows, the values of some."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+from gtpool.graph import Level
+from gtpool.ops.attention_linear import Linear
+from gtpool.ops.attention_streamed import Attended, Streamed, known_rows, look
+from gtpool.ops.bucket import each_head
+from gtpool.ops.segment import segment_sum, spread
+
+
+class Scores(NamedTuple):
+    """How the layer sees each node, summed over heads, [N] each."""
+
+    score: Tensor
+    """The raw score s, of which the wheel takes the softmax over each graph."""
+    global_score: Tensor
+    """S_g: the node in the light of its whole graph."""
+    local_score: Tensor
+    """S_l: the node in the light of its neighbours and itself."""
+
+
+class PackedAttention:
+    """Attention inside each graph of a packed batch.
+
+    With one head Q K^T = (X W_Q^T W_K) X^T and A V = (A X) W_V^T. So X itself is key and value, no
+    row is mapped by W_K, and W_V maps the rows that are kept.
+
+    Args:
+        x: What values are made of, [N, D].
+        seen: What queries and keys are made of, [N, D].
+        weights: Of the maps to queries, keys and values, [D, D] each.
+        heads: Attention heads.
+        edge_index: Source and target of each edge, [2, E].
+        level: The layout of the batch.
+        kind: "exact" or "linear".
+        learns: Whether the scores need a gradient; then it is that of all rows, else of kept ones.
+        ratio: Share of rows that will be kept.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        seen: Tensor,
+        weights: tuple[Tensor, Tensor, Tensor],
+        heads: int,
+        edge_index: Tensor,
+        level: Level,
+        *,
+        kind: str,
+        learns: bool,
+        ratio: float,
+    ) -> None:
+        query, key, self.value = weights
+        self.heads, self.edge_index, self.learns, self.ratio = heads, edge_index, learns, ratio
+        self.seen = seen
+        if heads > 1:
+            self.weight = query
+            self.k, self.v = self._split(linear(seen, key)), self._split(linear(x, self.value))
+        else:
+            self.weight = key.T @ query
+            self.v = self._split(x)
+            self.k = self.v if seen is x else self._split(seen)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and learns):
+            self.asked = linear(seen, self.weight)
+            parts = (self._split(self.asked), self.k, self.v, level)
+            self.attention: Attended
+            if kind == "linear":
+                self.attention = Linear.of(*parts)
+            else:
+                self.attention = Streamed.of(*parts) if learns else look(*parts)
+
+    def scores(
+        self,
+        theta_global: Tensor,
+        theta_local: Tensor,
+        lam: float,
+        act: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Score every row by equations (5) to (7) of GTPool, [N]."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns):
+            return self.parts(theta_global, theta_local, lam, act).score
+
+    def parts(
+        self,
+        theta_global: Tensor,
+        theta_local: Tensor,
+        lam: float,
+        act: Callable[[Tensor], Tensor],
+    ) -> Scores:
+        """Score every node from its row of the attention matrix, whole and on edges only."""
+        v, edge_index = self.v, self.edge_index
+        thetas = torch.stack([theta_local, theta_global], 1)  # [H, 2, C]
+        if self.heads == 1:
+            thetas = thetas @ self.value
+        near, far = (thetas @ v.permute(1, 2, 0)).unbind(1)  # V theta, [H, N] each
+        nodes = torch.arange(v.size(0), device=v.device)
+        source, target = torch.cat([edge_index, nodes.expand(2, -1)], 1)  # of A + I
+        listed = pad(edge_index[0] == edge_index[1], (0, v.size(0)))
+        weight = self.attention.on_edges(source, target)  # [E + N, H]
+        weight = weight.masked_fill(listed.unsqueeze(1), 0.0).flatten()
+        source, target = each_head(source, self.heads), each_head(target, self.heads)
+        sent = weight * spread(near.T.flatten(), source)
+        local = segment_sum(sent, target, near.numel()).view(-1, self.heads)
+        global_score = act(self.attention.project(far.T, thetas[:, 1])).sum(1)
+        local_score = act(local).sum(1)
+        return Scores(lam * global_score + (1 - lam) * local_score, global_score, local_score)
+
+    def rows(self, kept: Tensor) -> Tensor:
+        """Give the attended values of the kept rows, [K, D]."""
+        if self.learns and isinstance(self.attention, Streamed | Linear):
+            rows = self.attention.out.index_select(0, kept)
+        else:
+            asking = self.seen.index_select(0, kept)
+            q = self._split(known_rows(asking, self.weight, self.asked, kept))
+            rows = self.attention.rows(q, self.k, self.v, kept, self.ratio)
+        return rows.flatten(1) if self.heads > 1 else linear(rows.flatten(1), self.value)
+
+    def _split(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(1, (self.heads, -1))

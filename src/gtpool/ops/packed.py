@@ -1,0 +1,302 @@
+"""The packed back-end: graphs of any sizes, one after another, without padding."""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from gtpool.graph import Coarse, Level
+from gtpool.ops import bag, merge
+from gtpool.ops import static_edges as sums
+from gtpool.ops.attention_packed import PackedAttention
+from gtpool.ops.bucket import Buckets
+from gtpool.ops.clusters import ClusterGraph
+from gtpool.ops.drop import keep, kept_level
+from gtpool.ops.entry import eager
+from gtpool.ops.memory import check_fits
+from gtpool.ops.sample import Order
+from gtpool.ops.segment import induced, level_of, plan, segment_softmax, segment_sum, spread
+from gtpool.ops.static_edges import Edges
+
+
+class PackedRows(NamedTuple):
+    """The rows of a packed batch; see ``gtpool.ops.backend.RowLayout``."""
+
+    level: Level
+
+    @property
+    def real(self) -> None:  # noqa: D102 - see RowLayout, here and below
+        return None
+
+    @property
+    def graphs(self) -> int:  # noqa: D102
+        return self.level.sizes.numel()
+
+    @property
+    def num_rows(self) -> int:  # noqa: D102
+        return self.level.batch.numel()
+
+    def cleared(self, x: Tensor) -> Tensor:  # noqa: D102
+        return x
+
+    def spread(self, value: Tensor) -> Tensor:  # noqa: D102
+        return value.index_select(0, self.level.batch)
+
+    def total(self, x: Tensor) -> Tensor:  # noqa: D102
+        return segment_sum(x, self.level.batch, self.graphs)
+
+    def mean(self, x: Tensor) -> Tensor:  # noqa: D102
+        count = self.level.batch.bincount(minlength=self.graphs).clamp_(min=1)
+        return self.total(x) / count.unsqueeze(1)
+
+    def maximum(self, x: Tensor) -> Tensor:  # noqa: D102
+        return _Maximum.apply(x, self.level.batch, self.graphs)
+
+    def mean_max(self, x: Tensor) -> Tensor:  # noqa: D102
+        return torch.cat([self.mean(x), self.maximum(x)], 1)
+
+    def softmax(self, logit: Tensor) -> Tensor:  # noqa: D102
+        return segment_softmax(logit, self.level.batch, self.graphs)
+
+    def products(self, left: Tensor, right: Tensor) -> Tensor:  # noqa: D102
+        heads = zip(left.unbind(1), right.unbind(1), strict=True)
+        return torch.stack([merge.products(*head, self.level) for head in heads], 1)
+
+    @eager
+    def highest(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
+        # Unique rows come ascending from the first channel on: flipped, from the last.
+        rank = x.detach().flip(1).unique(dim=0, return_inverse=True)[1]
+        batch, ptr, sizes = self.level.batch, self.level.ptr, self.level.sizes
+        place = (batch * x.size(0) - rank).argsort(stable=True)  # graph by graph, highest first
+        slot = torch.arange(nodes)
+        taken = (ptr[:-1, None] + slot).clamp(max=x.size(0) - 1).flatten()
+        empty = (slot >= sizes[:, None]).unsqueeze(2)
+        taken, empty = (part.to(x.device, non_blocking=True) for part in (taken, empty))
+        rows = x.index_select(0, place.index_select(0, taken))
+        return rows.unflatten(0, (-1, nodes)).masked_fill(empty, 0)
+
+    def places(self) -> tuple[Tensor, Tensor]:  # noqa: D102
+        batch = self.level.batch
+        start, size = (
+            spread(part.to(batch.device, non_blocking=True), batch)
+            for part in (self.level.ptr[:-1], self.level.sizes)
+        )
+        return torch.arange(batch.numel(), device=batch.device) - start, size
+
+    @eager
+    def of_clusters(self, clusters: int) -> "PackedRows":
+        """Lay out as many clusters of each graph."""
+        sizes = torch.full_like(self.level.sizes, clusters)
+        return PackedRows(plan(sizes, self.level.batch.device))
+
+
+class PackedGraph(NamedTuple):
+    """A packed batch of graphs; see ``gtpool.ops.backend.Backend``."""
+
+    edge_index: Tensor
+    """Source and target of each edge, [2, E]."""
+    edge_attr: Tensor | None
+    """Edge features, [E, ...]."""
+    level: Level
+    """The layout of the batch."""
+    later: tuple[Level, ...] = ()
+    """The layouts after the next pooling steps, where they are planned."""
+    chain: tuple[Coarse, ...] = ()
+    """The clusterings of the next steps, where the batch has them."""
+    mask: Tensor | None = None
+    """What edges carry is scaled by it, [E]."""
+
+    @classmethod
+    def of(
+        cls, edge_index: Tensor, batch: Tensor, edge_attr: Tensor | None = None
+    ) -> "PackedGraph":
+        """Compute the layout from ``batch`` (one device sync).
+
+        Example:
+            >>> PackedGraph.of(torch.tensor([[0], [1]]), torch.tensor([0, 0, 1])).rows.graphs
+            2
+        """
+        return cls(edge_index, edge_attr, level_of(batch))
+
+    @property
+    def rows(self) -> PackedRows:  # noqa: D102 - see Backend, here and below
+        return PackedRows(self.level)
+
+    def explained(self, mask: Tensor) -> "PackedGraph":  # noqa: D102
+        return self._replace(mask=mask)
+
+    def gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
+        if self._is_plain(x):
+            return bag.smooth(x, self.edge_index)
+        wide = x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32))
+        scale = sums.root_degrees(self._edges, wide).to(x.dtype)  # bf16 cannot count a large hub
+        return sums.gcn_sum(x, scale, self._edges)
+
+    def weighted_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
+        return sums.weighted_gcn_sum(x, self._weight(x), self._edges)
+
+    def coarse_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
+        return sums.coarse_gcn_sum(x, self._weight(x), self._edges)
+
+    def gin_sum(self, x: Tensor) -> Tensor:  # noqa: D102
+        return sums.gin_sum(x, self._edges)
+
+    def bond_sum(  # noqa: D102
+        self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
+    ) -> Tensor:
+        degree = sums.out_degrees(self._edges, x) if scaled else None
+        scale = None if degree is None else degree.rsqrt()
+        passed = sums.edge_sum(x, encoder(self.edge_attr), scale, self._edges)
+        own = x if root is None else (x + root).relu()
+        return passed + (own if degree is None else own / degree.unsqueeze(1))
+
+    def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
+        return sums.gat_sum(x, sent, got, self._edges)
+
+    def attention(  # noqa: D102
+        self,
+        x: Tensor,
+        seen: Tensor,
+        weights: tuple[Tensor, Tensor, Tensor],
+        heads: int,
+        *,
+        kind: Literal["exact", "linear"],
+        learns: bool,
+        ratio: float,
+    ) -> PackedAttention:
+        check_fits(
+            x.size(0),
+            self.edge_index.size(1),
+            x.size(1),
+            heads,
+            attention=kind,
+            training=torch.is_grad_enabled(),
+            device=x.device,
+            itemsize=x.element_size(),
+        )
+        parts = (x, seen, weights, heads, self.edge_index, self.level)
+        return PackedAttention(*parts, kind=kind, learns=learns, ratio=ratio)
+
+    def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Tensor:  # noqa: D102
+        return keep(score, ratio, self.level, sampler=sampler, order=order)
+
+    def take(self, x: Tensor, kept: Tensor) -> Tensor:  # noqa: D102
+        return x.index_select(0, kept)
+
+    def follow(self, kept: Tensor, ratio: float, *, edges: bool = True) -> "PackedGraph":  # noqa: D102
+        level = self.next_level(ratio)
+        if not edges:
+            return PackedGraph(self.edge_index.new_empty(2, 0), None, level, self.later[1:])
+        parts = induced(self.edge_index, self.edge_attr, kept, self.level.batch.numel())
+        return PackedGraph(*parts, level, self.later[1:])
+
+    @eager
+    def next_level(self, ratio: float) -> Level:
+        """Give the layout after a step that keeps a share of the rows of each graph."""
+        return self.later[0] if self.later else kept_level(self.level, ratio)
+
+    def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> "PackedAdjacent":  # noqa: D102
+        like = torch.empty(0, dtype=dtype, device=self.edge_index.device)
+        weight = merge.weight_of(self.edge_index, self.edge_attr, like, weighted=weighted)
+        return PackedAdjacent(self.edge_index, weight, self.level)
+
+    def merged(self, coarse: Tensor) -> ClusterGraph:  # noqa: D102
+        return ClusterGraph(coarse, self.rows.of_clusters(coarse.size(1)))
+
+    @property
+    def _edges(self) -> Edges:
+        return Edges(self.edge_index, self.level.batch.numel(), self.mask)
+
+    def _weight(self, x: Tensor) -> Tensor:
+        return merge.weight_of(self.edge_index, self.edge_attr, x, weighted=True)
+
+    def _is_plain(self, x: Tensor) -> bool:
+        """Say whether the fast sums of a CPU serve: full floats, nothing masked or compiled."""
+        exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+        here = exact and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return here and self.mask is None
+
+
+class PackedAdjacent(NamedTuple):
+    """The adjacency matrices of a packed batch; see ``gtpool.ops.static_merge.Adjacent``."""
+
+    edges: Tensor
+    """Source and target of each edge, [2, E]."""
+    weight: Tensor
+    """[E]"""
+    level: Level
+
+    def degrees(self) -> Tensor:  # noqa: D102 - see Adjacent, here and below
+        degree = self.weight.new_zeros(self.level.batch.numel())
+        return degree.index_add(0, self.edges.flatten(), self.weight.repeat(2) / 2)
+
+    def entering(self, *, positive: bool = False) -> Tensor:  # noqa: D102
+        weight = self.weight.abs() if positive else self.weight
+        return weight.new_zeros(self.level.batch.numel()).index_add(0, self.edges[1], weight)
+
+    def normalized(self) -> "PackedAdjacent":  # noqa: D102
+        root = merge.root_of(self.degrees())
+        source, target = root.index_select(0, self.edges.flatten()).chunk(2)
+        return self._replace(weight=self.weight / source / target)
+
+    def heard(self, value: Tensor) -> Tensor:  # noqa: D102
+        return merge.neighbours(value, self.edges, self.weight)
+
+    def sent(self, value: Tensor) -> Tensor:  # noqa: D102
+        return merge.neighbours(value, self.edges.flip(0), self.weight)
+
+    def squares(self) -> Tensor:  # noqa: D102
+        return merge.squares(self.edges, self.weight, self.level)
+
+    def sizes(self) -> Tensor:  # noqa: D102
+        return self.level.sizes.to(self.weight.device, non_blocking=True)
+
+    def total(self, value: Tensor) -> Tensor:  # noqa: D102
+        return segment_sum(value, self.level.batch, self.level.sizes.numel())
+
+    def spread(self, value: Tensor) -> Tensor:  # noqa: D102
+        return value.index_select(0, self.level.batch)
+
+    def products(self, left: Tensor, right: Tensor) -> Tensor:  # noqa: D102
+        return merge.products(left, right, self.level)
+
+    @eager
+    def laid(self, value: Tensor) -> tuple[Buckets, Tensor]:  # noqa: D102
+        buckets = Buckets.of(self.level.ptr, value.unsqueeze(1))
+        return buckets, buckets.pad(value)
+
+    @eager
+    def drawn(self, laid: tuple[Buckets, Tensor], right: Tensor) -> Tensor:  # noqa: D102
+        buckets, padded = laid
+        with torch.autocast(right.device.type, enabled=False):
+            parts = [
+                (rows @ (rows.transpose(1, 2) @ shares)).flatten(0, 1)
+                for _, rows, shares in buckets.each(padded, buckets.pad(right))
+            ]
+        return buckets.unpad(torch.cat(parts))
+
+
+class _Maximum(Function):
+    """The gradient of an entry goes to the nodes that have it, in equal parts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:  # noqa: ANN401
+        most = x.new_zeros(num_graphs, x.size(1))
+        index = batch.unsqueeze(1).expand_as(x)
+        most = most.scatter_reduce_(0, index, x, "amax", include_self=False)
+        ctx.save_for_backward(x, batch, most)
+        return most
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_most: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        x, batch, most = ctx.saved_tensors
+        # In floats: a comparison that is stored as bool takes five times as long.
+        has = most.index_select(0, batch).eq_(x)
+        share = d_most / segment_sum(has, batch, most.size(0)).clamp_(min=1)
+        return has.mul_(share.index_select(0, batch)), None, None

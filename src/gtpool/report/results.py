@@ -1,0 +1,258 @@
+"""What a finished cross-validation leaves behind: model, pictures, predictions, page."""
+
+import json
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import from_numpy
+
+from gtpool.data.registry import DATASETS
+from gtpool.data.schema import Schema
+from gtpool.data.summary import describe_targets
+from gtpool.model.bundle import FILES, save_bundle
+from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, standalone
+from gtpool.report.progress import Progress
+from gtpool.report.site import Section, write_report
+from gtpool.report.table import Table, tasks_table
+from gtpool.spec import DataSpec
+from gtpool.study.cells import place_of, shown, titled
+from gtpool.study.cross_validate import Chosen, CrossValidation, Running, plan_runs
+from gtpool.study.heldout import (
+    HeldOut,
+    confusion,
+    read_held_out,
+    roc_curves,
+    write_csv,
+    write_held_out,
+)
+from gtpool.study.inputs import load_data
+from gtpool.study.plan import Plan
+from gtpool.study.result import RunResult
+from gtpool.study.store import Store, write_whole
+from gtpool.train.metric import METRICS
+
+
+def write_settings(folder: Path, plan: Plan) -> None:
+    """Write ``config.json``, with which the same runs can be asked for again.
+
+    A folder with results of other data or another target is refused; one of another network or
+    training is taken, with a warning.
+    """
+    path, text = folder / "config.json", json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
+    content = f"{text}\n".encode()
+    if path.exists() and path.read_bytes() != content:
+        _refuse_other_data(folder, path, plan.run.data)
+        warnings.warn(
+            f"{folder} holds results of other settings, which these replace (its runs stay); "
+            "to keep both, name another --output-dir",
+            stacklevel=2,
+        )
+    write_whole(path, content)
+
+
+def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
+    """Raise a ValueError where settings that were written before name other data than these."""
+    try:
+        before = DataSpec.from_stored(json.loads(path.read_bytes())["data"])
+    except (ValueError, KeyError, TypeError, AttributeError):  # not settings of ours, or damaged
+        return
+    for name in (field.name for field in fields(data)):
+        old, new = getattr(before, name), getattr(data, name)
+        if name == "source" and not {old, new} & DATASETS.keys():
+            old, new = Path(old).resolve(), Path(new).resolve()
+        if old != new:
+            raise ValueError(
+                f"{folder} holds results of other data: {name} is {_told(old)} there and "
+                f"{_told(new)} here; name another --output-dir"
+            )
+
+
+def _told(value: object) -> str:
+    listed = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return "not given" if value is None else listed or "not given"
+
+
+def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path]:
+    """Write all that people look at or use later, and say where it lies.
+
+    Args:
+        folder: Where to; made if it is not there.
+        result: What ``cross_validate`` gave.
+
+    Returns:
+        The files and folders by what they are: "page", "model", "predictions", drawings such as
+        "curves", and "left out" for the rows of a table that could not be used.
+    """
+    folder, loaded, rows = Path(folder), result.loaded, result.runs
+    schema, title = loaded.dataset.schema, f"{result.plan.method} on {result.plan.data}"
+    files = {"page": folder / "report.html"}
+    notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
+    section = method_section(title, rows, result.predictions, schema)
+    if result.chosen is not None:
+        files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
+        _save_model(files["model"], result.chosen, result)
+        notes.append(_choice(result.chosen.run))
+        if one := one_split(rows):
+            notes.append(f"{one.capitalize()}.")
+        if result.majority is not None:
+            notes.append(
+                f"The largest class said to all graphs would have {100 * result.majority:.2f}."
+            )
+        columns = {"line": loaded.lines, "smiles": loaded.smiles}
+        names = {name: column for name, column in columns.items() if column is not None}
+        write_held_out(files["predictions"], result.predictions, schema.task, schema.targets, names)
+        for name, caption in _CAPTIONS.items():
+            if caption in section.pictures:
+                files[name] = folder / f"{name}.svg"
+                write_whole(files[name], standalone(section.pictures[caption]).encode())
+    if loaded.skipped:
+        files["left out"] = folder / "left_out.csv"
+        write_csv(files["left out"], ("line", "smiles", "reason"), loaded.skipped)
+    write_report(files["page"], title, [section], notes, loaded.skipped)
+    _remove_stale(folder, files.values())
+    return files
+
+
+def compare_methods(
+    plans: Mapping[str, Plan], how: Running, page: Path, notes: Sequence[str]
+) -> dict[str, list[RunResult]]:
+    """Do the runs of several methods on one dataset and set them side by side on a page.
+
+    Args:
+        plans: The runs of each method, by the name it is to have.
+        how: Where and how.
+        page: The HTML file to write.
+        notes: What a reader must know of how the figures came about.
+    """
+    loaded = load_data(next(iter(plans.values())).run.data, how.data_dir)
+    planned = {name: plan_runs(plan, how.data_dir, loaded)[0] for name, plan in plans.items()}
+    every = [spec for specs in planned.values() for spec in specs]
+    with Progress() as watch:
+        found = how.do(every, keep=True, watch=watch, loaded=loaded)
+    by_key = {row.key: row for row in found}
+    rows = {name: [by_key[spec.key] for spec in specs] for name, specs in planned.items()}
+    schema, artifact = loaded.dataset.schema, Store(how.folder).artifact
+    sections = [
+        method_section(name, several, read_held_out(several, artifact, schema.task), schema)
+        for name, several in rows.items()
+    ]
+    write_report(page, f"{' · '.join(plans)} on {schema.name}", sections, notes)
+    return rows
+
+
+def one_split(rows: Sequence[RunResult]) -> str | None:
+    """Say that all figures rest on one split, and what to do; None where they rest on several."""
+    splits = {row.split.digest for row in rows if row.split.digest}
+    if len(splits) != 1:
+        return None
+    spec = rows[0].spec
+    kinds = {
+        "random": "; --split-type folds cross-validates",
+        "scaffold": ", the benchmark's own" if spec.data.source in DATASETS else ", by scaffold",
+        "column": ", the table's own",
+    }
+    return f"the figure rests on one split{kinds.get(spec.split.rule, '')}"
+
+
+def _remove_stale(folder: Path, written: Collection[Path]) -> None:
+    """Remove results of earlier settings that the present ones do not have."""
+    names = ("predictions.csv", "left_out.csv", *(f"{name}.svg" for name in _CAPTIONS))
+    stale = {folder / name for name in names} - set(written)
+    if folder / "model" not in written:
+        stale |= {folder / "model" / name for name in FILES}
+    for path in stale:
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # not there, or not empty
+        (folder / "model").rmdir()
+
+
+def method_section(
+    name: str, rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema
+) -> Section:
+    """Draw the runs of a method for a page.
+
+    Args:
+        name: Its heading.
+        rows: The runs; those that failed are in no picture.
+        parts: Their test predictions.
+        schema: What the predictions mean.
+    """
+    pictures = _draw(rows, parts, schema) if parts else {}
+    captioned = {_CAPTIONS[which]: svg for which, svg in pictures.items()}
+    several = parts and schema.task != "classes" and schema.num_outputs > 1
+    return Section(name, rows, captioned, _by_task(parts, schema) if several else None)
+
+
+def _by_task(parts: Sequence[HeldOut], schema: Schema) -> Table:
+    """Return the table by task; a graph that several runs tested counts as one label."""
+    metric = METRICS[schema.task]
+    runs = {
+        (part.seed, part.fold): metric.by_task(from_numpy(part.output), from_numpy(part.y))
+        for part in parts
+    }
+    _, first = np.unique(np.concatenate([part.graph for part in parts]), return_index=True)
+    y = np.concatenate([part.y for part in parts])[first]
+    return tasks_table(schema.targets, (~np.isnan(y)).sum(0).tolist(), metric.name, runs)
+
+
+_CAPTIONS = {
+    "curves": "Mean over the runs and range from lowest to highest, by epoch, "
+    "as long as half of the runs go on.",
+    "confusion": "Test graphs of all runs, by true and predicted class.",
+    "roc": "ROC curve of each run and task on its test part, and their mean.",
+    "scatter": "Test graphs of all runs: predicted against true values.",
+}
+
+
+def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -> dict[str, str]:
+    """Draw the curves and what fits the task, by the names of the files."""
+    pictures = {"curves": draw_curves([row for row in rows if row.done])}
+    if schema.task == "classes":
+        counts = confusion(parts, schema.num_outputs)
+        return pictures | {"confusion": draw_confusion(counts, schema.targets)}
+    if schema.task == "binary":
+        return pictures | {"roc": draw_roc(roc_curves(parts))}
+    true = np.concatenate([part.y.ravel() for part in parts])
+    said = np.concatenate([part.output.ravel() for part in parts])
+    known = ~np.isnan(true)
+    return pictures | {"scatter": draw_scatter(true[known], said[known])}
+
+
+def _choice(row: RunResult) -> str:
+    metric = row.metric
+    return (
+        f"The saved model is that of {place_of(row.spec)}, the run of the lowest validation loss "
+        f"({row.valid_loss:.4f}); on its own test part it has {shown(row.test, metric)} "
+        f"({titled(metric)})."
+    )
+
+
+def _save_model(folder: Path, chosen: Chosen, result: CrossValidation) -> None:
+    """Save the network of the chosen run with all that it takes to use it on other graphs."""
+    row = chosen.run
+    about: dict[str, Any] = {
+        "schema": chosen.schema.to_json(),
+        "metrics": {
+            "metric": row.metric,
+            "test": row.test,
+            "valid_metric": row.valid_metric,
+            "valid_loss": row.valid_loss,
+        },
+        "data": {
+            "target_columns": result.loaded.targets,
+            "graphs": len(result.loaded.dataset),
+            "train": row.split.train,
+            "valid": row.split.valid,
+            "test": row.split.test,
+        },
+        "all_runs": result.cell._asdict(),
+        "versions": row.versions,
+        "run": row.spec_json,
+        "source_digest": row.source_digest,
+    }
+    save_bundle(folder, chosen.model, about)

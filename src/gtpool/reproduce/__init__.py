@@ -1,0 +1,1 @@
+"""The paper again: its tables as runs, its numbers and claims, tuning, and the report on all."""

@@ -1,0 +1,332 @@
+"""Every table and figure of the paper as data: which runs, and the published number. No torch.
+
+What the paper did not ask stands beside it: further ablations, features, two tasks made for the
+purpose, and why MUTAG is hard.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gtpool.model import METHODS
+from gtpool.reproduce.candidates import configured
+from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
+from gtpool.spec import RunSpec, did_you_mean
+from gtpool.study.recipe import recipe
+
+_Options = Mapping[str, Any]
+
+
+class Cell(NamedTuple):
+    """One place of a table."""
+
+    line: str
+    dataset: str
+    specs: tuple[RunSpec, ...]
+    """The runs of the first seed, one a fold."""
+    published: Published | None = None
+
+    def runs(self, seeds: int) -> list[RunSpec]:
+        """Give the runs of some seeds, one after the other."""
+        return [replace(spec, seed=spec.seed + at) for at in range(seeds) for spec in self.specs]
+
+
+class Study(NamedTuple):
+    """A table, or a curve: a line for each method or value, a column for each dataset."""
+
+    title: str
+    note: str
+    """What a reader must know to read it."""
+    seeds: int
+    """How many it should have."""
+    cells: tuple[Cell, ...]
+    axis: str | None = None
+    """Of a curve: the parameter whose values the lines are."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines, in order."""
+        return tuple(dict.fromkeys(cell.line for cell in self.cells))
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The columns, in order."""
+        return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
+
+    def only(self, *, dataset: str | None = None, line: str | None = None) -> tuple[Cell, ...]:
+        """Give the cells of one dataset or line; a name that is not there is an error."""
+        for what, name, known in (("dataset", dataset, self.datasets), ("pool", line, self.lines)):
+            if name is not None and name not in known:
+                hint, listed = did_you_mean(name, known), ", ".join(map(repr, known))
+                raise ValueError(f"no {what} {name!r} in this study{hint} (it has {listed})")
+        return tuple(
+            cell
+            for cell in self.cells
+            if dataset in (None, cell.dataset) and line in (None, cell.line)
+        )
+
+
+def find(names: Iterable[str], choices: Path | None = None) -> dict[str, Study]:
+    """Give studies by name; all of them if none is named.
+
+    Args:
+        names: Keys of ``STUDIES``.
+        choices: The ``tuned.json`` of a search, whose networks "tuned" has in place of ours.
+    """
+    wanted = tuple(names) or tuple(STUDIES)
+    for name in wanted:
+        if name not in STUDIES:
+            hint, listed = did_you_mean(name, STUDIES), ", ".join(STUDIES)
+            raise ValueError(f"no study {name!r}{hint} (there are {listed})")
+    studies = STUDIES if choices is None else STUDIES | {"tuned": _chosen(choices)}
+    return {name: studies[name] for name in wanted}
+
+
+def _table(
+    methods: Sequence[str],
+    datasets: Sequence[str],
+    published: Mapping[str, Mapping[str, Published | None]],
+) -> tuple[Cell, ...]:
+    """Lay out methods by datasets."""
+    return tuple(
+        Cell(
+            name,
+            dataset,
+            recipe(dataset, METHODS[name].model),
+            published.get(name, {}).get(dataset),
+        )
+        for name in methods
+        for dataset in datasets
+    )
+
+
+def _arms(
+    arms: Mapping[str, _Options],
+    datasets: Sequence[str],
+    published: Mapping[str, Mapping[str, Published | None]] | None = None,
+) -> tuple[Cell, ...]:
+    """Lay out changes of GTPool-V by datasets: options of the model, ``data`` or ``train``."""
+    return tuple(
+        Cell(
+            name,
+            dataset,
+            recipe(
+                dataset,
+                {"pool": "gtpool-v", **arm.get("model", {})},
+                data=arm.get("data"),
+                train=arm.get("train"),
+            ),
+            (published or {}).get(name, {}).get(dataset),
+        )
+        for name, arm in arms.items()
+        for dataset in datasets
+    )
+
+
+def _chosen(path: Path) -> Study:
+    """Read the study "tuned" from a file."""
+    try:
+        cells = _tuned(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"the choices in {path} cannot be read: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        said = error if isinstance(error, ValueError) else repr(error)
+        raise ValueError(f"{path} is no tuned.json of `gtpool study tune`: {said}") from error
+    note = f"The choices of {path}. {_POOLED}"
+    return STUDIES["tuned"]._replace(note=note, cells=cells)
+
+
+def _tuned(text: str) -> tuple[Cell, ...]:
+    """Lay out what ``gtpool study tune`` chose: a network for each fold, and one for all."""
+    cells: list[Cell] = []
+    for method, datasets in json.loads(text).items():
+        model = METHODS[method].model
+        for dataset, choice in datasets.items():
+            published = TABLE_1.get(method, {}).get(dataset)
+            folds, pooled = choice["per_fold"], configured(dataset, model, choice["pooled"])
+            if len(folds) != len(pooled):
+                raise ValueError(
+                    f"per_fold of {method} on {dataset} has {len(folds)} choices for "
+                    f"{len(pooled)} folds"
+                )
+            chosen = (configured(dataset, model, options) for options in folds)
+            runs = tuple(several[fold] for fold, several in enumerate(chosen))
+            cells += [
+                Cell(method, dataset, runs, published),
+                Cell(f"{method}, pooled validation", dataset, pooled, published),
+            ]
+    return tuple(sorted(cells, key=lambda cell: "pooled" in cell.line))
+
+
+def _pool(**options: Any) -> _Options:  # noqa: ANN401 - values of pool_options
+    return {"model": {"pool_options": options}}
+
+
+_POOLED = (
+    "Pooled validation chooses one network by the mean over folds, which has seen every test label "
+    "once."
+)
+_PLAIN: _Options = {}
+_TOPK = {"model": METHODS["gtpool-topk"].model}
+
+_GIN_SUM = {"conv": "gin", "readout": "sum"}
+
+HYPOTHESES: dict[str, dict[str, Any]] = {
+    "gtpool-v": {},
+    "gtpool-topk": {"model": METHODS["gtpool-topk"].model},
+    "score order": {"model": {"pool_options": {"order": "score"}}},
+    "ratio 0.8": {"model": {"ratio": 0.8}},
+    "ratio 1.0": {"model": {"ratio": 1.0}},
+    "3 convs a level": {"model": {"convs_per_level": 3}},
+    "read_input": {"model": {"read_input": True}},
+    "sum": {"model": {"readout": "sum"}},
+    "patience 200": {"train": {"patience": 200}},
+    "gin": {"model": {"conv": "gin"}},
+    "gin, sum": {"model": _GIN_SUM},
+    "gin, sum, read_input": {"model": {**_GIN_SUM, "read_input": True}},
+    "gin, sum, read_input, score order": {
+        "model": {
+            **_GIN_SUM,
+            "read_input": True,
+            "pool_options": {"order": "score"},
+        }
+    },
+    "gin, sum, read_input, 3 convs": {
+        "model": {**_GIN_SUM, "read_input": True, "convs_per_level": 3}
+    },
+    "gine (bonds), sum, read_input": {
+        "model": {"conv": "gine", "readout": "sum", "read_input": True}
+    },
+    "flat gcn": {"model": METHODS["gcn"].model},
+    "flat gin": {"model": METHODS["gin"].model},
+    "flat gine (bonds)": {"model": {**METHODS["gin"].model, "conv": "gine"}},
+    "flat gin, mean": {"model": {**METHODS["gin"].model, "readout": "mean"}},
+    "flat gcn, sum": {"model": {**METHODS["gcn"].model, "readout": "sum"}},
+}
+"""Why MUTAG is hard: what each line of that study changes of GTPool-V, by its name."""
+
+STUDIES: dict[str, Study] = {
+    "table1": Study(
+        "Table 1: all methods on all datasets",
+        "Accuracy of the TU sets, ROC-AUC of the OGB sets. Below the paper's methods: a network "
+        "that is blind to edges, and MID, a rival of RWS.",
+        10,
+        _table((*TABLE_1, "mlp", "mid-sagpool", "mid-topkpool"), DATASETS, TABLE_1),
+    ),
+    "table2": Study(
+        "Table 2: RWS and RWSV in other poolers",
+        "The same scores, another choice of nodes.",
+        10,
+        _table(tuple(TABLE_2), STUDIED, TABLE_2),
+    ),
+    "table3": Study(
+        "Table 3: GTPool-V without its parts",
+        "Without the local score λ is 1, without the global one 0.",
+        10,
+        _arms(
+            {
+                "gtpool-v": _PLAIN,
+                "no-local-score": _pool(lam=1.0),
+                "no-global-score": _pool(lam=0.0),
+                "gtpool-topk": _TOPK,
+            },
+            STUDIED,
+            TABLE_3,
+        ),
+    ),
+    "ablation": Study(
+        "What the paper did not ask",
+        "GTPool-V with one thing changed. As printed no gradient reaches the weights of the score; "
+        "a gate lets them learn. The wheel lies in the order of the nodes' numbers; score order "
+        "does not depend on it.",
+        3,
+        _arms(
+            {
+                "gtpool-v": _PLAIN,
+                "gate": _pool(gate="tanh"),
+                "gate, Θ frozen": _pool(gate="tanh", learn_score=False),
+                "score order": _pool(order="score"),
+                "score order, gate": _pool(order="score", gate="tanh"),
+                "random points": _pool(points="random"),
+                "temperature 0.1": _pool(temperature=0.1),
+                "temperature 0.01": _pool(temperature=0.01),
+                "4 heads": _pool(heads=4),
+                "4 heads, W_O": _pool(heads=4, out_proj=True),
+            },
+            STUDIED,
+        ),
+    ),
+    "features": Study(
+        "What nodes are given",
+        "GMT's features, z-scored on the training part, as they are, or those of the “fair "
+        "comparison”. Synthie and the IMDB sets do not have what some of them change.",
+        3,
+        _arms(
+            {
+                "gmt, z-scored": _PLAIN,
+                "gmt, raw": {"data": {"standardize": False}},
+                "fair, z-scored": {"data": {"features": "fair"}},
+                "fair, raw": {"data": {"features": "fair", "standardize": False}},
+            },
+            ("ENZYMES", "PROTEINS", "Synthie", "IMDB-BINARY"),
+        ),
+    ),
+    "tasks": Study(
+        "Two tasks made for the purpose",
+        "long-range: neighbourhoods do not tell the classes apart. low-scores: what tells the "
+        "class stands where a given score is low.",
+        3,
+        _table(
+            ("gtpool-v", "gtpool", "gtpool-topk", "sagpool_h", "sagpool_h-rwsv", "gcn", "gin"),
+            ("long-range", "low-scores"),
+            {},
+        ),
+    ),
+    "tuned": Study(
+        "Tuned on validation parts",
+        f"Each fold has the network that its own validation part chose among 24. {_POOLED}",
+        10,
+        _tuned(files("gtpool.reproduce").joinpath("tuned.json").read_text(encoding="utf-8")),
+    ),
+    "ratio": Study(
+        "Figure (a): share of nodes that stay",
+        "GTPool-V. The paper prints curves without numbers.",
+        3,
+        _arms({f"{ratio}": {"model": {"ratio": ratio}} for ratio in (0.25, 0.5, 0.75)}, STUDIED),
+        "μ",
+    ),
+    "levels": Study(
+        "Figure (b): pooling steps",
+        "GTPool-V.",
+        3,
+        _arms({f"{levels}": {"model": {"levels": levels}} for levels in (1, 2, 3, 4)}, STUDIED),
+        "levels",
+    ),
+    "lambda": Study(
+        "Figure (c): weight of the global score",
+        "GTPool-V; λ = 0.4 is the default.",
+        3,
+        _arms(
+            {
+                f"{tenth / 10}": _PLAIN if tenth == 4 else _pool(lam=tenth / 10)
+                for tenth in range(11)
+            },
+            STUDIED,
+        ),
+        "λ",
+    ),
+    "mutag": Study(
+        "Why MUTAG is hard",
+        "One hypothesis at a time, on the ten fixed folds of 18 test graphs each.",
+        10,
+        _arms(
+            HYPOTHESES,
+            ("MUTAG",),
+            {"gtpool-v": {"MUTAG": TABLE_1["gtpool-v"]["MUTAG"]}},
+        ),
+    ),
+}
+"""Studies by name."""

@@ -1,0 +1,178 @@
+"""A paired test over folds whose training sets overlap; average ranks over datasets."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
+from math import atan, copysign, cos, inf, pi, sin, sqrt
+from statistics import fmean, variance
+from typing import NamedTuple
+
+from gtpool.study.cells import Grid
+
+# Quantiles of the studentized range at infinitely many degrees of freedom, alpha 0.05, over √2,
+# for k = 2 … 20 methods. Up to 10: Demšar, Statistical comparisons of classifiers over multiple
+# data sets, JMLR 7, 2006, table 5(a); beyond: the same integral solved. A test solves all again.
+_QUANTILES = (
+    *(1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164),
+    *(3.219, 3.268, 3.313, 3.354, 3.391, 3.426, 3.458, 3.489, 3.517, 3.544),
+)
+
+
+class Paired(NamedTuple):
+    """What the test says of a difference."""
+
+    mean: float
+    t: float
+    p: float
+    """Two-sided."""
+    n: int
+    """Pairs."""
+
+
+def corrected_test(differences: Sequence[float], ratio: float) -> Paired:
+    """Test whether a mean difference over folds is 0, by Nadeau and Bengio's corrected t.
+
+    The folds share most of their training graphs, so that their differences are no independent
+    draws; t = mean / sqrt((1/J + n_test / n_train) · variance), with J - 1 degrees of freedom
+    (Nadeau and Bengio, Inference for the generalization error, Machine Learning 52, 2003).
+
+    Args:
+        differences: One a fold, two at least.
+        ratio: Test graphs for each training graph, n_test / n_train.
+
+    Example:
+        >>> test = corrected_test([1.0, 2.0, 3.0, 4.0], ratio=0.25)
+        >>> round(test.t, 4), round(test.p, 4)
+        (2.7386, 0.0714)
+    """
+    mean, count = fmean(differences), len(differences)
+    error = sqrt((1 / count + ratio) * variance(differences))
+    t = mean / error if error > 0 else copysign(inf, mean) if mean else 0.0
+    return Paired(mean, t, student_p(t, count - 1), count)
+
+
+def fold_differences(first: Grid, second: Grid) -> list[float]:
+    """Give the difference of each fold, between the means over the whole seeds of either side.
+
+    Seeds repeat the same folds and are no further pairs; those of two methods have nothing to do
+    with each other. Each side needs a whole seed.
+    """
+    pairs = zip(_by_fold(first), _by_fold(second), strict=True)
+    return [one - other for one, other in pairs]
+
+
+def student_p(t: float, freedom: int) -> float:
+    """Give the probability that Student's t is farther from 0 than this, on either side.
+
+    The incomplete beta function has a closed form at whole degrees of freedom (Abramowitz and
+    Stegun, 26.7.3 and 26.7.4).
+
+    Example:
+        >>> round(student_p(2.262157, 9), 6), student_p(0, 3)
+        (0.05, 1.0)
+    """
+    angle = atan(abs(t) / sqrt(freedom))
+    odd = freedom % 2
+    term = total = cos(angle) ** odd  # cos θ, or 1
+    for power in range(2 + odd, freedom - 1, 2):
+        term *= (power - 1) / power * cos(angle) ** 2
+        total += term
+    total *= sin(angle)
+    if odd:
+        total = 2 / pi * (angle + (total if freedom > 1 else 0.0))
+    return max(0.0, 1 - total)
+
+
+def _by_fold(laid: Grid) -> list[float]:
+    """Average the whole seeds, fold by fold."""
+    whole = [[value for value in line if value is not None] for line in laid.values]
+    whole = [line for line in whole if len(line) == len(laid.folds)]
+    return [fmean(values) for values in zip(*whole, strict=True)]
+
+
+class Ranking(NamedTuple):
+    """Methods from the best average rank to the worst."""
+
+    ranks: dict[str, float]
+    datasets: tuple[str, ...]
+    """Those on which every method of ``ranks`` has a figure."""
+    left_out: tuple[str, ...]
+    """Methods that lack a figure on one of them."""
+    distance: float | None
+    """Nemenyi's critical difference at 0.05; None for more than 20 methods."""
+
+    @property
+    def cliques(self) -> list[tuple[str, str]]:
+        """First and last of each longest run of methods that the test does not tell apart."""
+        if self.distance is None:
+            return []
+        names, ranks = list(self.ranks), list(self.ranks.values())
+        found: list[tuple[int, int]] = []
+        for first, rank in enumerate(ranks):
+            last = max(at for at, other in enumerate(ranks) if other - rank <= self.distance)
+            if last > first and (not found or last > found[-1][1]):
+                found.append((first, last))
+        return [(names[first], names[last]) for first, last in found]
+
+
+def rank(
+    figures: Mapping[str, Mapping[str, float]], needed: Collection[str] = ()
+) -> Ranking | None:
+    """Rank methods by their figures on the datasets that they have in common; 1 is the best.
+
+    Of all choices of datasets that one counts which, with the methods that have figures on all of
+    them, makes the largest full table; of equals the one with more datasets. None where no two
+    methods can be compared.
+
+    Args:
+        figures: By method and dataset, higher is better.
+        needed: Methods that must be among them.
+
+    Example:
+        >>> made = rank({"a": {"x": 3, "y": 1}, "b": {"x": 2, "y": 1}, "c": {"x": 1}})
+        >>> made.ranks, made.datasets, made.left_out
+        ({'a': 1.25, 'b': 1.75}, ('x', 'y'), ('c',))
+    """
+    datasets = list(dict.fromkeys(name for line in figures.values() for name in line))
+    blocks = [
+        (chosen, methods)
+        for size in range(len(datasets), 0, -1)
+        for chosen in combinations(datasets, size)
+        if len(methods := _complete(figures, chosen)) > 1 and set(needed) <= set(methods)
+    ]
+    if not blocks:
+        return None
+    chosen, methods = max(blocks, key=lambda block: len(block[0]) * len(block[1]))
+    columns = [_ranked({name: figures[name][dataset] for name in methods}) for dataset in chosen]
+    means = {name: fmean(column[name] for column in columns) for name in methods}
+    return Ranking(
+        dict(sorted(means.items(), key=lambda item: item[1])),
+        chosen,
+        tuple(name for name in figures if name not in methods),
+        critical_difference(len(methods), len(chosen)),
+    )
+
+
+def critical_difference(methods: int, datasets: int) -> float | None:
+    """Give how far apart two average ranks must be, by Nemenyi's test at 0.05.
+
+    Example:
+        >>> round(critical_difference(4, 14), 2)
+        1.25
+    """
+    if methods - 2 >= len(_QUANTILES):
+        return None
+    return _QUANTILES[methods - 2] * sqrt(methods * (methods + 1) / (6 * datasets))
+
+
+def _complete(figures: Mapping[str, Mapping[str, float]], datasets: Iterable[str]) -> list[str]:
+    wanted = set(datasets)
+    return [name for name, line in figures.items() if wanted <= line.keys()]
+
+
+def _ranked(values: Mapping[str, float]) -> dict[str, float]:
+    """Rank values from the highest; equal ones share the mean of their ranks."""
+    return {
+        name: sum(other > value for other in values.values())
+        + (sum(other == value for other in values.values()) + 1) / 2
+        for name, value in values.items()
+    }

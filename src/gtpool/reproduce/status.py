@@ -1,0 +1,324 @@
+"""What of the studies is done, what is missing, how long that would take; as tables. No torch."""
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Literal, NamedTuple, get_args
+
+from gtpool.data.registry import DATASETS
+from gtpool.model import METHODS, method_name
+from gtpool.report.progress import spell_time
+from gtpool.report.table import Table
+from gtpool.reproduce.paper import Cell, find
+from gtpool.spec import RunSpec, did_you_mean
+from gtpool.study.result import RunResult
+from gtpool.study.store import differing, placed_rows
+
+Kind = Literal["cpu", "gpu"]
+"""Where a run was done."""
+_Times = dict[tuple[str, bool], list[float]]
+"""Seconds of runs, by their dataset and whether they were done on a CPU."""
+
+
+class Standing(NamedTuple):
+    """How far a study, or one cell of it, has come."""
+
+    study: str
+    line: str
+    dataset: str
+    runs: Mapping[str, str]
+    """What became of each run, by its key: "done", "failed" or "missing"."""
+    pace: float | None
+    """Seconds of a run: the mean of the same cell; else that of its dataset, times how much longer
+    than others its method takes elsewhere; else by the size of its dataset, from what its method,
+    or any, took on others; None where nothing has run. A run side by side counts with its share."""
+
+    @property
+    def wanted(self) -> int:
+        """How many runs there should be."""
+        return len(self.runs)
+
+    @property
+    def done(self) -> int:
+        """How many are done."""
+        return list(self.runs.values()).count("done")
+
+    @property
+    def failed(self) -> int:
+        """How many failed."""
+        return list(self.runs.values()).count("failed")
+
+    @property
+    def seconds(self) -> float | None:
+        """How long what is not done would take; None where nobody knows."""
+        left = self.wanted - self.done
+        return 0.0 if left == 0 else None if self.pace is None else left * self.pace
+
+
+def find_runs(
+    studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None = None
+) -> list[RunSpec]:
+    """List the runs of studies, each once.
+
+    Args:
+        studies: Names; all studies if there is none.
+        only: Which cells, such as ``dataset=PROTEINS,pool=gtpool-v``.
+        seeds: How many; by default as many as each study should have.
+        choices: What "tuned" has in place of our choices, a ``tuned.json``.
+    """
+    return [run for run, _ in named_runs(studies, only, seeds, choices)]
+
+
+def named_runs(
+    studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None = None
+) -> list[tuple[RunSpec, str]]:
+    """List the runs of studies with the name of their line, by the arguments of ``find_runs``.
+
+    A method is named as such, a change with its study; a run of several lines has the first.
+    """
+    found: dict[str, tuple[RunSpec, str]] = {}
+    for study, cell, runs in _cells(studies, only, seeds, choices):
+        name = cell.line if cell.line in METHODS else f"{study} {cell.line}"
+        for run in runs:
+            found.setdefault(run.key, (run, name))
+    return list(found.values())
+
+
+def known_rows(sources: Iterable[Path]) -> dict[str, RunResult]:
+    """Read rows by key; where a run has several, a done one counts, the first of equals.
+
+    Done rows of a run with different numbers give a warning.
+    """
+    rows: dict[str, RunResult] = {}
+    places: dict[str, str] = {}
+    apart: dict[str, str] = {}
+    for source in sources:
+        for row, place in placed_rows(source):
+            key, known = row.key, rows.get(row.key)
+            if known is None or (known.status == "failed" and row.done):
+                rows[key], places[key] = row, place
+            elif row.status == known.status == "done" and (names := differing(row, known)):
+                apart.setdefault(
+                    key, f"{places[key]}, not {place}; they differ in {', '.join(names)}"
+                )
+    if apart:
+        warnings.warn(
+            f"runs with done rows that differ: {len(apart)}; the first row counts, such as "
+            f"{next(iter(apart.values()))}",
+            stacklevel=2,
+        )
+    return rows
+
+
+def standings(
+    studies: Iterable[str],
+    only: str | None,
+    seeds: int | None,
+    rows: Mapping[str, RunResult],
+    *,
+    choices: Path | None = None,
+    on: Kind | None = None,
+) -> list[Standing]:
+    """Say of each cell how far it has come.
+
+    Args:
+        studies: As in ``find_runs``, and so the next two.
+        only: Which cells.
+        seeds: How many.
+        rows: What has run, by key.
+        choices: As in ``find_runs``.
+        on: Count the pace of runs there alone; by default of all.
+    """
+    pace = _Pace(ran_on(rows.values(), on))
+    found: list[Standing] = []
+    for name, cell, runs in _cells(studies, only, seeds, choices):
+        known = {key: rows.get(key) for key in (run.key for run in runs)}
+        done = ran_on((row for row in known.values() if row is not None), on)
+        states = {key: "missing" if row is None else row.status for key, row in known.items()}
+        found.append(Standing(name, cell.line, cell.dataset, states, pace.of(cell, done)))
+    return found
+
+
+def ran_on(rows: Iterable[RunResult], on: Kind | None) -> list[RunResult]:
+    """Give the rows of what was done on a CPU or on a GPU; None is on either."""
+    if on not in {None, *get_args(Kind)}:
+        raise ValueError(f"runs are on {' or '.join(get_args(Kind))}, got {on!r}")
+    done = [row for row in rows if row.done]
+    return [row for row in done if on is None or (row.device == "cpu") == (on == "cpu")]
+
+
+class _Pace:
+    """How long a run takes, from what was done."""
+
+    def __init__(self, rows: Iterable[RunResult]) -> None:
+        self.all: _Times = {}
+        self.by_method: dict[str, _Times] = {}
+        for row in rows:
+            # A share of a GPU and a whole CPU core say nothing of each other.
+            place = row.spec.data.source, row.device == "cpu"
+            method = _method(json.dumps(row.spec_json["model"]))
+            for times in (self.all, self.by_method.setdefault(method, {})):
+                times.setdefault(place, []).append(row.seconds)
+
+    def of(self, cell: Cell, done: list[RunResult]) -> float | None:
+        """Give the seconds of a run of this cell."""
+        if done:
+            return fmean(row.seconds for row in done)
+        mine = self.by_method.get(method_name(cell.specs[0].model.to_json()), {})
+        here = [
+            time for place, times in self.all.items() if place[0] == cell.dataset for time in times
+        ]
+        if here:
+            factors = [fmean(times) / fmean(self.all[place]) for place, times in mine.items()]
+            return fmean(here) * (fmean(factors) if factors else 1.0)
+        by_size = _seconds_a_node(mine) or _seconds_a_node(self.all)
+        return None if by_size is None else by_size * _nodes(cell.dataset)
+
+
+@cache
+def _method(model: str) -> str:
+    return method_name(json.loads(model))
+
+
+def _seconds_a_node(times: _Times) -> float | None:
+    """Divide what a run takes on some datasets by their sizes; None where none is known by name."""
+    known = [(fmean(some), _nodes(name)) for (name, _), some in times.items() if name in DATASETS]
+    return sum(mean for mean, _ in known) / sum(nodes for _, nodes in known) if known else None
+
+
+def _nodes(dataset: str) -> float:
+    return DATASETS[dataset].graphs * DATASETS[dataset].mean_nodes
+
+
+def _cells(
+    studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None
+) -> list[tuple[str, Cell, list[RunSpec]]]:
+    chosen, named = _read(only), tuple(studies)
+    dataset, line = chosen.get("dataset"), chosen.get("pool")
+    found = every = find(named, choices)
+    if not named:  # of all studies, those that have it
+        found = {
+            name: study
+            for name, study in every.items()
+            if dataset in (None, *study.datasets) and line in (None, *study.lines)
+        }
+    cells = [
+        (name, cell, cell.runs(study.seeds if seeds is None else seeds))
+        for name, study in found.items()
+        for cell in study.only(dataset=dataset, line=line)
+    ]
+    if only is not None and not cells:
+        datasets = [name for study in every.values() for name in study.datasets]
+        lines = [name for study in every.values() for name in study.lines]
+        asked = (dataset, datasets), (line, lines)
+        unknown = [(name, known) for name, known in asked if name and name not in known]
+        hint = "".join(did_you_mean(name, known) for name, known in unknown)
+        who = f"cell of {', '.join(named)}" if named else "study"
+        raise ValueError(
+            f"no {who} has {only}{hint} (`gtpool study status --cells` lists what there is)"
+        )
+    return cells
+
+
+def _read(only: str | None) -> dict[str, str]:
+    """Read ``key=value`` pairs with commas between; a value may hold commas itself."""
+    chosen: dict[str, str] = {}
+    if only is None:
+        return chosen
+    key = ""
+    for part in only.split(","):
+        name, equals, value = part.partition("=")
+        if equals and name.strip() in {"dataset", "pool"} - chosen.keys():
+            key = name.strip()
+            chosen[key] = value
+        elif key and part.strip():
+            chosen[key] += f",{part}"
+        else:
+            raise ValueError(f"--only is dataset=NAME, pool=NAME or both, got {only!r}")
+    return {key: value.strip() for key, value in chosen.items()}
+
+
+class Tally(NamedTuple):
+    """Cells, and the runs of all of them."""
+
+    cells: int
+    whole: int
+    begun: int
+    done: int
+    wanted: int
+    failed: int
+
+
+def standing_table(found: Sequence[Standing], *, by_cell: bool = False) -> Table:
+    """Lay out what is done and missing, one line a study or a cell.
+
+    Args:
+        found: The standing of each cell, study after study.
+        by_cell: Show cells, not their sums.
+    """
+    heads = ("study", "cells", "whole", "begun", "runs", "missing", "failed", "time left")
+    if by_cell:
+        heads = ("study", "pool", "dataset", "runs", "missing", "failed", "time left")
+        lines = [
+            (cell.study, cell.line, cell.dataset, *_runs(_tally([cell])), _duration([cell]))
+            for cell in found
+        ]
+        return Table(heads, tuple(lines))
+    lines = []
+    for study, part in groupby(found, lambda cell: cell.study):
+        cells = list(part)
+        total = _tally(cells)
+        counts = (str(count) for count in (total.cells, total.whole, total.begun))
+        lines.append((study, *counts, *_runs(total), _duration(cells)))
+    return Table(heads, tuple(lines))
+
+
+def standing_total(found: Sequence[Standing]) -> str:
+    """Sum up all cells; a run that several have counts in the first."""
+    seen = set[str]()
+    alone: list[Standing] = []
+    for cell in found:
+        new = {key: state for key, state in cell.runs.items() if key not in seen}
+        alone.append(cell._replace(runs=new))
+        seen |= new.keys()
+    done, missing, failed = _runs(_tally(alone))
+    return (
+        f"all: {done} runs, {missing} missing, {failed} failed, time left {_duration(alone)}; "
+        "a run that studies share counts once"
+    )
+
+
+def tally(cells: Sequence[tuple[int, int, int]]) -> Tally:
+    """Count cells by how far they are, and their runs.
+
+    Args:
+        cells: Of each the runs that it should have, those done, those that failed.
+
+    Example:
+        >>> tally([(10, 10, 0), (10, 3, 1), (10, 0, 0)])
+        Tally(cells=3, whole=1, begun=1, done=13, wanted=30, failed=1)
+    """
+    whole = sum(done == wanted for wanted, done, _ in cells)
+    begun = sum(0 < done < wanted for wanted, done, _ in cells)
+    wanted, done, failed = (sum(cell[at] for cell in cells) for at in range(3))
+    return Tally(len(cells), whole, begun, done, wanted, failed)
+
+
+def _tally(cells: Sequence[Standing]) -> Tally:
+    return tally([(cell.wanted, cell.done, cell.failed) for cell in cells])
+
+
+def _runs(total: Tally) -> tuple[str, str, str]:
+    return f"{total.done} of {total.wanted}", str(total.wanted - total.done), str(total.failed)
+
+
+def _duration(cells: Sequence[Standing]) -> str:
+    """Give the time that is left, at the pace of the runs so far."""
+    parts = [cell.seconds for cell in cells]
+    if None in parts:
+        return "unknown"
+    return spell_time(sum(part for part in parts if part is not None))

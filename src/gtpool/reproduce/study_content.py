@@ -1,0 +1,288 @@
+"""A report on the studies as values: its parts, their tables, curves and box plots. No torch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gtpool.data.registry import DATASETS
+from gtpool.report.progress import spell_time
+from gtpool.reproduce.paper import Study
+from gtpool.reproduce.published import TABLE_1, TABLE_6
+from gtpool.reproduce.status import tally
+from gtpool.reproduce.study_cells import RERUN, Result, published_by, results
+from gtpool.reproduce.study_compare import claims_part, paired_part, ranks_part
+from gtpool.reproduce.study_parts import (
+    MISSING,
+    PARTIAL,
+    SLIP,
+    Entry,
+    Part,
+    Picture,
+    Sheet,
+    number,
+    words,
+)
+from gtpool.reproduce.study_plot import Point, Spread, draw_boxes, draw_sweep
+from gtpool.study.cells import RULES
+from gtpool.study.result import RunResult
+
+_NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
+_FEW = 3  # seeds that a box plot needs
+
+_MAIN, _TUNED = "table1", "tuned"  # studies whose methods are ranked and tested together
+_POOLED = "pooled"  # in the name of a line whose choice has seen test labels of other folds
+_HOW = (
+    "A figure is the test metric at the epoch of the lowest validation loss (OGB's sets: of the "
+    "best validation ROC-AUC); test metrics of other epochs choose nothing. It is the mean over "
+    "seeds of the mean over the ten folds, ± the standard deviation over seeds; of a single seed, "
+    "over its folds. OGB's sets have one split: there it is the mean over seeds. A seed counts "
+    "when all its folds are done; where no seed is whole, what is there is shown, but neither "
+    "ranked, tested nor judged."
+)
+_MARKS = (
+    f"{PARTIAL} marks a figure that rests on fewer runs than it should, {MISSING} one of which "
+    "nothing is there yet. Differences are ours less published, in points."
+)
+
+
+class Report(NamedTuple):
+    """All that is known of the studies."""
+
+    title: str
+    parts: list[Part]
+    results: list[Result]
+
+
+def make_report(
+    rows: Mapping[str, RunResult], studies: Mapping[str, Study], *, more: Iterable[Part] = ()
+) -> Report:
+    """Sum up what was run of the studies.
+
+    Args:
+        rows: What was run, by key.
+        studies: By name.
+        more: Parts from elsewhere, such as timings, to stand at the end.
+    """
+    found = {name: results(name, study, rows) for name, study in studies.items()}
+    compared = [*found.get(_MAIN, ()), *map(_named_tuned, found.get(_TUNED, ()))]
+    compared = [result for result in compared if _POOLED not in result.place.line]
+    parts = [_opening(rows, found)]
+    for name, study in studies.items():
+        parts.append(study_part(name, study, found[name]))
+        if name == _MAIN:
+            parts += [seeds_part(compared), ranks_part(compared), paired_part(compared)]
+    parts += [claims_part(found), dataset_part(), *more]
+    everything = [result for several in found.values() for result in several]
+    return Report("GTPool: what the paper says, and what was measured", parts, everything)
+
+
+def _named_tuned(result: Result) -> Result:
+    """Give a tuned method a name that no other has."""
+    place = result.place
+    return result._replace(place=place._replace(line=f"{place.line}, {_TUNED}"))
+
+
+def _opening(rows: Mapping[str, RunResult], found: Mapping[str, Sequence[Result]]) -> Part:
+    wanted = {key for several in found.values() for result in several for key in result.keys}
+    mine = [row for key, row in rows.items() if key in wanted]
+    done = [row for row in mine if row.done]
+    versions = (", ".join(f"{name} {at}" for name, at in row.versions.items()) for row in done)
+    facts = {
+        "runs": f"{len(done):,} of {len(wanted):,} are done, {len(mine) - len(done)} failed; "
+        f"{len(rows) - len(mine)} rows belong to no study shown here",
+        "devices": _listed(row.device for row in done),
+        "commits": _listed(row.commit or "not known" for row in done),
+        "versions": _listed(versions),
+        "time": f"{spell_time(sum(row.seconds for row in done))} of machine time; "
+        "runs side by side count with their share",
+        "last run": max((row.finished for row in done), default="none"),
+    }
+    heads = ("study", "cells", "whole", "begun", "runs done", "of", "failed")
+    lines = tuple((words(name), *_counts(several)) for name, several in found.items())
+    missing = Sheet("What is there, and what is missing.", heads, lines)
+    return Part("summary", "Summary", (_HOW, _MARKS), facts, (missing,))
+
+
+def _counts(found: Sequence[Result]) -> tuple[Entry, ...]:
+    """Count the cells and runs of a study."""
+    cells = [
+        (len(result.keys), len(result.rows) - result.failed, result.failed) for result in found
+    ]
+    return tuple(number(count, "d") for count in tally(cells))
+
+
+def _listed(values: Iterable[str]) -> str:
+    """Join what differs, the most frequent first."""
+    counts: dict[str, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return "; ".join(f"{value} ({count:,} runs)" for value, count in ordered) or "none"
+
+
+def study_part(name: str, study: Study, found: Sequence[Result]) -> Part:
+    """Give a study: methods or values down, datasets across, and all numbers on request."""
+    by_place = {(result.place.line, result.place.dataset): result for result in found}
+    lines = tuple(
+        (words(line), *(_cell(by_place.get((line, dataset))) for dataset in study.datasets))
+        for line in study.lines
+    )
+    first = study.axis or "method"
+    table = Sheet("", (first, *study.datasets), lines)
+    begun = [result for result in found if result.figure.mean is not None]
+    detail = Sheet(
+        "All numbers, a line for each cell that has runs. The last columns say what each rule of "
+        "choosing the epoch makes of the same runs; the optimistic one looks at the answers.",
+        (first, "dataset", *_NUMBERS, *RULES.values()),
+        tuple(map(_numbers, begun)),
+        detail=True,
+    )
+    notes = [study.note]
+    if any(published_by(result.place) == RERUN for result in found):
+        notes.append(
+            "Published figures of baselines are those of GMT's paper; † marks those that the "
+            "authors of GTPool ran themselves, on ENZYMES, PTC_MR and Synthie."
+        )
+    pictures = _curves(study, found)
+    if study.axis and not pictures:
+        notes.append("No curve can be drawn yet.")
+    sheets = (table, detail) if begun else (table,)
+    return Part(name, study.title, tuple(notes), {}, sheets, pictures)
+
+
+def seeds_part(found: Sequence[Result]) -> Part:
+    """Draw the seeds of every method that has three whole ones, a drawing each dataset."""
+    pictures: list[Picture] = []
+    for dataset in dict.fromkeys(result.place.dataset for result in found):
+        spreads = {
+            result.place.line: Spread(
+                seeds, told.mean if (told := result.place.published) else None
+            )
+            for result in found
+            if result.place.dataset == dataset and len(seeds := _seeds(result)) >= _FEW
+        }
+        if spreads:
+            caption = f"{dataset}, %, methods of three seeds and more."
+            pictures.append(Picture(caption, draw_boxes(spreads, dataset), small=True))
+    note = (
+        "Quartiles, median and range over seeds, a dot each seed; a diamond where the published "
+        "figure lies."
+        if pictures
+        else "No method has three whole seeds yet."
+    )
+    return Part("seeds", "Spread over seeds", (note,), pictures=tuple(pictures))
+
+
+def dataset_part() -> Part:
+    """Give the paper's table of datasets beside the truth."""
+    heads = ("dataset", "graphs", "truth", "nodes a graph", "truth", "edges a graph", "truth")
+    heads += ("classes", "truth", "remark")
+    lines: list[tuple[Entry, ...]] = []
+    for name, told in TABLE_6.items():
+        true = DATASETS[name]
+        columns = (
+            _beside(told.graphs, true.graphs, "d"),
+            _beside(told.nodes, true.mean_nodes, ".2f"),
+            _beside(told.edges, true.mean_edges, ".2f"),
+        )
+        classes = number(told.classes, "d")
+        tasks = true.tasks is not None and true.tasks > 1
+        if tasks:
+            classes = classes._replace(text=f"{classes.text} {SLIP}", mark="slip")
+        both = _off(told.edges, true.mean_edges) and not _off(told.edges, 2 * true.mean_edges)
+        remark = "these are tasks of two classes each" if tasks else ""
+        remark = "counts both directions of an edge" if both else remark
+        flat = (entry for pair in columns for entry in pair)
+        lines.append((words(name), *flat, classes, words(true.outputs), words(remark)))
+    note = (
+        f"The paper's figures, and those of the files. {SLIP} marks what is off by more than one "
+        "per cent; edges are undirected ones."
+    )
+    return Part("datasets", "Datasets", (note,), {}, (Sheet("", heads, tuple(lines)),))
+
+
+_GIVEN_UP = {
+    (line, dataset)
+    for line, figures in TABLE_1.items()
+    for dataset, figure in figures.items()
+    if figure is None
+}
+"""Where the paper has a dash."""
+
+
+def _cell(result: Result | None) -> Entry:
+    """Give our figure, with the published one, the difference and the runs below."""
+    if result is None:
+        return Entry("")
+    figure, told = result.figure, result.place.published
+    notes: list[str] = []
+    if told is not None:
+        dagger = "†" if published_by(result.place) == RERUN else ""
+        change = "" if result.difference is None else f", {result.difference:+z.2f}"
+        notes.append(f"paper{dagger} {told.mean:.2f} ± {told.std:.2f}{change}")
+    elif (result.place.line, result.place.dataset) in _GIVEN_UP:
+        notes.append("paper: more than 10 days")
+    wanted = len(result.keys)
+    if figure.mean is None:
+        notes.append(f"{MISSING} none of {wanted} runs")
+        return Entry("–", None, tuple(notes), result.name if result.rows else None, "missing")
+    over = ", ± folds" if figure.spread == "folds" and figure.std is not None else ""
+    if figure.missing:
+        notes.append(f"{PARTIAL} {figure.n} of {wanted} runs{over}")
+        return Entry(figure.text, result.percent, tuple(notes), result.name, "partial")
+    notes.append(f"{wanted} runs{over}")
+    return Entry(figure.text, result.percent, tuple(notes), result.name)
+
+
+def _numbers(result: Result) -> tuple[Entry, ...]:
+    figure, told = result.figure, result.place.published
+    rules = (result.rules[rule].mean for rule in RULES)
+    return (
+        words(result.place.line),
+        words(result.place.dataset),
+        Entry(f"{result.percent:.2f}", result.percent, runs=result.name),
+        number(None if figure.std is None else 100 * figure.std),
+        words(figure.spread),
+        number(told.mean if told else None),
+        number(told.std if told else None),
+        words(published_by(result.place) or "–"),
+        number(result.difference, "+z.2f"),
+        number(figure.n, "d"),
+        number(len(result.keys), "d"),
+        *(number(None if rule is None else 100 * rule) for rule in rules),
+    )
+
+
+def _curves(study: Study, found: Sequence[Result]) -> tuple[Picture, ...]:
+    """Draw a parameter study, if there is something to draw."""
+    if study.axis is None:
+        return ()
+    curves = {
+        dataset: [
+            Point(float(result.place.line), result.percent, 100 * (result.figure.std or 0.0))
+            for result in found
+            if result.place.dataset == dataset and result.settled and result.percent is not None
+        ]
+        for dataset in study.datasets
+    }
+    if max(map(len, curves.values())) < 2:
+        return ()
+    caption = f"{study.title}: mean and deviation, in per cent, by {study.axis}."
+    return (Picture(caption, draw_sweep(curves, study.axis)),)
+
+
+def _seeds(result: Result) -> list[float]:
+    """Give the figure of each whole seed, in per cent."""
+    lines = zip(result.grid.values, result.grid.means, strict=True)
+    return [100 * mean for values, mean in lines if None not in values and mean is not None]
+
+
+def _beside(told: float, true: float, form: str) -> tuple[Entry, Entry]:
+    """Give a figure of the paper, marked if it is wrong, and the truth."""
+    entry = number(told, form)
+    if _off(told, true):
+        entry = entry._replace(text=f"{entry.text} {SLIP}", mark="slip")
+    return entry, number(true, form)
+
+
+def _off(told: float, true: float) -> bool:
+    return abs(told - true) > 0.01 * true

@@ -1,0 +1,226 @@
+"""The report on the studies: one HTML page that opens offline; Markdown, LaTeX and CSV."""
+
+import csv
+import json
+from collections.abc import Iterable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from gtpool.report.site import inline
+from gtpool.report.table import Table
+from gtpool.report.template import template
+from gtpool.reproduce.study_cells import Result, published_by
+from gtpool.reproduce.study_content import Report
+from gtpool.reproduce.study_parts import Entry, Part, Sheet
+from gtpool.study.cells import RULES, reported
+from gtpool.study.result import RunResult
+
+_COLUMNS = (
+    *("study", "line", "dataset", "metric", "mean", "std", "std_over", "runs", "wanted", "failed"),
+    *("published", "published_std", "published_by", "difference"),
+    *("by_valid_loss", "by_valid_metric", "by_last_epoch", "by_test_optimistic"),  # as RULES
+    *("devices", "commits"),
+)
+_FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{"  # never larger
+_PAGE = 60  # lines of a table that a page holds
+_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "…": r"\dots{}",
+    "×": r"$\times$",
+    "λ": r"$\lambda$",
+    "μ": r"$\mu$",
+    "Θ": r"$\Theta$",
+    "†": r"$\dagger$",
+    "◐": r"$\circ$",
+    "○": r"$\cdot$",
+    "✗": r"$\times$",
+    "“": "``",
+    "”": "''",
+}
+
+
+def markdown(report: Report) -> str:
+    """Write everything but the drawings."""
+    lines = [f"# {report.title}", ""]
+    for part in report.parts:
+        lines += [f"## {part.title}", ""]
+        for text in part.words:
+            lines += [text, ""]
+        lines += [f"- {what}: {value}" for what, value in part.facts.items()]
+        lines += [""] if part.facts else []
+        for sheet in part.sheets:
+            lines += [sheet.caption, ""] if sheet.caption else []
+            lines += [_plain(sheet).markdown(_text(sheet)), ""]
+    return "\n".join(lines)
+
+
+def latex(report: Report) -> str:
+    """Write every table that fits a page, to be put into a document; its caption says the rest."""
+    lines = ["% Needs the packages booktabs and graphicx."]
+    for part in report.parts:
+        for number, sheet in enumerate(part.sheets):
+            if len(sheet.lines) > _PAGE:
+                name = f"{part.name}-{number + 1}"
+                lines += ["", f"% Left out, longer than a page: tab:{name}. The CSV has it."]
+            else:
+                lines += ["", *_table(part, sheet, number)]
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(report: Report) -> str:
+    """Write one line a cell, with all numbers in per cent."""
+    text = StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    table.writerows(map(_values, report.results))
+    return text.getvalue()
+
+
+def _plain(sheet: Sheet) -> Table:
+    return Table(sheet.heads, tuple(tuple(map(_joined, line)) for line in sheet.lines))
+
+
+def _text(sheet: Sheet) -> set[int]:
+    """Give the columns without a number."""
+    columns = enumerate(zip(*sheet.lines, strict=True))
+    return {at for at, cells in columns if all(cell.value is None for cell in cells)}
+
+
+def _joined(entry: Entry) -> str:
+    return f"{entry.text} ({'; '.join(entry.notes)})" if entry.notes else entry.text
+
+
+def _table(part: Part, sheet: Sheet, number: int) -> list[str]:
+    caption = " ".join(filter(None, (f"{part.title}.", sheet.caption, *part.words)))
+    share = f"p{{{0.9 / len(sheet.heads):.2f}\\textwidth}}"
+    columns = share * len(sheet.heads) if sheet.prose else "l" + "r" * (len(sheet.heads) - 1)
+    cell, opening, end = (_wrapped, "", "") if sheet.prose else (_stacked, _FIT, "}")
+    return [
+        r"\begin{table*}",
+        rf"\caption{{{_escape(caption)}}}",
+        rf"\label{{tab:{part.name}-{number + 1}}}",
+        r"\centering",
+        rf"{opening}\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(map(_escape, sheet.heads)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(cell, line)) + r" \\" for line in sheet.lines),
+        r"\bottomrule",
+        rf"\end{{tabular}}{end}",
+        r"\end{table*}",
+    ]
+
+
+def _stacked(entry: Entry) -> str:
+    """Put the smaller lines of a cell below it."""
+    if not entry.notes:
+        return _escape(entry.text)
+    lines = r"\\".join((_escape(entry.text), *_small(entry)))
+    return rf"\shortstack[r]{{{lines}}}"
+
+
+def _wrapped(entry: Entry) -> str:
+    return r"\newline ".join((_escape(entry.text), *_small(entry)))
+
+
+def _small(entry: Entry) -> Iterable[str]:
+    return (rf"{{\scriptsize {_escape(note)}}}" for note in entry.notes)
+
+
+def _escape(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _values(result: Result) -> tuple[object, ...]:
+    figure, place = result.figure, result.place
+    told = place.published
+    rules = (_percent(result.rules[rule].mean) for rule in RULES)
+    return (
+        result.study,
+        place.line,
+        place.dataset,
+        figure.metric,
+        _percent(figure.mean),
+        _percent(figure.std),
+        figure.spread if figure.std is not None else "",
+        figure.n,
+        len(result.keys),
+        result.failed,
+        told.mean if told else "",
+        told.std if told else "",
+        published_by(place),
+        "" if result.difference is None else f"{result.difference:.4f}",
+        *rules,
+        _listed(result, "device"),
+        _listed(result, "commit"),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.4f}"
+
+
+def _listed(result: Result, what: str) -> str:
+    return "; ".join(dict.fromkeys(str(getattr(row, what)) for row in result.rows))
+
+
+def html(report: Report) -> str:
+    """Write the page; the same report gives the same text."""
+    page = template(Path(__file__).with_name("study.html.j2"))
+    parts = [_with_drawings(part) for part in report.parts]
+    return page.render(title=report.title, parts=parts, rows=_stored(report))
+
+
+def _with_drawings(part: Part) -> Part:
+    """Fit the drawings of a part into the page."""
+    pictures = (
+        picture._replace(svg=inline(picture.svg, picture.caption, f"{part.name}{at}-"))
+        for at, picture in enumerate(part.pictures)
+    )
+    return part._replace(pictures=tuple(pictures))
+
+
+def _stored(report: Report) -> Markup:
+    """Give the runs behind each cell as JSON, which a script lays out on request."""
+    names: dict[str | None, int] = {}
+    rows: dict[str, list[Any]] = {}
+    cells: dict[str, list[str]] = {}
+    for result in report.results:
+        cells[result.name] = [row.key for row in result.rows]
+        for row in result.rows:
+            if row.key not in rows:
+                rows[row.key] = _brief(row, names)
+    text = json.dumps(
+        {"names": list(names), "cells": cells, "rows": rows},
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+    # Inside a script element text ends at "</script", whatever it stands in.
+    return Markup(text.replace("<", "\\u003c"))  # noqa: S704
+
+
+def _brief(row: RunResult, names: dict[str | None, int]) -> list[Any]:
+    """Give what the page lists of a run; devices and commits by number."""
+    spec = row.spec
+    test, loss = reported(row), row.valid_loss
+    return [
+        spec.seed,
+        spec.split.fold + 1,
+        None if test is None else round(100 * test, 2),
+        row.epoch,
+        None if loss is None else round(loss, 4),
+        row.seconds,
+        names.setdefault(row.device, len(names)),
+        names.setdefault(row.commit, len(names)),
+        row.error,
+    ]

@@ -1,0 +1,164 @@
+"""Choose a network of the paper's protocol on validation parts alone: `gtpool study tune`."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from shlex import join
+from typing import Any, NamedTuple, cast
+
+from gtpool.data.registry import DATASETS, look_up
+from gtpool.model import METHODS, method_name
+from gtpool.model.parts import CONVS
+from gtpool.ops.sample import check_choice
+from gtpool.report.searching import SearchProgress
+from gtpool.reproduce.candidates import Options, configured, draw, possible, space_of
+from gtpool.study.halving import Budget, Candidate, Halving, Rung
+from gtpool.study.journal import JOURNAL
+from gtpool.study.run import run_many
+from gtpool.study.search import Do
+from gtpool.study.store import Store, write_whole
+from gtpool.train.metric import METRICS
+
+
+class Tuned(NamedTuple):
+    """What was chosen."""
+
+    per_fold: tuple[Options, ...]
+    """The choice of each fold, by its own validation part."""
+    pooled: Options
+    """The choice by the mean over folds."""
+    rounds: tuple[int, ...]
+    """Epochs of each round, the protocol's last."""
+
+
+def tune(
+    dataset: str,
+    model: Mapping[str, Any],
+    do: Do,
+    folder: Path,
+    *,
+    space: Mapping[str, Sequence[Any]] | None = None,
+    budget: Budget = Budget(),  # noqa: B008 - a value that does not change
+    seed: int = 0,
+    tell: Callable[[Rung], object] = lambda _: None,
+) -> Tuned:
+    """Search the space of a network on a dataset; no test part is looked at.
+
+    Args:
+        dataset: A name of the registry.
+        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
+        do: Does the runs.
+        folder: Where the journal lies.
+        space: The choices of each option; by default those of ``space_of``.
+        budget: How much to try.
+        seed: Of the configurations that are drawn.
+        tell: Is told of each round before it begins.
+    """
+    if budget.configs < 1:
+        raise ValueError(f"at least one configuration starts, got {budget.configs}")
+    choices = space or space_of(dataset, model)
+    configs = draw(choices, budget.configs, seed, partial(possible, dataset, model))
+    if not configs:
+        raise ValueError("no choices of this space go together in a network")
+    candidates = [Candidate(options, configured(dataset, model, options)) for options in configs]
+    by_loss = candidates[0].runs[0].train.select == "loss"
+    metric = METRICS["classes" if DATASETS[dataset].tasks is None else "binary"]
+    halving = Halving(
+        f"{dataset} {method_name(candidates[0].runs[0].model.to_json())}",
+        candidates,
+        choices,
+        folder,
+        budget=budget,
+        metric="loss" if by_loss else metric.name,
+        higher_is_better=not by_loss and metric.higher_is_better,
+    )
+    for rung in halving.run(do):
+        tell(rung)
+    per_fold, pooled = halving.best()
+    return Tuned(tuple(configs[place] for place in per_fold), configs[pooled], halving.rungs)
+
+
+def tune_dataset(
+    dataset: str,
+    method: str,
+    folder: Path,
+    *,
+    budget: tuple[int, tuple[int, ...], float],
+    convs: tuple[str, ...],
+    running: tuple[int, int | None, str, Path | None],
+) -> list[str]:
+    """Tune a method on a dataset, write the choices, and say in lines what was chosen.
+
+    Args:
+        dataset: A name of the registry.
+        method: A key of ``METHODS``.
+        folder: Where runs, choices and log go.
+        budget: Configurations that start, epochs of the short rounds, share that goes on.
+        convs: The convolutions to try; a method that is one keeps its own.
+        running: Jobs, runs side by side, device, and where to look first for the data.
+    """
+    look_up(dataset)
+    if method not in METHODS:
+        raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    model, (jobs, together, device, data_dir) = METHODS[method].model, running
+    space = space_of(dataset, model)
+    for conv in convs:
+        check_choice("conv", conv, CONVS)
+    if "model.conv" in space:  # its own first, which is among those that start
+        own = space["model.conv"][0]
+        space["model.conv"] = tuple(sorted(convs, key=lambda conv: conv != own))
+    chosen = folder / "tuned.json"
+    _known(chosen)  # what cannot be read is said before the work
+    with SearchProgress() as watch:
+        do = partial(
+            run_many,
+            store=Store(folder),
+            jobs=jobs,
+            together=together,
+            device=device,
+            data_dir=data_dir,
+            watch=watch,
+        )
+        tuned = tune(
+            dataset, model, do, folder, space=space, budget=Budget(*budget), tell=watch.rung
+        )
+    choice = {"rounds": tuned.rounds, "per_fold": tuned.per_fold, "pooled": tuned.pooled}
+    known = _known(chosen)  # again: another process may have written meanwhile
+    known.setdefault(method, {})[dataset] = choice
+    write_whole(chosen, (json.dumps(known, indent=1) + "\n").encode())
+    run = ("gtpool", "study", "run", "tuned", "--choices", chosen, "--output-dir", folder)
+    return [
+        *tell(dataset, model, tuned),
+        f"choices:         {chosen}",
+        f"log:             {folder / JOURNAL}",
+        f"to run them:     {join(map(str, run))}",
+    ]
+
+
+def tell(dataset: str, model: Mapping[str, Any], tuned: Tuned) -> list[str]:
+    """Say in lines what was chosen, as far as it differs from the defaults; no figure."""
+    plain = configured(dataset, model, {})
+    changed = [
+        f"{name} {value}"
+        for name, value in tuned.pooled.items()
+        if configured(dataset, model, {name: value}) != plain
+    ]
+    count = len({json.dumps(options, sort_keys=True) for options in tuned.per_fold})
+    return [
+        f"pooled choice:   {', '.join(changed) or 'the defaults'}",
+        f"folds chose:     {count} network{'s' * (count > 1)} in {len(tuned.per_fold)} folds",
+    ]
+
+
+def _known(path: Path) -> dict[str, dict[str, Any]]:
+    """Read the choices of other methods and datasets, beside which the new one goes."""
+    if not path.exists():
+        return {}
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}; move it out of the way") from error
+    if not isinstance(known, dict):
+        raise ValueError(f"{path} holds no choices of `gtpool study tune`; move it out of the way")
+    return cast("dict[str, dict[str, Any]]", known)
