@@ -1,5 +1,6 @@
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,13 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from gtpool.data.sources import load
-from gtpool.model.bundle import load_bundle, save_bundle
+from gtpool.data.sources import load, read_unseen
+from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
+from gtpool.predict import predict_source, schema_of
 from gtpool.spec import ModelSpec, ShapeSpec
+from gtpool.train.fit import predict
 
 SPEC = ModelSpec(width=8, conv="gin", norm="batch", ratio=0.7, pool_options={"gate": "tanh"})
 SHAPE = ShapeSpec(outputs=2, node_width=7)
@@ -243,7 +246,10 @@ DAMAGE = {
         lambda folder: (folder / "config.json").write_text('{"format": NaN}'),
         "NaN is no JSON number",
     ),
-    "newer": (_config(lambda c: c.update(format=2)), "format 2.*reads format 1"),
+    "newer": (_config(lambda c: c.update(format=3)), "format 3.*up to format 2: upgrade gtpool"),
+    "format 0": (_config(lambda c: c.update(format=0)), "format must be from 1 to 2, got 0"),
+    "format true": (_config(lambda c: c.update(format=True)), "from 1 to 2, got True"),
+    "format text": (_config(lambda c: c.update(format="2")), "from 1 to 2, got 2"),
     "extra key": (_config(lambda c: c.update(hook="os.system")), "key 'hook' is unknown"),
     "no about": (_config(lambda c: c.pop("about")), "key 'about' is missing"),
     "about": (_config(lambda c: c.update(about=[])), "'about' must be an object"),
@@ -253,7 +259,7 @@ DAMAGE = {
     ),
     "pooler": (_config(lambda c: c["model"].update(pool="os.system")), "unknown pool 'os.system'"),
     "kind": (_config(lambda c: c["model"].update(width="8")), "width must be int"),
-    "wide": (_config(lambda c: c["model"].update(width=2**20)), "GB for its weights"),
+    "wide": (_config(lambda c: c["model"].update(width=2**20)), "GB of memory"),
     "wider": (_config(lambda c: c["model"].update(width=2**200)), "sound model"),
     "levels": (_config(lambda c: c["model"].update(levels=10**9)), "too few for 1000000000 levels"),
     "codes": (
@@ -309,6 +315,81 @@ def test_a_path_that_is_no_folder(tmp_path):
 def test_the_folder_above_gets_a_hint(folder):
     with pytest.raises(FileNotFoundError, match=r"did you mean .*model\?"):
         load_bundle(folder.parent)
+
+
+OLD = Path(__file__).parent / "data" / "bundle-0.1"
+RECORDED = json.loads((OLD / "predictions.json").read_text())
+SOURCES = [("molecules", "molecules.csv"), ("graphs", "graphs.jsonl")]
+
+
+def _machine() -> dict[str, str]:
+    """Name what the last bits depend on, as the record does."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    names = (line.split(":")[1].strip() for line in lines if "model name" in line)
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "processor": next(names, ""), "instructions": instructions}
+
+
+def _close_to_recorded(found: list[list[str]], recorded: list[list[str]]) -> None:
+    """Compare numbers bit by bit; up to rounding where torch or the processor is another.
+
+    Other libraries and instructions add up a product of matrices in another order.
+    """
+    numbers = [[[float.fromhex(one) for one in row] for row in rows] for rows in (found, recorded)]
+    here, there = (torch.tensor(rows, dtype=torch.double) for rows in numbers)
+    if RECORDED["machine"] == _machine():
+        assert torch.equal(here, there)
+    else:
+        torch.testing.assert_close(here, there, rtol=1e-6, atol=1e-6)
+
+
+def _logits(bundle: Bundle, source: Path) -> list[list[str]]:
+    data = read_unseen(source, schema_of(bundle)).data
+    assert data is not None
+    logits = predict(bundle.model, data, torch.arange(len(data)))
+    assert logits.dtype == torch.float32
+    return [[one.hex() for one in row] for row in logits.tolist()]
+
+
+@pytest.mark.parametrize(("name", "source"), SOURCES)
+def test_a_model_of_version_0_1_predicts_what_it_did(name, source, tmp_path):
+    assert json.loads((OLD / name / "config.json").read_text())["format"] == 1
+    bundle, recorded = load_bundle(OLD / name), RECORDED[source]
+    _close_to_recorded(_logits(bundle, OLD / source), recorded["logits"])
+    rows = predict_source(bundle, OLD / source, device="cpu").rows
+    expected = recorded["rows"]
+    assert [[row.number, row.reason] for row in rows] == [[row[0], row[3]] for row in expected]
+    told = [([row.value] if isinstance(row.value, str) else row.value or ()) for row in rows]
+    if bundle.part("schema")["task"] == "classes":
+        assert [list(value) for value in told] == [[row[1]] if row[1] else [] for row in expected]
+        shares = [[one.hex() for one in row.probabilities] for row in rows if not row.reason]
+        _close_to_recorded(shares, [row[2] for row in expected if not row[3]])
+    else:
+        values = [[one.hex() for one in value] for value in told]
+        _close_to_recorded(values, [[one.hex() for one in row[1]] for row in expected])
+    save_bundle(tmp_path / "again", bundle.model, bundle.about)
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["format"] == 2
+    assert _logits(load_bundle(tmp_path / "again"), OLD / source) == _logits(bundle, OLD / source)
+
+
+def test_atoms_of_a_model_of_version_0_1_stand_as_given(tmp_path):
+    # In canonical order the wheel keeps other atoms, so the numbers above show the order.
+    shutil.copytree(OLD / "molecules", tmp_path / "model")
+    _edit(
+        tmp_path / "model",
+        lambda c: c["about"]["schema"]["recipe"].update(atom_order="canonical"),
+    )
+    found = _logits(load_bundle(tmp_path / "model"), OLD / "molecules.csv")
+    assert found != RECORDED["molecules.csv"]["logits"]
+
+
+def test_a_config_without_format_or_later_options_is_of_format_1(folder):
+    def age(config) -> None:
+        del config["format"], config["model"]["jump"], config["model"]["readout_options"]
+
+    _edit(folder, age)
+    assert load_bundle(folder).model.spec == SPEC
 
 
 class _Bomb:

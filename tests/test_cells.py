@@ -86,6 +86,17 @@ def test_a_split_without_folds_expects_one_run_a_seed(rule):
     assert (summary(rows).n, summary(rows).missing, summary(rows).spread) == (2, 0, "seeds")
 
 
+def test_rows_of_an_older_version_are_averaged_with_those_of_today():
+    old, new = row(0.8, fold=0), row(0.9, fold=1)
+    given, canonical = (
+        new.having(spec_json={**new.spec_json, "data": {"source": "MUTAG", "atom_order": order}})
+        for order in ("given", "canonical")
+    )
+    assert summary([old, given]).n == 2
+    with pytest.raises(ValueError, match="differ in their method or dataset"):
+        summary([old, canonical])
+
+
 def test_runs_that_differ_cannot_be_averaged():
     other = row(0.5, fold=1)
     other = other.having(spec_json={**other.spec_json, "model": {"pool": "other"}})

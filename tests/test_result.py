@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gtpool.spec import RunSpec
+import gtpool.spec
+from gtpool.spec import DataSpec, RunSpec
+from gtpool.study import result as module
 from gtpool.study.result import Parts, RunResult
 from gtpool.study.unit import run_unit
 
@@ -68,6 +70,31 @@ def test_the_spec_of_an_old_row_is_read_and_stays_as_it_is_written():
     assert old.spec == SPEC
     assert old.spec.key == old.key
     assert old.to_json()["spec"] == said
+
+
+def test_the_spec_of_an_old_row_has_the_values_that_held_then(monkeypatch):
+    monkeypatch.setitem(gtpool.spec._HELD[DataSpec], "atom_order", "canonical")
+    monkeypatch.setitem(gtpool.spec._HELD, RunSpec, {"seed": 7})
+    said = {"data": {"source": "held.csv"}, "model": {"width": 8}}
+    for cached in (module._part, module._rest):
+        monkeypatch.setattr(module, cached.__name__, cached.__wrapped__)
+    read = RunResult.from_json({"key": "a", "status": "done", "spec": said}).spec
+    assert (read.data.atom_order, read.seed, read.model.width) == ("canonical", 7, 8)
+    assert (SPEC.data.atom_order, SPEC.seed) == ("given", 42)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"model": "gcn"}, "model must be a table of options, got 'gcn'"),
+        ({"data": []}, "data must be a table of options"),
+        ({"seed": "7"}, "seed must be int, got '7'"),
+    ],
+)
+def test_a_spec_that_does_not_fit_is_an_error_that_says_where(wrong, complaint):
+    said = {"data": {"source": "MUTAG"}, **wrong}
+    with pytest.raises(ValueError, match=complaint):
+        _ = RunResult.from_json({"key": "a", "status": "done", "spec": said}).spec
 
 
 def test_a_spec_with_an_unknown_option_is_an_error_when_it_is_asked_for():

@@ -247,6 +247,17 @@ def test_a_search_that_was_interrupted_chooses_what_it_would_have_chosen(tmp_pat
     assert not list((tmp_path / "stopped/drivers").iterdir())
 
 
+def test_what_was_interrupted_is_found_again_after_another_search_in_the_folder(tmp_path):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        drain(tmp_path, do=interrupted)
+    assert len(drain(tmp_path, 2, space={"model.width": (8, 12)})) == 2
+    assert len(drain(tmp_path)) == 6
+    assert Search(BASE, SIX, tmp_path).running() == 0
+
+
 def test_processes_share_a_search_and_none_tries_one_too_many(tmp_path):
     space = {"model.width": Range(8, 64), "train.lr": (1e-3, 1e-2)}
     both = [Search(BASE, space, tmp_path).run(9, wide_is_good) for _ in range(2)]
@@ -532,18 +543,18 @@ def test_a_space_that_is_wrong_is_one_line(tmp_path, gtpool, text, complaint):
 
 
 @pytest.mark.slow
-def test_without_optuna_the_extra_is_named():
+@pytest.mark.parametrize("words", [("search", "MUTAG"), ("study", "tune", "MUTAG")])
+def test_without_optuna_the_extra_is_named(words):
     program = f"import sys; sys.modules['optuna'] = None; {MAIN}"
     done = subprocess.run(
-        [sys.executable, "-c", program, "search", "MUTAG"],
+        [sys.executable, "-c", program, *words],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert (
-        done.stderr == "gtpool: to search, optuna is needed: pip install '.[search]' in a clone\n"
-    )
+    needed = "optuna is needed: pip install '.[search]' in a clone\n"
+    assert done.stderr == f"gtpool: to {words[-2]}, {needed}"
 
 
 # Real processes, really killed

@@ -1,9 +1,16 @@
+import inspect
 import json
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
+import gtpool.spec
+from gtpool.data.schema import Recipe
+from gtpool.pool.gtpool import GTPool
+from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, ShapeSpec, SplitSpec, TrainSpec
 
 RUN = RunSpec(
     data=DataSpec(source="tox.csv", target_columns=("a", "b"), task="binary"),
@@ -100,9 +107,177 @@ def test_the_two_protocols_are_those_of_the_paper():
     assert (OGB.lr, OGB.patience, OGB.select) == (1e-3, None, "metric")
 
 
+HELD = gtpool.spec._HELD
+OLD_DATA = {name: value for name, value in RUN.to_json()["data"].items() if name != "atom_order"}
+
+
 def test_keys_of_stored_runs_hold_atoms_as_given():
     canonical = replace(RUN, data=replace(RUN.data, atom_order="canonical"))
     assert replace(canonical, data=replace(RUN.data, atom_order="given")).key == RUN.key
     assert canonical.key != RUN.key
-    stored = {key: part for key, part in RUN.to_json()["data"].items() if key != "atom_order"}
-    assert DataSpec.from_json(stored).atom_order == "given"
+    assert DataSpec.from_stored(OLD_DATA).atom_order == "given"
+
+
+def grow(kind: Any, held: Any, default: Any, base: type = DataSpec) -> type:
+    """Make a spec that has one option more than today's, which holds ``held`` in stored runs."""
+    fields = {"__annotations__": {"later": kind}, "later": default}
+    grown = dataclass(frozen=True, kw_only=True)(type("Grown", (base,), fields))
+    HELD[grown] = {**HELD.get(base, {}), "later": held}
+    return grown
+
+
+PAIRS = st.lists(st.lists(st.integers(), max_size=2).map(tuple), max_size=3).map(tuple)
+KINDS: list[tuple[Any, Any]] = [
+    (tuple[str, ...], st.lists(st.text(max_size=3), max_size=3).map(tuple)),
+    (tuple[float, ...], st.lists(st.integers(0, 2) | st.floats(0, 2), max_size=3).map(tuple)),
+    (
+        tuple[tuple[int, ...], ...],
+        st.lists(st.lists(st.integers(), max_size=2).map(tuple)).map(tuple),
+    ),
+    (float | int, st.integers(0, 2) | st.sampled_from([0.0, 1.0, 2.0])),
+    (str | None, st.none() | st.text(max_size=3)),
+    (bool, st.booleans()),
+]
+
+
+@given(st.data())
+def test_an_option_that_is_added_leaves_keys_and_stored_rows_as_they_are(data):
+    kind, values = data.draw(st.sampled_from(KINDS))
+    held, default, value = (data.draw(values) for _ in range(3))
+    grown = grow(kind, held, default)
+    try:
+        given = {name: getattr(RUN.data, name) for name in RUN.data.to_json()}
+        assert replace(RUN, data=grown(**given, later=held)).key == RUN.key
+        same = _plain(kind, value) == _plain(kind, held)
+        assert (replace(RUN, data=grown(**given, later=value)).key == RUN.key) == same
+        assert grown.from_stored(OLD_DATA) == grown(**given, later=held)
+        assert grown.from_stored({**OLD_DATA, "later": value}).later == value
+        assert grown.from_json(OLD_DATA).later == default  # what a user leaves out
+    finally:
+        del HELD[grown]
+
+
+def _plain(kind: Any, value: Any) -> str:
+    return json.dumps([float(one) for one in value] if kind == tuple[float, ...] else value)
+
+
+def test_a_part_and_an_option_of_a_run_can_be_added():
+    @dataclass(frozen=True, kw_only=True)
+    class Encoding(gtpool.spec._Spec):
+        kinds: tuple[str, ...] = ("walk",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Wider(RunSpec):
+        encoding: Encoding = Encoding()
+        repeats: int = 3
+
+    HELD[Wider] = {"encoding": Encoding(kinds=()), "repeats": 1}
+    try:
+        old = Wider.from_stored(RUN.to_json())
+        assert (old.encoding.kinds, old.repeats, old.key) == ((), 1, RUN.key)
+        keys = {old.key, replace(old, repeats=3).key, replace(old, encoding=Encoding()).key}
+        assert len(keys) == 3
+    finally:
+        del HELD[Wider]
+
+
+def test_every_option_that_was_added_is_known_and_its_value_fits():
+    for spec, options in HELD.items():
+        given = {"source": "x"} if spec is DataSpec else {}
+        read = spec.from_stored(given)
+        assert {name: getattr(read, name) for name in options} == options
+
+
+def test_the_defaults_are_the_letter_of_the_paper_for_ever():
+    # Stored rows and bundles mean these. A better recipe writes its options out instead.
+    assert RunSpec(data=DataSpec(source="x")).to_json() == {
+        "data": {
+            "source": "x",
+            "features": "gmt",
+            "standardize": True,
+            "smiles_column": None,
+            "target_columns": [],
+            "split_column": None,
+            "task": None,
+            "atom_order": "given",
+        },
+        "split": {"rule": "auto", "folds": 10, "fold": 0, "seed": 0},
+        "model": {
+            "pool": "gtpool-v",
+            "conv": "gcn",
+            "readout": "mean-max",
+            "combine": "sum",
+            "width": 128,
+            "levels": 3,
+            "convs_per_level": 1,
+            "jump": False,
+            "ratio": 0.5,
+            "dropout": 0.5,
+            "norm": "none",
+            "residual": False,
+            "read_input": False,
+            "pool_options": {},
+            "readout_options": {},
+        },
+        "train": {
+            "epochs": 500,
+            "batch_size": 128,
+            "lr": 5e-4,
+            "weight_decay": 1e-4,
+            "clip": 1.0,
+            "warmup": 50,
+            "patience": 50,
+            "select": "loss",
+            "class_weights": False,
+            "precision": "float32",
+        },
+        "seed": 42,
+    }
+    assert _defaults(GTPool) == {
+        "ratio": 0.5,
+        "heads": 1,
+        "lam": 0.4,
+        "sampler": "rwsv",
+        "order": "index",
+        "attention": "exact",
+        "gate": None,
+        "act": "tanh",
+        "out_proj": False,
+        "ffn_channels": None,
+        "dropout": 0.0,
+        "temperature": 1.0,
+        "points": "even",
+        "learn_score": True,
+    }
+
+
+def test_the_defaults_that_saved_models_mean_stay():
+    assert ShapeSpec(outputs=2).to_json() == {
+        "outputs": 2,
+        "node_width": 0,
+        "node_categories": [],
+        "edge_width": 0,
+        "edge_categories": [],
+        "edge_weighted": False,
+        "mean_nodes": 0,
+        "common_nodes": 0,
+    }
+    assert _defaults(Recipe) == {
+        "labels": (),
+        "attributes": 0,
+        "degree": False,
+        "max_degree": None,
+        "edge_labels": (),
+        "edge_attributes": 0,
+        "edge_weighted": False,
+        "mean": None,
+        "std": None,
+        "atom_order": "given",
+        "label_columns": (),
+        "edge_label_columns": (),
+    }
+
+
+def _defaults(made: type) -> dict[str, Any]:
+    parameters = inspect.signature(made).parameters.values()
+    return {one.name: one.default for one in parameters if one.default is not one.empty}

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from random import Random
 
+import optuna
 import pytest
 from typer.testing import CliRunner
 
@@ -13,7 +15,9 @@ from gtpool.reproduce import tune as tuning
 from gtpool.reproduce.candidates import configured, draw, space_of
 from gtpool.reproduce.paper import find
 from gtpool.reproduce.status import find_runs
-from gtpool.reproduce.tune import Budget, Tried, Tuned, best, tell, tune
+from gtpool.reproduce.tune import Tuned, tell, tune
+from gtpool.study.halving import Budget
+from gtpool.study.journal import open_journal
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
@@ -28,12 +32,17 @@ def _row(spec, loss, **more):
         "key": spec.key,
         "spec": spec.to_json(),
         "status": "done",
+        "error": None,
         "valid_loss": loss,
         "valid_metric": 1 - loss,
         "higher_is_better": True,
         "test": 1 - loss,
     }
     return RunResult.from_json(known | more)
+
+
+def failed(spec, error):
+    return _row(spec, 0.5, status="failed", error=error)
 
 
 def test_configurations_differ_start_with_the_paper_and_come_again_with_the_seed():
@@ -82,14 +91,14 @@ def test_what_does_not_go_together_is_not_drawn_and_costs_no_place():
 
 
 @pytest.mark.parametrize("method", ["mincutpool", "asap", "gtpool-v"])
-def test_every_network_that_a_search_starts_with_can_be_made(method):
+def test_every_network_that_a_search_starts_with_can_be_made(method, tmp_path):
     model, started = METHODS[method].model, []
 
     def run(specs):
         started.extend(specs)
         return [_row(spec, 0.5) for spec in specs]
 
-    tune("MUTAG", model, run, budget=Budget(24, (), 1.0, 1))
+    tune("MUTAG", model, run, tmp_path, budget=Budget(24, (), 1.0, 1))
     assert len({replace(spec, split=None) for spec in started}) == 24
     for spec in started:
         check_spec(spec.model)
@@ -97,10 +106,10 @@ def test_every_network_that_a_search_starts_with_can_be_made(method):
     assert ("gin" in deep) == (method == "gtpool-v")
 
 
-def test_a_space_without_any_network_is_refused_in_words():
+def test_a_space_without_any_network_is_refused_in_words(tmp_path):
     space = {"model.conv": ("gin",), "model.levels": (2,)}
     with pytest.raises(ValueError, match="no choices of this space go together"):
-        tune("MUTAG", {"pool": "diffpool"}, list, space=space)
+        tune("MUTAG", {"pool": "diffpool"}, list, tmp_path, space=space)
 
 
 def test_options_reach_the_network_the_training_and_the_pooler():
@@ -111,58 +120,151 @@ def test_options_reach_the_network_the_training_and_the_pooler():
     assert runs[3].model.pool_options == {"gate": "tanh"}
 
 
-def test_the_better_configurations_go_on_and_those_that_failed_come_last():
-    tried = [Tried(0, 0, 40, 42, 0.4), Tried(1, 0, 40, 42, None), Tried(2, 0, 40, 42, 0.3)]
-    assert best(tried, [0, 1, 2], 1.0) == [2, 0, 1]
-    assert best(tried, [0, 1, 2], 0.0) == [2]
-    assert best([*tried, Tried(2, 1, 40, 42, None)], [0, 2], 1.0) == [0, 2]
+class Untested(RunResult):
+    """A result that does not tell of the test part."""
+
+    def __getattribute__(self, name):
+        known = {"status", "done", "error", "valid_loss", "valid_metric"}
+        assert name in known or name.startswith("__"), f"{name} was looked at"
+        return super().__getattribute__(name)
 
 
-def test_what_failed_everywhere_is_behind_what_failed_once():
-    tried = [Tried(0, 0, 40, 42, 0.4), Tried(0, 1, 40, 42, None)]
-    tried += [Tried(1, fold, 40, 42, None) for fold in (0, 1)]
-    assert best(tried, [0, 1], 1.0) == [0, 1]
+def trials_of(folder, what):
+    """Read the trials of a fold, or of the pooled choice, from the journal."""
+    storage = open_journal(folder)
+    (name,) = [name for name in optuna.get_all_study_names(storage) if f", {what} " in name]
+    return optuna.load_study(study_name=name, storage=storage).get_trials()
 
 
-def test_where_all_runs_fail_nothing_is_chosen():
+def test_the_better_share_goes_on_the_first_of_equals_and_what_failed_does_not(tmp_path):
+    losses = {64: 0.4, 32: None, 16: 0.3, 8: 0.3, 4: 0.9}
+
     def run(specs):
-        return [_row(spec, 0.5, status="failed") for spec in specs]
+        return [
+            failed(spec, "the loss is not finite")
+            if losses[spec.model.width] is None and spec.split.fold == 1
+            else _row(spec, losses[spec.model.width] or 0.0)
+            for spec in specs
+        ]
 
-    with pytest.raises(ValueError, match="all runs on fold 1 of MUTAG failed"):
-        tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
+    space = {"model.width": tuple(losses)}
+    tuned = tune("MUTAG", MODEL, run, tmp_path, space=space, budget=Budget(5, (5,), 0.5))
+    states = [trial.state.name for trial in trials_of(tmp_path, "fold 2")]
+    assert states == ["PRUNED", "FAIL", "COMPLETE", "COMPLETE", "PRUNED"]
+    assert trials_of(tmp_path, "fold 2")[1].user_attrs["error"] == "the loss is not finite"
+    assert trials_of(tmp_path, "pooled")[1].state.name == "FAIL"
+    assert [options["model.width"] for options in tuned.per_fold] == [32, 16] + [32] * 8
+    assert tuned.pooled["model.width"] == 16
 
 
-def test_where_all_runs_of_the_whole_protocol_fail_nothing_is_chosen():
+def test_the_same_command_tries_again_what_failed_and_does_nothing_else_twice(tmp_path):
+    asked, broken = [], [True]
+
+    def run(specs):
+        asked.append(len(specs))
+        return [
+            failed(spec, "the card is gone")
+            if broken[0] and spec.model.width == 4 and spec.split.fold == 3
+            else _row(spec, spec.model.width / 10)
+            for spec in specs
+        ]
+
+    how = {"space": {"model.width": (8, 4)}, "budget": Budget(2, (5,), 0.5, 1)}
+    first = tune("MUTAG", MODEL, run, tmp_path, **how)
+    assert [options["model.width"] for options in first.per_fold] == [4, 4, 4, 8] + [4] * 6
+    assert first.pooled["model.width"] == 8
+    broken[0] = False
+    asked.clear()
+    again = tune("MUTAG", MODEL, run, tmp_path, **how)
+    assert {options["model.width"] for options in (*again.per_fold, again.pooled)} == {4}
+    assert asked == [10, 10]  # fold 4, and all folds for the mean over them
+    asked.clear()
+    assert tune("MUTAG", MODEL, run, tmp_path, **how) == again
+    assert asked == []
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_what_was_interrupted_chooses_what_it_would_have_chosen(tmp_path, calls):
+    losses = Random(calls)  # noqa: S311 - no secret
+    drawn: dict[str, float] = {}
+
+    def run(specs):
+        return [_row(spec, drawn.setdefault(spec.key, losses.random())) for spec in specs]
+
+    def interrupted(specs, done=[]):  # noqa: B006 - counts calls
+        done.append(specs)
+        if len(done) == calls:
+            raise KeyboardInterrupt
+        return run(specs)
+
+    how = {"space": SMALL, "budget": Budget(8, (4, 8), 0.5)}
+    whole = tune("MUTAG", MODEL, run, tmp_path / "whole", **how)
+    with pytest.raises(KeyboardInterrupt):
+        tune("MUTAG", MODEL, interrupted, tmp_path / "stopped", **how)
+    assert tune("MUTAG", MODEL, run, tmp_path / "stopped", **how) == whole
+    values = [
+        [trial.intermediate_values for trial in trials_of(tmp_path / folder, "pooled")
+         if trial.state.name != "FAIL"]
+        for folder in ("whole", "stopped")
+    ]  # fmt: skip
+    assert sorted(map(str, values[0])) == sorted(map(str, values[1]))
+
+
+def test_a_second_process_does_not_join_a_choice_that_is_on_its_way(tmp_path):
+    how = {"space": {"model.width": (8, 4)}, "budget": Budget(2, (5,))}
+    said = []
+
+    def run(specs):
+        if not said:
+            with pytest.raises(ValueError, match="another process is at work on MUTAG gtpool-v"):
+                tune("MUTAG", MODEL, run, tmp_path, **how)
+            said.append(True)
+        return [_row(spec, 0.5) for spec in specs]
+
+    assert len(tune("MUTAG", MODEL, run, tmp_path, **how).per_fold) == 10
+
+
+def test_where_all_runs_fail_nothing_is_chosen(tmp_path):
+    def run(specs):
+        return [failed(spec, "nan") for spec in specs]
+
+    with pytest.raises(ValueError, match="all runs on fold 1 of MUTAG gtpool-v failed"):
+        tune("MUTAG", MODEL, run, tmp_path, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
+
+
+def test_where_all_runs_of_the_whole_protocol_fail_nothing_is_chosen(tmp_path):
     def run(specs):
         """Let fold 3 fail once it trains for long."""
         return [
-            _row(spec, 0.5, status="failed")
+            failed(spec, "nan")
             if spec.split.fold == 3 and spec.train.epochs == 500
             else _row(spec, 0.5)
             for spec in specs
         ]
 
-    with pytest.raises(ValueError, match="all runs on fold 4 of MUTAG failed"):
-        tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
+    with pytest.raises(ValueError, match="all runs on fold 4 of MUTAG gtpool-v failed"):
+        tune("MUTAG", MODEL, run, tmp_path, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
 
 
-def test_each_fold_chooses_by_its_own_part_and_never_by_the_test_part():
+def test_each_fold_chooses_by_its_own_part_and_never_by_the_test_part(tmp_path):
     def run(specs):
         """Give fold 3 another taste, and better test figures to what loses."""
         rows = []
         for spec in specs:
             wide, odd = spec.model.width == 8, spec.split.fold == 3
             loss = 0.5 if wide == odd else 0.6
-            rows.append(_row(spec, loss, test=loss))
+            rows.append(Untested.from_json(_row(spec, loss, test=loss).to_json()))
         return rows
 
-    found = tune("MUTAG", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, (5,)))
+    found = tune(
+        "MUTAG", MODEL, run, tmp_path, space={"model.width": (8, 4)}, budget=Budget(2, (5,))
+    )
     widths = [options["model.width"] for options in found.per_fold]
     assert widths == [4, 4, 4, 8, 4, 4, 4, 4, 4, 4]
     assert found.pooled["model.width"] == 4
 
 
-def test_rounds_grow_longer_and_have_fewer_runs():
+def test_rounds_grow_longer_and_have_fewer_runs(tmp_path):
     asked = []
 
     def run(specs):
@@ -170,32 +272,36 @@ def test_rounds_grow_longer_and_have_fewer_runs():
         return [_row(spec, spec.model.width + spec.train.lr) for spec in specs]
 
     budget = Budget(configs=8, epochs=(4, 8), keep=0.5, seeds=2)
-    found = tune("MUTAG", MODEL, run, space=SMALL, budget=budget)
+    found = tune("MUTAG", MODEL, run, tmp_path, space=SMALL, budget=budget)
     assert [len(specs) for specs in asked] == [80, 40, 40]
     assert [{spec.train.epochs for spec in specs} for specs in asked] == [{4}, {8}, {500}]
     assert {spec.seed for spec in asked[2]} == {42, 43}
-    assert len(found.log) == 160
+    assert found.rounds == (4, 8, 500)
+    states = [trial.state.name for trial in trials_of(tmp_path, "fold 10")]
+    assert [states.count(state) for state in ("PRUNED", "COMPLETE")] == [6, 2]
     assert found.pooled == {"model.width": 4, "train.lr": 0.001, "pool.order": "index"}
 
 
-def test_sets_that_pick_the_epoch_by_their_metric_are_tuned_by_it():
+def test_sets_that_pick_the_epoch_by_their_metric_are_tuned_by_it(tmp_path):
     def run(specs):
         return [_row(spec, 0.2 if spec.model.width == 4 else 0.3) for spec in specs]
 
-    found = tune("ogbg-molbbbp", MODEL, run, space={"model.width": (8, 4)}, budget=Budget(2, ()))
-    assert [one.loss for one in found.log[:2]] == [-0.7, -0.7]
+    found = tune(
+        "ogbg-molbbbp", MODEL, run, tmp_path, space={"model.width": (8, 4)}, budget=Budget(2, ())
+    )
+    assert [trial.value for trial in trials_of(tmp_path, "fold 1")] == [0.7, 0.8]
     assert found.per_fold == ({"model.width": 4},)
 
 
 def test_a_search_ends_with_what_it_chose_beside_the_defaults():
     options = draw(space_of("MUTAG", MODEL), 1)[0]
     other = {**options, "model.width": 64, "pool.gate": "tanh"}
-    lines = tell("MUTAG", MODEL, Tuned((options, other, other), other, (), ()))
+    lines = tell("MUTAG", MODEL, Tuned((options, other, other), other, (500,)))
     assert lines == [
         "pooled choice:   model.width 64, pool.gate tanh",
         "folds chose:     2 networks in 3 folds",
     ]
-    (line, _) = tell("MUTAG", MODEL, Tuned((options,), options, (), ()))
+    (line, _) = tell("MUTAG", MODEL, Tuned((options,), options, (500,)))
     assert line.endswith(" the defaults")
 
 
@@ -235,19 +341,19 @@ def test_a_real_search_ends_in_runs_that_can_be_trained(tmp_path):
         "MUTAG",
         MODEL,
         lambda specs: run_many(specs, store),
+        tmp_path,
         space=space,
         budget=Budget(2, (1,), seeds=1),
     )
-    assert all(one.loss is not None for one in found.log)
     assert len(found.per_fold) == 10
+    for trial in trials_of(tmp_path, "pooled"):
+        assert trial.value is not None
 
 
 def test_choices_of_several_methods_stand_in_one_file(tmp_path, monkeypatch):
-    def search(*_args, space, budget):
-        del budget
+    def search(*_args, space, **_):
         (plain, other) = draw(space, 2)
-        tried = [Tried(at, 0, epochs, 42, 0.5) for epochs in (40, 500) for at in range(2)]
-        return Tuned((plain,) * 9 + (other,), plain, (plain, other), tuple(tried))
+        return Tuned((plain,) * 9 + (other,), plain, (40, 500))
 
     monkeypatch.setattr(tuning, "tune", search)
     options = {"budget": (2, (40,), 0.5), "running": (1, 1, "cpu", None)}
@@ -259,17 +365,14 @@ def test_choices_of_several_methods_stand_in_one_file(tmp_path, monkeypatch):
     assert {run.model.pool for run in runs} == {"none", "sagpool"}
     assert runs[0].model.conv == "gcn"  # the method as it is, though gin was named first
     assert command.endswith(f"--choices {tmp_path}/tuned.json --output-dir {tmp_path}")
-    head, *lines = map(json.loads, (tmp_path / "gcn-MUTAG.jsonl").read_text().splitlines())
-    assert (head["chosen"], head["pooled"], len(lines)) == ([0] * 9 + [1], 0, 4)
     assert json.loads((tmp_path / "tuned.json").read_text())["gcn"]["MUTAG"]["rounds"] == [40, 500]
 
 
 def test_choices_that_another_process_wrote_during_the_search_stay(tmp_path, monkeypatch):
-    def search(*_args, space, budget):
-        del budget
+    def search(*_args, space, **_):
         (plain,) = draw(space, 1)
         (tmp_path / "tuned.json").write_text('{"gin": {"MUTAG": {}}}')
-        return Tuned((plain,) * 10, plain, (plain,), (Tried(0, 0, 500, 42, 0.5),))
+        return Tuned((plain,) * 10, plain, (500,))
 
     monkeypatch.setattr(tuning, "tune", search)
     running = (1, 1, "cpu", None)
@@ -294,6 +397,6 @@ def test_choices_that_cannot_be_read_are_noticed_before_the_search(tmp_path):
 
 
 @pytest.mark.parametrize("epochs", [(40, 500), (40, 40), (120, 40)])
-def test_a_short_round_is_shorter_than_the_next_and_than_the_protocol(epochs):
+def test_a_short_round_is_shorter_than_the_next_and_than_the_protocol(epochs, tmp_path):
     with pytest.raises(ValueError, match="fewer epochs than the protocol"):
-        tune("MUTAG", MODEL, None, space=SMALL, budget=Budget(2, epochs))
+        tune("MUTAG", MODEL, None, tmp_path, space=SMALL, budget=Budget(2, epochs))

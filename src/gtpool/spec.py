@@ -2,10 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, is_dataclass
 from difflib import get_close_matches
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from hashlib import sha256
 from math import isfinite
 from types import UnionType
@@ -73,6 +73,40 @@ class _Spec:
                 raise ValueError(f"option {where}{part.name} is missing")
         given = {key: _read(types[key], part, f"{where}{key}") for key, part in value.items()}
         return cls(**given)
+
+    @classmethod
+    def from_stored(cls, value: dict[str, Any], where: str = "") -> Self:
+        """Read what any earlier version wrote: later options have the values that held then.
+
+        Args:
+            value: Plain values, as ``to_json`` of any version gave them.
+            where: Name of the enclosing key, for the message of an error.
+        """
+        return cls.from_json(cls.complete(value), where)
+
+    @classmethod
+    def complete(cls, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the options that stored JSON does not have yet, with the values that held then."""
+        types = _types(cls)
+        held = {name: _to_plain(name, types[name], old) for name, old in _HELD.get(cls, {}).items()}
+        whole = {**held, **value}
+        for name, part in whole.items():
+            kind = types.get(name)
+            if isinstance(kind, type) and issubclass(kind, _Spec) and isinstance(part, dict):
+                whole[name] = kind.complete(part)
+        return whole
+
+    @cached_property  # the runs of a study share their parts, and are many
+    def key_parts(self) -> dict[str, Any]:
+        """What this adds to the key of a run: no later option at the value that held before."""
+        cls, parts = type(self), dict[str, Any]()
+        held = _HELD.get(cls, {})
+        for name, kind in _types(cls).items():
+            part = _to_plain(name, kind, getattr(self, name))
+            # By repr, since 1 and 1.0 may be different values.
+            if name not in held or repr(part) != repr(_to_plain(name, kind, held[name])):
+                parts[name] = part
+        return parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,26 +245,28 @@ class RunSpec(_Spec):
     @cached_property
     def key(self) -> str:
         """A short digest: equal specs have equal keys, on any machine."""
-        parts = {"data": self.data, "split": self.split, "model": self.model, "train": self.train}
-        plain = {name: _plain(name, part) for name, part in parts.items()} | {"seed": self.seed}
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.key_parts, sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()[:16]
 
 
-_ADDED: dict[str, dict[str, Any]] = {
-    "data": {"atom_order": "given"},
-    "model": {"jump": False, "readout_options": {}},
-    "train": {"precision": "float32"},
+_HELD: dict[type[_Spec], dict[str, Any]] = {
+    DataSpec: {"atom_order": "given"},
+    ModelSpec: {"jump": False, "readout_options": {}},
+    TrainSpec: {"precision": "float32"},
 }
-"""Options that came after runs were stored, and what held before: keys stay."""
+"""Options that came after runs were stored, each with the value that held before it existed.
+
+At that value an option is no part of the key, and stored JSON without it is read with it. So both
+stay as they are, whatever the default is. Never change or remove an entry.
+"""
 
 
-@lru_cache(maxsize=1024)  # the runs of a study share their parts, and are many
-def _plain(name: str, part: _Spec) -> dict[str, Any]:
-    """Give what a part adds to a key: 1 is 1.0 if a float is due, later options are left out."""
-    plain = type(part).from_json(part.to_json()).to_json()
-    added = _ADDED.get(name, {})
-    return {key: value for key, value in plain.items() if key not in added or value != added[key]}
+def _to_plain(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401
+    """Give the value of a field as JSON: tuples are lists, 1 is 1.0 if a float is due."""
+    if isinstance(value, _Spec):
+        return value.key_parts
+    read = _read(kind, value, name)
+    return json.loads(json.dumps(read, sort_keys=True)) if isinstance(read, tuple | dict) else read
 
 
 @cache

@@ -1,5 +1,7 @@
 """Options that several commands have."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -113,3 +115,21 @@ def choose_executor(
         if value is not None:
             raise ValueError(f"--{option} is for --executor ray")
     return None
+
+
+@contextmanager
+def search_extra(what: str) -> Generator[None]:
+    """Name the extra where imports of a search find no package of it.
+
+    Args:
+        what: What it is needed for, such as "search".
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in {"filelock", "optuna", "sqlalchemy"}:
+            raise
+        raise ValueError(
+            f"to {what}, {package} is needed: pip install '.[search]' in a clone"
+        ) from error

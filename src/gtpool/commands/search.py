@@ -22,10 +22,9 @@ from gtpool.commands.options import (
     UnitLimit,
     choose_executor,
     data_options,
+    search_extra,
 )
 from gtpool.study.plan import make_plan, read_settings
-
-_EXTRA = ("filelock", "optuna", "sqlalchemy")
 
 
 def search(  # noqa: PLR0917 - an option each
@@ -89,15 +88,9 @@ def search(  # noqa: PLR0917 - an option each
     }
     plan = make_plan({} if config is None else read_settings(config), options)
     table = None if space is None else read_settings(space)
-    try:
+    with search_extra("search"):
         from gtpool.report.searching import Wanted, search_options
         from gtpool.study.cross_validate import Running
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
-            raise
-        raise ValueError(
-            f"to search, {error.name} is needed: pip install '.[search]' in a clone"
-        ) from error
 
     folder = output_dir or Path("gtpool-runs", f"{plan.folder}-search")
     who = choose_executor(executor, address, gpus_per_unit, unit_limit)

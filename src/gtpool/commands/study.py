@@ -20,6 +20,7 @@ from gtpool.commands.options import (
     UnitLimit,
     choose_executor,
     names,
+    search_extra,
 )
 
 app = typer.Typer(no_args_is_help=True)
@@ -208,7 +209,8 @@ def tune(
 
     Stopped, the same command goes on where it was.
     """
-    from gtpool.reproduce.tune import tune_dataset
+    with search_extra("tune"):
+        from gtpool.reproduce.tune import tune_dataset
 
     folder = output_dir or Path("gtpool-runs", f"tune-{dataset}")
     epochs = tuple(_whole(part) for part in rounds.split(",") if part)

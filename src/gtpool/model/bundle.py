@@ -1,6 +1,10 @@
 """A trained model in a folder: ``config.json``, ``model.safetensors`` and ``README.md``.
 
 Nothing in it is code: the weights are plain numbers, the rest is JSON that is checked key by key.
+
+``config.json`` names its format. Format 1 is that of gtpool 0.1; what names none is read as 1.
+Format 2 adds ``atom_order`` to the recipe of the features, and of the data keeps a file's name in
+place of its path. Options that a config does not have yet are read with the values that held then.
 """
 
 import json
@@ -20,7 +24,8 @@ from gtpool.model.readout import LEARNED
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
-FORMAT = 1
+FORMAT = 2
+"""What ``save_bundle`` writes; ``load_bundle`` reads this and all before it."""
 FILES = _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
 _KEYS = {"format", "model", "shape", "about"}
 _Json = dict[str, Any]
@@ -149,11 +154,14 @@ def _read_config(folder: Path) -> _Json:
     if not isinstance(config, dict):
         raise ValueError(f"{path} does not describe a model: it is no JSON object")
     config = cast("_Json", config)
-    if "format" in config and config["format"] != FORMAT:
+    number: Any = config.setdefault("format", 1)
+    if type(number) is int and number > FORMAT:
         raise ValueError(
-            f"{folder} is of format {_brief(config['format'])}, and this version of gtpool reads "
-            f"format {FORMAT}: load it with the version that wrote it, or train it again"
+            f"{folder} is of format {_brief(number)}, and this version of gtpool reads up to "
+            f"format {FORMAT}: upgrade gtpool"
         )
+    if type(number) is not int or number < 1:
+        raise ValueError(f"{path}: format must be from 1 to {FORMAT}, got {_brief(number)}")
     if set(config) != _KEYS:
         wrong = min(set(config) ^ _KEYS)
         is_there = "unknown" if wrong in config else "missing"
@@ -226,7 +234,7 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
 
 def _build(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
     """Make the network of a config and fill it, once names, shapes and kinds of tensors agree."""
-    spec, shape = ModelSpec.from_json(config["model"]), ShapeSpec.from_json(config["shape"])
+    spec, shape = ModelSpec.from_stored(config["model"]), ShapeSpec.from_stored(config["shape"])
     _check_options(spec, shape)
     if spec.levels * spec.convs_per_level > len(tensors):
         raise ValueError(f"{len(tensors)} tensors are too few for {spec.levels} levels")

@@ -149,10 +149,11 @@ class PackedGraph(NamedTuple):
     def bond_sum(  # noqa: D102
         self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
     ) -> Tensor:
-        scale = sums.root_out_degrees(self._edges, x) if scaled else None
+        degree = sums.out_degrees(self._edges, x) if scaled else None
+        scale = None if degree is None else degree.rsqrt()
         passed = sums.edge_sum(x, encoder(self.edge_attr), scale, self._edges)
         own = x if root is None else (x + root).relu()
-        return passed + (own if scale is None else own * scale.square().unsqueeze(1))
+        return passed + (own if degree is None else own / degree.unsqueeze(1))
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
         return sums.gat_sum(x, sent, got, self._edges)

@@ -75,7 +75,8 @@ def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, links: Links | Edges) 
 def gin_sum(x: Tensor, links: Links | Edges) -> Tensor:
     """Add to each row the rows of its neighbours, [N, D] -> [N, D]."""
     source, target, counts = ends(links, loops=True)
-    return x.index_add(0, target, x.index_select(0, source) * counts.to(x.dtype).unsqueeze(1))
+    passed = x.index_select(0, source) * counts.to(x.dtype).unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, target, passed) + x
 
 
 def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, links: Links | Edges) -> Tensor:
@@ -98,9 +99,14 @@ def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, links: Links | Edges
 
 def root_out_degrees(links: Links | Edges, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, d one more than the edges that leave it, 0 on padding, [N]."""
-    source, _, counts = ends(_unmasked(links), loops=True)
-    degree = like.new_ones(_rows(links)).index_add(0, source, counts.to(like.dtype))
+    degree = out_degrees(links, like)
     return degree.rsqrt() if isinstance(links, Edges) else degree.rsqrt() * (links.origin >= 0)
+
+
+def out_degrees(links: Links | Edges, like: Tensor) -> Tensor:
+    """Give one more than the edges that leave each row, [N]."""
+    source, _, counts = ends(_unmasked(links), loops=True)
+    return like.new_ones(_rows(links)).index_add(0, source, counts.to(like.dtype))
 
 
 def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds) -> Tensor:

@@ -58,7 +58,7 @@ def write_settings(folder: Path, plan: Plan) -> None:
 def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
     """Raise a ValueError where settings that were written before name other data than these."""
     try:
-        before = DataSpec.from_json(json.loads(path.read_bytes())["data"])
+        before = DataSpec.from_stored(json.loads(path.read_bytes())["data"])
     except (ValueError, KeyError, TypeError, AttributeError):  # not settings of ours, or damaged
         return
     for name in (field.name for field in fields(data)):

@@ -18,6 +18,7 @@ from gtpool.report.table import Table
 from gtpool.spec import FOLDED, RunSpec
 from gtpool.study.cells import has_folds, shown
 from gtpool.study.cross_validate import Running, plan_runs
+from gtpool.study.halving import Rung
 from gtpool.study.plan import Plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import TOGETHER
@@ -27,7 +28,8 @@ from gtpool.study.store import write_whole
 from gtpool.study.unit import choose_device
 
 _PAUSE = 0.2  # seconds between two drawings of the line
-_QUIET = 30.0  # and between two lines where there is no terminal
+_NOW_AND_THEN = 5.0  # seconds between two lines about the runs of a rung
+_QUIET = 30.0  # seconds without a line after which an epoch is worth one
 _ROUGH = 50  # trials below which a tenth of them, the best, are fewer than five
 POOLED = (
     "Pooled validation: one choice for all folds has seen every test label once, since the "
@@ -89,10 +91,11 @@ def search_options(
 
 
 class SearchProgress:
-    """A watcher for the runs of a search, to be used in a ``with``; prints a line a trial.
+    """A watcher for the runs of a search, to be used in a ``with``.
 
-    In a terminal the line of the trial on its way stands below, with the time left; elsewhere it
-    is printed where no other line has come for a while.
+    Prints a line for each trial. Of a search in rungs, which judges many trials at once, it prints
+    lines for each rung and now and then how many of its runs are done. In a terminal the run on its
+    way stands below, with the time left; elsewhere a line says so when there was none for long.
 
     Args:
         total: Trials that are wanted.
@@ -105,9 +108,9 @@ class SearchProgress:
 
     def __init__(
         self,
-        total: int,
-        runs: int,
-        metric: str,
+        total: int = 0,
+        runs: int = 1,
+        metric: str = "loss",
         *,
         done: int = 0,
         console: Console | None = None,
@@ -117,8 +120,10 @@ class SearchProgress:
         self.console = Console(stderr=True) if console is None else console
         self.clock = clock
         self.best: float | None = None
-        self._before, self._began, self._drawn = done, clock(), clock()
-        self._made, self._now = 0, "data is read"
+        self._rung: str | None = None
+        self._before = done
+        self._began = self._drawn = self._said = clock()
+        self._made = self._known = 0  # runs of the trial or rung
         self._live = Live(console=self.console, auto_refresh=False)
 
     def __enter__(self) -> Self:
@@ -133,10 +138,21 @@ class SearchProgress:
             self._live.update(Text(""), refresh=True)
             self._live.stop()
 
+    def rung(self, rung: Rung) -> None:
+        """Take note that a length of training begins, at which many trials are judged at once."""
+        self._rung = f"round {rung.number} of {rung.total}"
+
     def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
-        """Take note of runs that were done before."""
-        del specs
+        """Take note of runs that were done before; say how large a rung is."""
         self._made += len(done)
+        if self._rung is not None:
+            self._began, self._made, self._known = self.clock(), len(done), len(done)
+            self.runs = len(specs)
+            count = len({(spec.model, spec.train) for spec in specs})
+            configs = f"{count} configuration{'s' * (count > 1)}"
+            known = f", {len(done)} of them done before" if done else ""
+            epochs, runs = specs[0].train.epochs, f"{len(specs)} run{'s' * (len(specs) > 1)}"
+            self._say(f"{self._rung}: {configs}, {epochs} epochs: {runs}{known}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Show how much is done of what runs wait for."""
@@ -152,8 +168,15 @@ class SearchProgress:
 
     def finished(self, row: RunResult) -> None:
         """Take note of a run."""
-        del row
         self._made += 1
+        if self._rung is None:
+            return
+        if row.status == "failed":
+            self._say(f"{self._rung}: {self.summary()}; one failed: {row.error}")
+            return
+        waited = not self._live.is_started and self.clock() - self._said >= _NOW_AND_THEN
+        if waited or self._made == self.runs:
+            self._say(f"{self._rung}: {self.summary()}")
 
     def tried(self, trial: Tried, done: Sequence[Tried], best: Tried | None) -> None:
         """Say what came of a trial.
@@ -166,35 +189,41 @@ class SearchProgress:
         self.done, self._made = len(done), 0
         self.best = None if best is None else best.value
         self._say(f"trial {trial.number}: {outcome(trial, self.metric)} ({self.summary()})")
-        self._drawn = self.clock()
         if self._live.is_started:
+            self._drawn = self.clock()
             self._live.update(Text(self.summary()), refresh=True)
 
     def summary(self) -> str:
-        """Say how many trials are over, the best value, and the time left."""
-        parts = [self._count()]
+        """Say how many trials, or runs of a rung, are over, the best value, and the time left."""
+        if self._rung is not None:
+            over, total, before = float(self._made), self.runs, self._known
+            parts = [f"{self._made} of {total} run{'s' * (total > 1)}"]
+        else:
+            over = self.done + min(0.95, self._made / self.runs)
+            total, before = self.total, self._before
+            parts = [self._count()]
         if self.best is not None:
             parts.append(f"best {_shown(self.best, self.metric)}")
-        made = self.done - self._before + min(0.95, self._made / self.runs)
-        if made and self.done < self.total:
-            left = (self.clock() - self._began) * (self.total - self._before - made) / made
-            parts.append(f"about {spell_time(left)} left")
+        if over > before and int(over) < total:
+            left = (self.clock() - self._began) * (total - over) / (over - before)
+            parts.append(f"about {spell_time(left)} left{' in this round' * bool(self._rung)}")
         return ", ".join(parts)
 
     def _count(self) -> str:
         return f"{self.done} of {self.total} trial{'s' * (self.total > 1)}"
 
     def _say(self, line: str) -> None:
+        self._said = self.clock()
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _show(self, now: str) -> None:
-        if self.clock() - self._drawn <= (_PAUSE if self._live.is_started else _QUIET):
-            return
-        self._drawn, line = self.clock(), f"{now} ({self.summary()})"
         if self._live.is_started:
-            self._live.update(Text(line), refresh=True)
-        else:
-            self._say(line)
+            if self.clock() - self._drawn > _PAUSE:
+                self._drawn = self.clock()
+                self._live.update(Text(f"{now} ({self.summary()})"), refresh=True)
+        elif self.clock() - self._said >= _QUIET:
+            rung = "" if self._rung is None else f"{self._rung}: "
+            self._say(f"{rung}{now} ({self.summary()})")
 
 
 def outcome(trial: Tried, metric: str) -> str:

@@ -247,5 +247,5 @@ def _only(what: str, values: set[str]) -> Sequence[str]:
 
 
 def _without_place(spec: RunSpec) -> str:
-    """Write what a run is but for its seed and fold."""
+    """Write what a run is but for its seed and fold; rows of all versions of gtpool alike."""
     return replace(spec, seed=0, split=replace(spec.split, fold=0)).key

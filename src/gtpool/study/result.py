@@ -89,12 +89,17 @@ class RunResult:
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The spec; a ValueError where the row names an option that this version does not know."""
+        """The spec; options that came after the row have the values that held when it was written.
+
+        A ValueError where the row names an option that this version does not know.
+        """
         said = self.spec_json
-        if not said.keys() <= {*_PARTS, "seed"} or "data" not in said:
-            return RunSpec.from_json(said)  # which says what is wrong
-        parts = {name: _part(name, json.dumps(said[name])) for name in _PARTS if name in said}
-        return RunSpec(**parts, **{"seed": said["seed"]} if "seed" in said else {})
+        if "data" not in said:
+            return RunSpec.from_stored(said)  # which says what is wrong
+        parts = {name: said[name] for name in _PARTS if isinstance(said.get(name), dict)}
+        rest = {name: value for name, value in said.items() if name not in parts}
+        read = {name: _part(name, json.dumps(part)) for name, part in parts.items()}
+        return replace(_rest(json.dumps(rest)), **read)
 
     @cached_property
     def split(self) -> Parts:
@@ -149,4 +154,10 @@ _WRITTEN = frozenset(_FIELDS.values()) - set(_OPTIONAL)
 
 @lru_cache(maxsize=4096)  # the runs of a study share their parts, and are many
 def _part(name: str, text: str) -> Any:  # noqa: ANN401 - one of _PARTS
-    return _PARTS[name].from_json(json.loads(text), f"{name}.")
+    return _PARTS[name].from_stored(json.loads(text), f"{name}.")
+
+
+@lru_cache(maxsize=4096)
+def _rest(text: str) -> RunSpec:
+    """Read all of a spec but its parts, which stand in as they are by default."""
+    return RunSpec.from_stored({"data": {"source": ""}, **json.loads(text)})

@@ -2,18 +2,21 @@
 
 from collections.abc import Sequence
 from copy import copy
+from math import ceil
 from statistics import fmean
 from typing import Any
 
 from numpy.random import SeedSequence
 from optuna.distributions import BaseDistribution
-from optuna.pruners import MedianPruner
+from optuna.pruners import BasePruner, MedianPruner
 from optuna.samplers import BaseSampler, TPESampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from gtpool.study.space import Range, Value
 
+PLACE = "place"
+"""The mark of a trial that says which combination it tries, where they are numbered beforehand."""
 _SEEN_FIRST = 5  # trials run to the end before any is pruned
 _FOLDS_FIRST = 2  # folds that every trial is granted, and a third of them if that is more
 
@@ -76,6 +79,31 @@ def suggest(trial: Trial, name: str, held: tuple[Value, ...] | Range) -> None:
 def median_pruner(folds: int) -> MedianPruner:
     """Give what stops a trial that is worse than the median of others after as many folds."""
     return MedianPruner(_SEEN_FIRST, n_warmup_steps=max(_FOLDS_FIRST, folds // 3))
+
+
+class KeepBest(BasePruner):
+    """Let the best share of the trials that have reported a step go on, at least one.
+
+    Args:
+        share: How many of them, rounded up; the first of equals go before others.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Say whether a trial is not among the best at the step that it reported last."""
+        step = trial.last_step
+        sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
+        ranked = sorted(
+            (sign * other.intermediate_values[step], other.user_attrs.get(PLACE, other.number))
+            for other in study.get_trials(deepcopy=False)
+            if other.state != TrialState.FAIL and step in other.intermediate_values
+        )
+        kept = ranked[: max(1, ceil(self._share * len(ranked)))]
+        return step is not None and trial.user_attrs.get(PLACE, trial.number) not in {
+            place for _, place in kept
+        }
 
 
 def is_hopeless(study: Study, trial: Trial, values: Sequence[float]) -> bool:

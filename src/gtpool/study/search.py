@@ -31,6 +31,11 @@ EVALUATOR = "PED-ANOVA"
 """How the importance of an option is told; Optuna's own way, which needs no scikit-learn."""
 _PAUSE = 0.5  # seconds between two looks whether somebody is alive
 _ENOUGH = 4  # trials run to the end, below which importance says nothing
+_FIRST: dict[str, dict[str, object]] = {
+    "model": {"jump": False, "readout_options": {}},
+    "train": {"precision": "float32"},
+}
+"""Options that are no part of a run's key at these values, but of the name of a search."""
 
 Do = Callable[[Sequence[RunSpec]], list[RunResult]]
 """Does runs and gives their rows in order, such as a ``partial`` of ``run_many``."""
@@ -86,10 +91,9 @@ class Search:
         self.higher_is_better = not by_loss and metric.higher_is_better
         folds = self._folds(base)
         self._pruner = median_pruner(len(folds))
-        spec = folds[0][0].to_json()
-        if spec["data"]["atom_order"] == "given":  # searches stored before this option go on
-            del spec["data"]["atom_order"]
-        told = {"spec": spec, "seeds": seeds, "space": space}
+        spec = folds[0][0].key_parts  # without later options, so that stored searches go on
+        first = {part: {**options, **spec[part]} for part, options in _FIRST.items()}
+        told = {"spec": {**spec, **first}, "seeds": seeds, "space": space}
         text = json.dumps([told, source_digest(base.data.source)], sort_keys=True)
         digest = sha256(text.encode()).hexdigest()[:8]
         name = f"{schema.name} {method_name(base.model.to_json())} {digest}"
@@ -116,7 +120,7 @@ class Search:
         with driving(self.folder) as me:
             self.study.sampler = Sampler(seed, me)
             while True:
-                unclear = fail_lost_trials(self.study, self.folder, tuple(self.space))
+                unclear = fail_lost_trials(self.study, self.folder)
                 if self._is_over(trials):
                     if not unclear:
                         return
@@ -198,7 +202,7 @@ class Search:
         values: list[float] = []
         for place in range(0, len(folds), rung):
             some = folds[place : place + rung]
-            found = iter(_validation(do([spec for fold in some for spec in fold]), self.metric))
+            found = iter(validation(do([spec for fold in some for spec in fold]), self.metric))
             for fold in some:
                 said = [next(found) for _ in fold]
                 errors = [error for _, error in said if error is not None]
@@ -236,7 +240,7 @@ class Search:
         return _tried(now)
 
 
-def _validation(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str | None]]:
+def validation(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str | None]]:
     """Give all that the search may know of runs: what validation says, or why it says nothing."""
     said: list[tuple[float, str | None]] = []
     for row in rows:
