@@ -161,9 +161,10 @@ def place_of(spec: RunSpec) -> str:
 
     Example:
         >>> from gtpool.spec import DataSpec, SplitSpec
-        >>> place_of(RunSpec(data=DataSpec("MUTAG"), seed=42, split=SplitSpec(rule="fixed")))
+        >>> data = DataSpec(source="MUTAG")
+        >>> place_of(RunSpec(data=data, seed=42, split=SplitSpec(rule="fixed")))
         'seed 42, fold 1'
-        >>> place_of(RunSpec(data=DataSpec("MUTAG"), seed=42, split=SplitSpec(rule="random")))
+        >>> place_of(RunSpec(data=data, seed=42, split=SplitSpec(rule="random")))
         'seed 42'
     """
     fold = f", fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else ""
