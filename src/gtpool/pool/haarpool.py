@@ -62,6 +62,7 @@ class HaarPool(nn.Module):
     depends on the numbering of the nodes.
 
     Example:
+        >>> import torch
         >>> pool = HaarPool(16)
         >>> ring = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0]])
         >>> pool(torch.randn(6, 16), ring).x.shape
