@@ -26,6 +26,7 @@ TEXT = {
     "attention",
     "precision",
     "of",
+    "training",
 }
 """Headings of words; under the others stand numbers."""
 INTRO = """\
@@ -128,6 +129,12 @@ BRIEFS = (
             "deviation": "deviation",
             "of": "of",
         },
+    ),
+    Brief(
+        "captured",
+        "An epoch of training on a GPU, eagerly (commit 30f103a) and captured",
+        ("dataset", "network", "training"),
+        {"dataset": "dataset", "network": "network", "training": "training", "epoch_ms": "ms"},
     ),
     Brief(
         "epoch",
