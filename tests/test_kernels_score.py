@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 
 from gtpool.fixed import Links, Rows
 from gtpool.ops.attention import attend
-from gtpool.ops.kernels.score import node_scores
+from gtpool.ops.kernels.score import node_scores, packed_scores
 from gtpool.pool.gtpool import GTPool
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -156,3 +156,25 @@ def spread(part, real):
     whole = part.new_full((real.numel(), *part.shape[1:]), NAN)
     whole[real] = part
     return whole
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("channels", [4, 20])
+@pytest.mark.parametrize("edges", [0, 90])
+def test_scores_of_a_packed_batch_equal_those_of_the_layer(heads, channels, edges):
+    torch.manual_seed(0)
+    nodes = 40
+    ptr = torch.tensor([0, 1, 17, 40])
+    size = ptr.diff()
+    batch = torch.repeat_interleave(size)
+    graph = torch.randint(3, (edges,))
+    ends = ptr[graph] + (torch.rand(2, edges) * size[graph]).long()  # loops and repeats among them
+    pool = GTPool(heads * channels, heads=heads)
+    x = torch.randn(nodes, heads * channels)
+    wanted = pool.scores(x, ends, batch).score.detach()
+    q, k, v = (part(x).unflatten(1, (heads, -1)) for part in (pool.query, pool.key, pool.value))
+    out, lse = attend(q, k, v, ptr)
+    theta = torch.stack([pool.theta_local, pool.theta_global], 1).detach()
+    parts = [part.detach().contiguous().to(DEVICE) for part in (q, k, v, out, lse, theta)]
+    found = packed_scores(*parts, pool.lam, ends.to(DEVICE), channels**-0.5)
+    torch.testing.assert_close(found.cpu(), wanted, **CLOSE)

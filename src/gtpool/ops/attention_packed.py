@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from gtpool.graph import Level
@@ -84,6 +84,10 @@ class PackedAttention:
     ) -> Tensor:
         """Score every row by equations (5) to (7) of GTPool, [N]."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns):
+            kernel = None if self.learns else getattr(self.attention, "scores", None)
+            atomic = not torch.are_deterministic_algorithms_enabled()
+            if kernel is not None and atomic and isinstance(act, nn.Tanh):
+                return kernel(self._thetas(theta_global, theta_local), lam, self.edge_index)
             return self.parts(theta_global, theta_local, lam, act).score
 
     def parts(
@@ -95,9 +99,7 @@ class PackedAttention:
     ) -> Scores:
         """Score every node from its row of the attention matrix, whole and on edges only."""
         v, edge_index = self.v, self.edge_index
-        thetas = torch.stack([theta_local, theta_global], 1)  # [H, 2, C]
-        if self.heads == 1:
-            thetas = thetas @ self.value
+        thetas = self._thetas(theta_global, theta_local)
         near, far = (thetas @ v.permute(1, 2, 0)).unbind(1)  # V theta, [H, N] each
         nodes = torch.arange(v.size(0), device=v.device)
         source, target = torch.cat([edge_index, nodes.expand(2, -1)], 1)  # of A + I
@@ -120,6 +122,11 @@ class PackedAttention:
             q = self._split(known_rows(asking, self.weight, self.asked, kept))
             rows = self.attention.rows(q, self.k, self.v, kept, self.ratio)
         return rows.flatten(1) if self.heads > 1 else linear(rows.flatten(1), self.value)
+
+    def _thetas(self, theta_global: Tensor, theta_local: Tensor) -> Tensor:
+        """Give theta_l and theta_g for values that one head does not map, [H, 2, C]."""
+        thetas = torch.stack([theta_local, theta_global], 1)
+        return thetas @ self.value if self.heads == 1 else thetas
 
     def _split(self, rows: Tensor) -> Tensor:
         return rows.unflatten(1, (self.heads, -1))

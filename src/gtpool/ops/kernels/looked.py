@@ -12,6 +12,7 @@ from gtpool.fixed import Rows
 from gtpool.graph import Level
 from gtpool.ops.drop import kept_level
 from gtpool.ops.kernels.attention import attend, attend_backward, edge_weights
+from gtpool.ops.kernels.score import packed_scores
 from gtpool.ops.segment import device_rows
 
 
@@ -45,6 +46,12 @@ class Looked:
         """Give the weight that the target of each edge gives its source, [E, H]."""
         ends = torch.stack([source, target])
         return edge_weights(self.q, self.k, self.lse, ends, self.q.size(-1) ** -0.5)
+
+    def scores(self, theta: Tensor, lam: float, edge_index: Tensor) -> Tensor:
+        """Score every node by tanh, given theta_l and theta_g, [H, 2, C] -> [N]; no gradient."""
+        parts = (self.q, self.k, self.v, self.out, self.lse, theta.float(), lam, edge_index)
+        with torch.cuda.device_of(self.q):  # where Triton launches
+            return packed_scores(*parts, self.q.size(-1) ** -0.5)
 
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
         """Give the output of some nodes, [K, H, C], with gradients for their rows alone."""

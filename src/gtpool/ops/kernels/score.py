@@ -82,6 +82,134 @@ def node_scores(
     return score
 
 
+def packed_scores(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    theta: Tensor,
+    lam: float,
+    edge_index: Tensor,
+    scale: float,
+) -> Tensor:
+    """Score every node of a packed batch as :func:`node_scores` does; edges in any order.
+
+    Sums over edges are atomic: their order, and so the last digit, may differ from call to call.
+
+    Args:
+        q: Queries, contiguous, [N, H, C].
+        k: Keys, likewise.
+        v: Values, likewise.
+        out: What :func:`gtpool.ops.kernels.attention.attend` returned for them, [N, H, C].
+        lse: Likewise, [N, H].
+        theta: Θ_l and Θ_g, [H, 2, C].
+        lam: Weight of the global score, from 0 to 1; the local score has the rest.
+        edge_index: Source and target of each edge; loops do not count, [2, E].
+        scale: As given to ``attend``.
+    """
+    (nodes, heads, channels), edges = q.shape, edge_index.size(1)
+    near, far, local = q.new_empty(3, nodes, heads, dtype=torch.float32)
+    score = q.new_empty(nodes, dtype=torch.float32)
+    block = max(1, ENTRIES // width(channels))
+    sizes = {"C": channels, "BE": block, "BC": width(channels)}
+    parts = (q, k, lse, near, local)
+    _own_scores[triton.cdiv(nodes, block), heads](
+        *parts, v, out, far, theta.contiguous(), nodes, heads, scale, **sizes, num_warps=2
+    )
+    if edges:
+        _edge_scores[triton.cdiv(edges, block), heads](
+            *parts, edge_index.contiguous(), edges, heads, scale, **sizes, num_warps=2
+        )
+    _add_heads[(triton.cdiv(nodes, ENTRIES),)](far, local, score, nodes, heads, lam, BLOCK=ENTRIES)
+    return score
+
+
+@triton.jit
+def _own_scores(  # noqa: PLR0917
+    q: tl.tensor,
+    k: tl.tensor,
+    lse: tl.tensor,
+    near: tl.tensor,
+    local: tl.tensor,
+    v: tl.tensor,
+    out: tl.tensor,
+    far: tl.tensor,
+    theta: tl.tensor,
+    nodes: tl.tensor,
+    H: tl.tensor,
+    scale: tl.tensor,
+    C: tl.constexpr,
+    BE: tl.constexpr,
+    BC: tl.constexpr,
+) -> None:
+    """Give V theta_l, A V theta_g and what each node hears of itself."""
+    head = tl.program_id(1)
+    node = (tl.program_id(0) * BE + tl.arange(0, BE)).to(tl.int64)
+    row, here = node * H + head, node < nodes
+    query = load(q, row, C, here, C, BC).to(tl.float32)
+    key = load(k, row, C, here, C, BC).to(tl.float32)
+    value = load(v, row, C, here, C, BC).to(tl.float32)
+    mixed = load(out, row, C, here, C, BC).to(tl.float32)
+    own = tl.sum(value * _vector(theta + head * 2 * C, C, BC)[None, :], 1)
+    weight = tl.exp(tl.sum(query * key, 1) * scale - tl.load(lse + row, mask=here, other=0.0))
+    tl.store(near + row, own, mask=here)
+    tl.store(local + row, weight * own, mask=here)
+    whole = tl.sum(mixed * _vector(theta + (head * 2 + 1) * C, C, BC)[None, :], 1)
+    tl.store(far + row, whole, mask=here)
+
+
+@triton.jit
+def _edge_scores(
+    q: tl.tensor,
+    k: tl.tensor,
+    lse: tl.tensor,
+    near: tl.tensor,
+    local: tl.tensor,
+    ends: tl.tensor,
+    edges: tl.tensor,
+    H: tl.tensor,
+    scale: tl.tensor,
+    C: tl.constexpr,
+    BE: tl.constexpr,
+    BC: tl.constexpr,
+) -> None:
+    """Add to each node what it hears of its neighbours."""
+    head = tl.program_id(1)
+    edge = tl.program_id(0) * BE + tl.arange(0, BE)
+    here = edge < edges
+    source = tl.load(ends + edge, mask=here, other=0)
+    target = tl.load(ends + edges + edge, mask=here, other=0)
+    here = here & (source != target)
+    sent, got = source * H + head, target * H + head
+    query = load(q, got, C, here, C, BC).to(tl.float32)
+    key = load(k, sent, C, here, C, BC).to(tl.float32)
+    logit = tl.sum(query * key, 1) * scale - tl.load(lse + got, mask=here, other=0.0)
+    passed = tl.exp(logit) * tl.load(near + sent, mask=here, other=0.0)
+    tl.atomic_add(local + got, passed, mask=here)
+
+
+@triton.jit
+def _add_heads(
+    far: tl.tensor,
+    local: tl.tensor,
+    score: tl.tensor,
+    nodes: tl.tensor,
+    H: tl.tensor,
+    lam: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Add up the scores of all heads, (5)-(7)."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = row < nodes
+    total = tl.zeros([BLOCK], tl.float32)
+    for head in range(H):
+        whole = tl.load(far + row * H + head, mask=here, other=0.0)
+        part = tl.load(local + row * H + head, mask=here, other=0.0)
+        total += lam * _tanh(whole) + (1 - lam) * _tanh(part)
+    tl.store(score + row, total, mask=here)
+
+
 @triton.jit
 def _scores(  # noqa: PLR0917
     q: tl.tensor,
