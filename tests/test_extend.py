@@ -15,8 +15,9 @@ from gtpool.model.readout import READOUTS
 from gtpool.model.stack import Stack, why_not_captured, why_not_stacked
 from gtpool.nn.linear import Linear
 from gtpool.ops.runs import linear, per_run
+from gtpool.ops.static_merge import merge
 from gtpool.pool import POOLS
-from gtpool.pool.layer import Dropped, DropPool
+from gtpool.pool.layer import Dropped, DropPool, Merged, MergePool
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.crossval import fit_many
@@ -51,6 +52,21 @@ class NormPool(DropPool):
         return Dropped(graph.take(x * score.sigmoid().unsqueeze(1), kept), kept, score)
 
 
+class HalfPool(MergePool):
+    """Two clusters a graph, by a softmax of mapped features."""
+
+    def __init__(self, in_channels, clusters, *, weighted=False):
+        super().__init__()
+        self.in_channels, self.weighted = in_channels, weighted
+        self.assign = Linear(in_channels, clusters)
+
+    def merge(self, x, graph):
+        share = self.assign(x).softmax(1)
+        graphs = graph.adjacent(share.dtype, weighted=self.weighted)
+        pooled, coarse, _ = merge(graphs, share, x)
+        return Merged(pooled, coarse, share, None)
+
+
 class SoftRead(nn.Module):
     """A mean weighted by attention."""
 
@@ -68,10 +84,14 @@ class SoftRead(nn.Module):
 def toys(monkeypatch):
     monkeypatch.setitem(CONVS, "toy", SumConv)
     monkeypatch.setitem(POOLS, "toy", NormPool)
+    monkeypatch.setitem(POOLS, "merging", HalfPool)
     monkeypatch.setitem(READOUTS, "toy", lambda channels, *_: SoftRead(channels))
 
 
-@pytest.mark.parametrize("part", [{"conv": "toy"}, {"pool": "toy"}, {"readout": "toy"}])
+PARTS = [{"conv": "toy"}, {"pool": "toy"}, {"pool": "merging"}, {"readout": "toy"}]
+
+
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.usefixtures("toys")
 def test_a_toy_trains_eagerly_and_in_fixed_shapes_to_the_same_losses(part):
     data = load("MUTAG")

@@ -29,6 +29,9 @@ def test_sound_graphs_are_counted():
     assert look(edges=[[], []]) == [2, 1, 3]
     assert look(batch=[0] * 6) == [6]
     assert look(batch=list(range(6)), edges=[[4], [4]]) == [1] * 6
+    apart = torch.tensor([BATCH, BATCH]).T.to(DEVICE)[:, 0]  # every second entry of the memory
+    ends = torch.tensor(EDGES).to(DEVICE)
+    assert sizes_if_sound(torch.ones(6, 3).to(DEVICE), ends, apart, 1e30).tolist() == [2, 1, 3]
     many = torch.arange(1000).div(7, rounding_mode="floor")
     found = look(torch.zeros(1000, 2), edges=[[0] * 700, [6] * 700], batch=many.tolist())
     assert found == many.bincount().tolist()

@@ -253,3 +253,35 @@ def test_gine_without_edge_features_says_what_to_choose():
 
 def _edges(coded):
     return {"edge_categories": (3,)} if coded else {"edge_width": 3}
+
+
+@pytest.mark.parametrize("conv", ["gcn", "gin"])
+def test_sums_over_neighbours_have_second_gradients_and_forward_ones(conv):
+    layer = CONVS[conv](3, 4, FLOATS).double().eval()
+    x = torch.randn(3, 3, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: layer(x, on(RING, 3)), (x,))
+    assert torch.autograd.gradcheck(lambda x: layer(x, on(RING, 3)), (x,), check_forward_ad=True)
+    inner = torch.func.grad(lambda x: layer(x, on(RING, 3)).square().sum())(x.detach())
+    (outer,) = torch.autograd.grad(layer(x, on(RING, 3)).square().sum(), x)
+    torch.testing.assert_close(inner, outer)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_mask_of_zeros_has_a_gradient(weighted):
+    shape = ShapeSpec(outputs=2, node_width=5, edge_width=2, edge_weighted=weighted)
+    conv = CONVS["gcn" if weighted else "gine"](5, 4, shape).eval()
+    mask = torch.zeros(6, requires_grad=True)
+    set_masks(conv, mask, RING, apply_sigmoid=False)
+    graph = on(RING, 3, torch.rand(6, 2) + 0.5)
+    (grad,) = torch.autograd.grad(conv(torch.rand(3, 5) + 1, graph).sum(), mask)
+    assert grad.abs().min() > 0
+
+
+def test_attention_of_a_gat_is_told_to_who_listens():
+    conv, heard = CONVS["gat"](5, 8, FLOATS), []
+    x, plain = torch.randn(3, 5), None
+    plain = conv(x, on(RING, 3))
+    hook = conv.conv.register_message_forward_hook(lambda *given: heard.append(given))
+    torch.testing.assert_close(conv(x, on(RING, 3)), plain)
+    hook.remove()
+    assert len(heard) == 1

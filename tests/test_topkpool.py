@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.nn import TopKPooling
 
 from gtpool.graph import NodeDrop
+from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import settle
 from gtpool.ops.segment import level_of
 from gtpool.pool.topkpool import TopKPool
@@ -193,3 +194,11 @@ def made(*, ratio: float = 0.5, **options) -> TopKPool:
 def gradients(outputs: tuple[Tensor, Tensor], asking: list[Tensor]) -> tuple[Tensor, ...]:
     loss = outputs[0].sin().sum() + outputs[1].cos().sum()
     return torch.autograd.grad(loss, asking, materialize_grads=True)
+
+
+def test_one_node_and_all_nodes_are_two_ratios_on_one_layout():
+    graph = PackedGraph.of(torch.tensor([[0], [1]]), torch.tensor([0, 0, 0, 1, 1]))
+    x = torch.randn(5, 4)
+    for ratio, kept in ((1, 2), (1.0, 5)):
+        out = TopKPool(4, ratio).pool(x, graph)
+        assert out.x.size(0) == out.graph.rows.num_rows == kept

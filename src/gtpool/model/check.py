@@ -11,7 +11,7 @@ from gtpool.model.parts import COARSE_CONVS, CONVS, NORMS
 from gtpool.model.readout import LEARNED, READOUTS
 from gtpool.ops.memory import check_room
 from gtpool.ops.sample import check_choice, check_ratio
-from gtpool.pool import COARSE, POOLS
+from gtpool.pool import POOLS, weighs_edges
 from gtpool.spec import Combine, ModelSpec, ShapeSpec
 
 
@@ -35,7 +35,7 @@ def check_spec(spec: ModelSpec) -> None:
     _check_options(spec.readout, learned, spec.readout_options)
     if spec.pool != "none":
         _check_options(spec.pool, POOLS[spec.pool], spec.pool_options)
-        if spec.pool in COARSE and spec.levels > 1 and spec.conv not in COARSE_CONVS:
+        if weighs_edges(spec.pool) and spec.levels > 1 and spec.conv not in COARSE_CONVS:
             raise ValueError(
                 f"after {spec.pool} edges have weights, which conv {spec.conv!r} cannot use; "
                 f"choose one of {', '.join(COARSE_CONVS)}"

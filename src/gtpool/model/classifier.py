@@ -17,7 +17,7 @@ from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import per_run
 from gtpool.ops.sample import kept_count
 from gtpool.ops.segment import level_of
-from gtpool.pool import COARSE, POOLS, kind_of
+from gtpool.pool import POOLS, kind_of, weighs_edges
 from gtpool.spec import ModelSpec, ShapeSpec
 
 Note = Callable[[nn.Module, Tensor, Backend], None]
@@ -59,7 +59,7 @@ class Classifier(nn.Module):
         clusters = _count_clusters(spec, shape)
         self.levels = nn.ModuleList()
         for level in range(spec.levels):
-            coarse = level > 0 and spec.pool in COARSE
+            coarse = level > 0 and weighs_edges(spec.pool)
             enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
             blocks = (Block(spec, shape, channels, coarse=coarse) for channels in enter)
             self.levels.append(nn.ModuleList(blocks))
@@ -242,7 +242,7 @@ def _make_pool(
     make, options = POOLS[spec.pool], dict(spec.pool_options)
     if spec.pool == "haarpool":
         return make(channels, spec.levels - level)
-    if spec.pool in COARSE:
+    if weighs_edges(spec.pool):
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
     return make(channels, clusters[level] if clusters else spec.ratio, **options)
 

@@ -12,6 +12,7 @@ from gtpool.nn.linear import BatchNorm, Identity, LayerNorm, Linear
 from gtpool.ops.backend import Backend
 from gtpool.ops.bag import look_up
 from gtpool.ops.dropout import Dropout
+from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import linear, per_run
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -128,6 +129,8 @@ class GAT(nn.Module):
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
         conv = self.conv
+        if conv._message_forward_hooks and isinstance(graph, PackedGraph):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return conv(x, graph.edge_index)  # for PyG's AttentionExplainer, which listens there
         by_head = linear(x, cast("nn.Linear", conv.lin).weight).unflatten(
             1, conv.att_src.shape[-2:]
         )

@@ -71,6 +71,7 @@ class Stack(nn.Module):
         }
         """What is not learned: frozen parameters, statistics, units of a regression, [R, ...]."""
         self.steps: Steps = steps_on(self.theta.device, self.theta.dtype)
+        self.train()
 
     def whole(self) -> dict[str, Tensor]:
         """Give the states of all runs by the names that their classifiers have, [R, ...] each."""

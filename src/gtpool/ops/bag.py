@@ -68,45 +68,57 @@ class _Smooth(Function):
     """The matrix is its transpose with the edges the other way round."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        x: Tensor,
-        source: Tensor,
-        target: Tensor,
-        scale: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(source, target, scale)
+    def forward(x: Tensor, source: Tensor, target: Tensor, scale: Tensor) -> Tensor:
         scaled = x * scale
         return _add_up(scaled, source, target, x.size(0)).add_(scaled).mul_(scale)
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ANN401
+        del output
+        _remember(ctx, inputs[1:])
+
+    @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_out: Tensor,
     ) -> tuple[Tensor | None, ...]:
         source, target, scale = ctx.saved_tensors
-        scaled = d_out * scale
-        d_x = _add_up(scaled, target, source, d_out.size(0)).add_(scaled).mul_(scale)
-        return d_x, None, None, None
+        return _Smooth.apply(d_out, target, source, scale), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *grads: Any) -> Tensor:  # noqa: ANN401
+        return _Smooth.apply(grads[0], *ctx.saved_tensors)
 
 
 class _AddNeighbours(Function):
     """A sum over the edges, and back over the edges the other way round."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor) -> Tensor:  # noqa: ANN401
-        ctx.save_for_backward(source, target)
-        return _add_up(x, source, target, x.size(0)).add_(x)
+    def forward(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        return _add_up(x.contiguous(), source, target, x.size(0)).add_(x)
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ANN401
+        del output
+        _remember(ctx, inputs[1:])
+
+    @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_out: Tensor,
     ) -> tuple[Tensor | None, ...]:
         source, target = ctx.saved_tensors
-        return _add_up(d_out.contiguous(), target, source, d_out.size(0)).add_(d_out), None, None
+        return _AddNeighbours.apply(d_out, target, source), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *grads: Any) -> Tensor:  # noqa: ANN401
+        return _AddNeighbours.apply(grads[0], *ctx.saved_tensors)
+
+
+def _remember(ctx: Any, parts: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+    """Save what a linear map needs of its edges, for gradients of either mode."""
+    ctx.save_for_backward(*parts)
+    ctx.save_for_forward(*parts)
 
 
 class _LookUp(Function):

@@ -36,4 +36,4 @@ def kept_level(level: Level, ratio: float) -> Level:
     def lay_out() -> Level:
         return plan(kept_counts(level.sizes, ratio), level.batch.device)
 
-    return level.recall(("kept", ratio), lay_out)
+    return level.recall(("kept level", str(ratio)), lay_out)  # 1 and 1.0 are not one ratio

@@ -130,7 +130,7 @@ class PackedGraph(NamedTuple):
         return self._replace(mask=mask)
 
     def gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        if self._is_plain(x):
+        if self._is_plain(x) and x.size(1) > 1:  # a column is added up as fast by index
             return bag.smooth(x, self.edge_index)
         wide = x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32))
         scale = sums.root_degrees(self._edges, wide).to(x.dtype)  # bf16 cannot count a large hub
@@ -188,6 +188,7 @@ class PackedGraph(NamedTuple):
     def take(self, x: Tensor, kept: Tensor) -> Tensor:  # noqa: D102
         return x.index_select(0, kept)
 
+    @eager
     def follow(self, kept: Tensor, ratio: float, *, edges: bool = True) -> "PackedGraph":  # noqa: D102
         level = self.next_level(ratio)
         if not edges:

@@ -201,7 +201,8 @@ class PaddedGraph:
         passed = x.index_select(0, matrix.column) * matrix.value
         passed = torch.where(matrix.value != 0, passed, 0.0)  # NaN of another run is among it
         pooled = x.new_zeros(rows.batch.numel(), x.size(1)).index_add(0, matrix.row, passed)
-        clusters = Edges(torch.stack([edges.row, edges.column]), rows.batch.numel())
+        ends = torch.stack([edges.row, edges.column])
+        clusters = Edges(ends, rows.batch.numel(), padded=True)
         sizes = (self.runs, self.longest, self.steps)
         parts = (self.links, self.levels[1:], None, *sizes, edges.value.to(x.dtype))
         after = PaddedGraph(*parts, self.chain[1:], clusters)

@@ -19,6 +19,8 @@ class Edges(NamedTuple):
     num_nodes: int
     mask: Tensor | None = None
     """What edges carry is scaled by it, [E]; None leaves it as it is."""
+    padded: bool = False
+    """Whether edges of weight 0 are padding, which may read what is another run's."""
 
 
 def root_degrees(links: Links | Edges, like: Tensor) -> Tensor:
@@ -64,11 +66,13 @@ def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, links: Links | Edges) 
     source, target, _ = ends(_unmasked(links), loops=True)
     scale = own.index_add(0, target, weight).pow(-0.5)
     scale = scale.masked_fill(scale.isinf(), 0.0).unsqueeze(1)
+    real = weight != 0
     if isinstance(links, Edges) and links.mask is not None:
         weight = weight * links.mask
     sent = x * scale
     passed = sent.index_select(0, source) * weight.unsqueeze(1)
-    passed = torch.where((weight != 0).unsqueeze(1), passed, 0.0)  # NaN of another run is among it
+    if not isinstance(links, Edges) or links.padded:  # NaN of another run may be among it
+        passed = torch.where(real.unsqueeze(1), passed, 0.0)
     return (sent * own.unsqueeze(1)).index_add(0, target, passed.to(sent.dtype)) * scale
 
 
@@ -93,7 +97,9 @@ def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, links: Links | Edges
     factor = counts.to(passed.dtype)
     if scale is not None:
         factor = factor * scale.index_select(0, source) * scale.index_select(0, target)
-    passed = torch.where((counts != 0).unsqueeze(1), passed * factor.unsqueeze(1), 0.0)
+    passed = passed * factor.unsqueeze(1)
+    if not isinstance(links, Edges):  # NaN of another run may be among it
+        passed = torch.where(counts.unsqueeze(1), passed, 0.0)
     return passed.new_zeros(x.shape).index_add(0, target, passed)
 
 

@@ -47,5 +47,13 @@ def kind_of(pool: str) -> Literal["dropping", "clustering"] | None:
 
 KINDS = {name: kind for name in POOLS if (kind := kind_of(name)) is not None}
 """Whether a pooler keeps some nodes of a graph, or merges them into clusters."""
-COARSE = ("asap", *(name for name, kind in KINDS.items() if kind == "clustering"))
-"""Poolers after which edges have weights."""
+
+
+def weighs_edges(pool: str) -> bool:
+    """Say whether edges have weights after a pooler, which is then made with ``weighted``.
+
+    Example:
+        >>> weighs_edges("asap"), weighs_edges("diffpool"), weighs_edges("gtpool")
+        (True, True, False)
+    """
+    return pool == "asap" or kind_of(pool) == "clustering"

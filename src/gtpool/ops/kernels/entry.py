@@ -27,7 +27,7 @@ def sizes_if_sound(
     ends = torch.empty(nodes if batch is not None else 0, dtype=torch.long, device=x.device)
     found[0] = torch.linalg.vector_norm(x.detach(), torch.inf)
     _check[(triton.cdiv(max(nodes, edges), _BLOCK),)](
-        edge_index if batch is None else batch,
+        edge_index if batch is None else batch.contiguous(),
         edge_index.contiguous(),
         ends,
         found,
