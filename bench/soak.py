@@ -32,7 +32,7 @@ from gtpool.study.inputs import lay_out
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, write_whole
-from gtpool.study.unit import run_unit
+from gtpool.study.unit import run_one
 
 EPOCHS, WIDTHS, SEEDS = 10, (8, 16), 20
 """Of a batch, which has ten folds besides: 400 runs."""
@@ -195,7 +195,7 @@ class Soak:
         time.sleep(max(0.0, max(temporary, default=0.0) + STALE - time.time()))
         store.sweep()
         sample = dict.fromkeys([*self.rewritten, *self.draw.sample(sorted(rows), len(rows))])
-        again = [run_unit(wanted[key], device="cpu") for key in list(sample)[:SAMPLE]]
+        again = [run_one(wanted[key], device="cpu") for key in list(sample)[:SAMPLE]]
         faults = {
             "missing": len(wanted.keys() - rows.keys()),
             "unwanted": len(rows.keys() - wanted.keys()),

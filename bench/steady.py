@@ -11,7 +11,7 @@ import torch
 from soak import batch_of
 
 from gtpool.bench.clock import record, table
-from gtpool.study.unit import run_unit
+from gtpool.study.unit import run_one
 
 BATCHES, EVERY = 3, 40
 
@@ -23,7 +23,7 @@ def main() -> None:
     specs = [spec for batch in range(BATCHES) for spec in batch_of(batch)]
     seen: list[tuple[int, proc.Seen]] = []
     for number, spec in enumerate(specs, 1):
-        run_unit(spec, device="cpu")
+        run_one(spec, device="cpu")
         if number % EVERY == 0:
             seen.append((number, proc.look(os.getpid())))
     sizes = [(number, look.megabytes) for number, look in seen]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops import attention_sums
 from gtpool.ops.attention import attend
 from gtpool.ops.attention_linear import Linear, attend_linear, edge_attention_linear
@@ -251,7 +251,7 @@ def test_edges_and_loops_read_the_matrix(scale):
 @pytest.mark.parametrize("sizes", [[1, 6, 25], [30]])
 def test_some_rows_have_the_output_and_the_gradients_of_those_rows(sizes):
     q, k, v, ptr = heads_of(sizes, 3)
-    level = Level(ptr.diff(), ptr, torch.arange(len(sizes)).repeat_interleave(ptr.diff()))
+    level = GraphLayout(ptr.diff(), ptr, torch.arange(len(sizes)).repeat_interleave(ptr.diff()))
     place = torch.arange(sum(sizes)) - ptr[level.batch]
     kept = (place % 2 == 0).nonzero().flatten()
     leaves = [part.requires_grad_() for part in (q, k, v)]

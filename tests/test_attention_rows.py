@@ -7,14 +7,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops import attention_streamed
 from gtpool.ops.attention import attend, edge_attention
-from gtpool.ops.attention_streamed import Held, Streamed, fits, known_rows, look
+from gtpool.ops.attention_streamed import MaterializedAttention, Streamed, fits, known_rows, look
 from gtpool.ops.sample import kept_counts, topk
 from gtpool.ops.segment import level_of, offsets, plan
 
-KINDS = {"held": Held, "streamed": Streamed}
+KINDS = {"held": MaterializedAttention, "streamed": Streamed}
 SIZES = st.lists(st.one_of(st.integers(1, 30), st.sampled_from((95, 97, 130))), max_size=5)
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -107,9 +107,9 @@ def test_a_graph_gone_wrong_leaves_the_others_alone(kind):
 
 def test_weights_are_held_where_they_are_few(monkeypatch):
     parts = batch_of([40, 20], 2)
-    assert isinstance(look(*parts), Held)
+    assert isinstance(look(*parts), MaterializedAttention)
     monkeypatch.setattr(attention_streamed, "ENTRIES", 0)
-    assert isinstance(look(*parts), Held)  # no more than a wide layer takes
+    assert isinstance(look(*parts), MaterializedAttention)  # no more than a wide layer takes
     monkeypatch.setattr(attention_streamed, "LENGTH", 30)
     assert isinstance(look(*parts), Streamed)
     large = plan(torch.tensor([100_000]), torch.device("cpu"))
@@ -136,7 +136,7 @@ def test_a_level_plans_once_and_tells_a_number_from_a_share():
     one, everything = kept_of(level, 1), kept_of(level, 1.0)
     assert held.rows(q[one], k, v, one, 1).shape == (2, 1, 5)
     assert held.rows(q[everything], k, v, everything, 1.0).shape == (10, 1, 5)
-    bare = Level(level.sizes, level.ptr, level.batch)
+    bare = GraphLayout(level.sizes, level.ptr, level.batch)
     assert look(q, k, v, bare).buckets is not look(q, k, v, bare).buckets
     assert level_of(level.batch).recall("name", lambda: 3) == 3
     assert kept_counts(level.sizes, 1).tolist() == offsets(torch.tensor([1, 1])).diff().tolist()

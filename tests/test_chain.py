@@ -17,12 +17,12 @@ from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import cache_dir
 from gtpool.data.synthetic import low_scores_matter
-from gtpool.graph import Coarse
+from gtpool.graph import CoarseningStep
 from gtpool.ops import spectral
 from gtpool.ops.chain import build_chain
 from gtpool.ops.segment import level_of
 
-Chain = tuple[Coarse, ...]
+Chain = tuple[CoarseningStep, ...]
 
 
 def chain_of(graphs: Graphs, steps: int) -> Chain:

@@ -136,9 +136,11 @@ def test_molecules_with_their_bonds_are_trained_side_by_side(options):
 
 def test_runs_end_when_they_are_tired_and_leave_the_others_the_room(mutag, monkeypatch):
     kept = []
-    keep = program.Program.keep
+    keep = program.CapturedTrainer.keep
     monkeypatch.setattr(
-        program.Program, "keep", lambda self, runs: (kept.append(list(runs)), keep(self, runs))
+        program.CapturedTrainer,
+        "keep",
+        lambda self, runs: (kept.append(list(runs)), keep(self, runs)),
     )
     monkeypatch.setattr(crossval, "_SHRINK", 1.0)
     spec = replace(SPEC, epochs=25, patience=1, lr=3e-2)

@@ -5,7 +5,7 @@ import torch
 from drawn import molecules
 
 from gtpool.data.sources import load
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.fixed import Capacity
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
@@ -44,7 +44,7 @@ def network(data, options):
 def test_a_program_that_was_saved_gives_the_logits_of_any_batch_that_fits(options, tmp_path):
     data = load("MUTAG")
     model = network(data, options)
-    stock, index = Stock.of(data), torch.arange(60).view(3, 1, 20)
+    stock, index = DeviceDataset.of(data), torch.arange(60).view(3, 1, 20)
     index[2, 0, 12:] = -1
     capacity = stock.capacity(index[:, 0], model.ratios)
     longest = int(data.sizes.max())
@@ -63,7 +63,7 @@ def test_a_program_that_was_saved_gives_the_logits_of_any_batch_that_fits(option
 def test_a_program_takes_the_codes_of_bonds(conv):
     data, index = molecules(30), torch.arange(20).view(2, 1, 10)
     model = network(data, {"conv": conv})
-    stock = Stock.of(data, model.shape.node_categories, model.shape.edge_categories)
+    stock = DeviceDataset.of(data, model.shape.node_categories, model.shape.edge_categories)
     capacity = stock.capacity(index[:, 0], model.ratios)
     program = export_classifier(model, capacity, int(data.sizes.max())).module()
     for part in index:

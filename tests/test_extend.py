@@ -12,7 +12,7 @@ from gtpool.data.split import stratified_folds
 from gtpool.model.classifier import Classifier
 from gtpool.model.parts import CONVS
 from gtpool.model.readout import READOUTS
-from gtpool.model.stack import Stack, why_not_captured, why_not_stacked
+from gtpool.model.stack import ModelEnsemble, why_not_captured, why_not_stacked
 from gtpool.nn.linear import Linear
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.static_merge import merge
@@ -119,7 +119,7 @@ def test_every_pooler_has_a_captured_form_or_says_why_not(pool):
     if reason is not None:
         assert f"pool {pool!r} has no static form: " in reason
         with pytest.raises(ValueError, match="has no static form"):
-            Stack([Classifier(ModelSpec(width=8, pool=pool), SHAPE)], 10)
+            ModelEnsemble([Classifier(ModelSpec(width=8, pool=pool), SHAPE)], 10)
 
 
 @pytest.mark.parametrize("name", [*CONVS, *READOUTS])

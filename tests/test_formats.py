@@ -14,7 +14,7 @@ from gtpool.data.sources import load
 from gtpool.explain import explain_source
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import inputs
-from gtpool.study.unit import run_unit
+from gtpool.study.unit import run_one
 
 ROOT = Path(__file__).parent.parent
 RING, PATH = "0-1 1-2 2-3 3-0", "0-1 1-2 2-3"
@@ -96,7 +96,7 @@ def test_runs_say_which_files_they_were_loaded_from(tmp_path):
     loaded, before = inputs.load_data(spec.data), inputs.source_digest(str(path))
     path.write_text("\n".join(["smiles,y", *rows[:9]]) + "\n")
     assert inputs.source_digest(str(path)) != before
-    row = run_unit(spec, device="cpu", loaded=loaded)
+    row = run_one(spec, device="cpu", loaded=loaded)
     assert row.source_digest == before
     assert row.split.train + row.split.valid + row.split.test == 18
     assert len(inputs.load_data(spec.data).dataset) == 9

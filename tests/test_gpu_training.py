@@ -8,16 +8,16 @@ from drawn import BONDS, bonded
 
 from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import Stack
+from gtpool.model.stack import ModelEnsemble
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.crossval import fit_many
 from gtpool.train.fit import fit
-from gtpool.train.program import Program
+from gtpool.train.program import CapturedTrainer
 
 MERGES = ("mincutpool", "diffpool", "structpool")
 pytestmark = pytest.mark.gpu
@@ -72,7 +72,7 @@ def side_by_side(logits, auxiliary):
 
 
 def stock_of(data, models):
-    return Stock.of(data, edge_categories=BONDS if models[0].uses_edge_features else ())
+    return DeviceDataset.of(data, edge_categories=BONDS if models[0].uses_edge_features else ())
 
 
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
@@ -83,7 +83,7 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
     key = torch.tensor([5, 6, 7])
     stock = stock_of(data.to("cuda"), models)
     capacity = stock.capacity(index, models[0].ratios)
-    stack = Stack([model.to("cuda") for model in models], int(data.sizes.max())).train()
+    stack = ModelEnsemble([model.to("cuda") for model in models], int(data.sizes.max())).train()
     batch = stock.gather(index.cuda(), capacity, models[0].ratios)
     results = side_by_side(*stack.learn(batch, key.cuda())).unflatten(0, (3, -1))
     weight = torch.randn_like(results) * batch.present.view(3, -1, 1)
@@ -113,8 +113,8 @@ def test_a_whole_step_never_waits_for_the_host(name):
     data, models = networks(MODELS[name], runs=2)
     folds = stratified_folds(data.y)
     stock = stock_of(data.to("cuda"), models)
-    stack = Stack([model.to("cuda") for model in models], int(data.sizes.max()))
-    program = Program(stack, stock, data.to("cuda"), folds[:2], [SPEC] * 2)
+    stack = ModelEnsemble([model.to("cuda") for model in models], int(data.sizes.max()))
+    program = CapturedTrainer(stack, stock, data.to("cuda"), folds[:2], [SPEC] * 2)
     program.order[0].copy_(torch.stack([fold.train[:32] for fold in folds[:2]]))
     stack.train()
     before = stack.theta.detach().clone()
@@ -161,12 +161,12 @@ def test_runs_side_by_side_have_the_curves_of_runs_alone(name):
 def test_a_batch_that_does_not_fit_is_trained_on_as_it_is():
     data, models = networks({}, runs=1)
     fold = stratified_folds(data.y)[0]
-    stack = Stack([models[0].cuda()], int(data.sizes.max()))
-    stock = Stock.of(data.to("cuda"))
-    program = Program(stack, stock, data.to("cuda"), [fold], [SPEC])
+    stack = ModelEnsemble([models[0].cuda()], int(data.sizes.max()))
+    stock = DeviceDataset.of(data.to("cuda"))
+    program = CapturedTrainer(stack, stock, data.to("cuda"), [fold], [SPEC])
     small = replace_capacity(program)
-    roomy = Stack([models[0]], int(data.sizes.max()))
-    usual = Program(roomy, stock, data.to("cuda"), [fold], [SPEC])
+    roomy = ModelEnsemble([models[0]], int(data.sizes.max()))
+    usual = CapturedTrainer(roomy, stock, data.to("cuda"), [fold], [SPEC])
     batches = [list(fold.train.split(32))]
     torch.testing.assert_close(
         small.epoch(batches, [1]), usual.epoch(batches, [1]), atol=1e-4, rtol=1e-4

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gtpool.graph import Coarse, NodeMerge
+from gtpool.graph import CoarseningStep, NodeMerge
 from gtpool.ops.chain import build_chain
 from gtpool.ops.segment import level_of
 from gtpool.pool.haarpool import HaarPool
@@ -37,7 +37,7 @@ ODD = {
 }
 
 
-def local_clusters(chain: tuple[Coarse, ...], graph: int) -> list[list[int]]:
+def local_clusters(chain: tuple[CoarseningStep, ...], graph: int) -> list[list[int]]:
     """Say for one graph in which cluster each node is, step by step, numbered inside the graph."""
     clusters = []
     for step in chain:
@@ -74,7 +74,7 @@ def naive_basis(clusters: list[list[int]]) -> list[Tensor]:
     return bases
 
 
-def naive(graphs: Graphs, chain: tuple[Coarse, ...], at: int) -> Tensor:
+def naive(graphs: Graphs, chain: tuple[CoarseningStep, ...], at: int) -> Tensor:
     """Pool features of level ``at`` of the chain: Phi^T X, graph by graph."""
     pooled = []
     for graph in range(int(graphs.batch.max()) + 1):
@@ -124,8 +124,8 @@ def test_a_path_of_four_pooled_by_hand():
     weight = torch.zeros(0, 1)
     two, one = (level_of(torch.zeros(n, dtype=torch.long)) for n in (2, 1))
     chain = (
-        Coarse(torch.tensor([0, 1, 1, 1]), edges, weight, two),
-        Coarse(torch.tensor([0, 0]), edges, weight, one),
+        CoarseningStep(torch.tensor([0, 1, 1, 1]), edges, weight, two),
+        CoarseningStep(torch.tensor([0, 0]), edges, weight, one),
     )
     pool = HaarPool(1)
     # Z = (1, 19/√3): their sum over √2, then their difference over √2

@@ -8,7 +8,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.fixed import Links
+from gtpool.fixed import PaddedCSR
 from gtpool.ops.kernels.aggregate import gcn_sum, gin_sum, root_degrees, root_out_degrees
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -47,13 +47,13 @@ def linked(case, *, dropped=0.0, seed=0):
     origin, place = levels(stays, nodes)
     source, sink, begin, end = by_row(ends[:, 0], ends[:, 1], runs, nodes)
     target, _, out_begin, out_end = by_row(ends[:, 1], ends[:, 0], runs, nodes)
-    links = Links(source, sink, begin, end, target, out_begin, out_end, origin, place)
+    links = PaddedCSR(source, sink, begin, end, target, out_begin, out_end, origin, place)
 
     count = origin.numel()
     adjacency = torch.zeros(count + 1, count + 1, dtype=torch.double)  # -1 is the last row
     far, near = (place[ends[:, side].flatten()] for side in (0, 1))
     adjacency.index_put_((near, far), torch.ones(far.numel(), dtype=torch.double), accumulate=True)
-    return Links(*(part.to(DEVICE) for part in links)), adjacency[:-1, :-1].to(DEVICE)
+    return PaddedCSR(*(part.to(DEVICE) for part in links)), adjacency[:-1, :-1].to(DEVICE)
 
 
 def levels(stays, nodes):

@@ -6,7 +6,7 @@ from drawn import BONDS, bonded
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.ops import static
 
 pytest.importorskip("triton", reason="Triton is not installed: there are no kernels to test")
@@ -58,7 +58,7 @@ def batch_of(data, runs, places, extra=3):
     """Gather graphs into each run, some places empty, with padding behind."""
     random = torch.Generator().manual_seed(1)
     index = torch.randint(-1, len(data), (runs, places), generator=random)
-    stock = Stock.of(data.to(DEVICE), edge_categories=BONDS)
+    stock = DeviceDataset.of(data.to(DEVICE), edge_categories=BONDS)
     need = stock.capacity(index, (0.6,))
     nodes = tuple(rows + extra for rows in need.nodes)
     capacity = need._replace(nodes=nodes, edges=need.edges + extra)
@@ -166,12 +166,12 @@ def test_a_run_gone_wrong_shows_and_leaves_the_others_alone(by):
 
 def test_bonds_are_brought_alike(monkeypatch):
     data = graphs()
-    stock = Stock.of(data.to(DEVICE), edge_categories=BONDS)
+    stock = DeviceDataset.of(data.to(DEVICE), edge_categories=BONDS)
     index = torch.tensor([[3, -1, 5], [2, 7, 1]])
     capacity = stock.capacity(index, ())
     results = []
     for by in (static, steps):
-        monkeypatch.setattr(Stock, "steps", property(lambda _, by=by: by))
+        monkeypatch.setattr(DeviceDataset, "steps", property(lambda _, by=by: by))
         batch = stock.gather(index.to(DEVICE), capacity, ())
         results.append(batch.bonds)
     for wanted, found in zip(*results, strict=True):

@@ -10,7 +10,7 @@ from gtpool.ops.dropout import drop_by_key
 
 pytest.importorskip("triton", reason="Triton is not installed: there are no kernels to test")
 
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.ops.kernels import dropout, plan, steps
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,14 +35,14 @@ def test_many_places_are_laid_out_too():
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_batch_is_the_same_by_kernels(runs, monkeypatch):
-    stock = Stock.of(load("MUTAG").to(DEVICE))
+    stock = DeviceDataset.of(load("MUTAG").to(DEVICE))
     torch.manual_seed(1)
     index = torch.randint(-1, 188, (runs, 5))
     capacity = Capacity(5, (192, 128, 64), 448)
     where = index.to(DEVICE)
-    monkeypatch.setattr(Stock, "steps", property(lambda _: static))
+    monkeypatch.setattr(DeviceDataset, "steps", property(lambda _: static))
     wanted = stock.gather(where, capacity, (0.5, 0.5))
-    monkeypatch.setattr(Stock, "steps", property(lambda _: steps))
+    monkeypatch.setattr(DeviceDataset, "steps", property(lambda _: steps))
     got = stock.gather(where, capacity, (0.5, 0.5))
     assert torch.equal(got.x, wanted.x)
     assert torch.equal(got.y, wanted.y)

@@ -8,7 +8,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.fixed import Links, Rows
+from gtpool.fixed import PaddedCSR, Rows
 from gtpool.ops.attention import attend
 from gtpool.ops.kernels.score import node_scores, packed_scores
 from gtpool.pool.gtpool import GTPool
@@ -46,7 +46,7 @@ def links_of(edges, origin, place):
     end = torch.searchsorted(edges[1], torch.arange(count), right=True)
     source = torch.cat([edges[0], edges.new_full((4,), -1)])
     sink = torch.cat([edges[1], edges.new_full((4,), -1)])
-    return Links(source, sink, begin, end, none, none, none, origin, place)
+    return PaddedCSR(source, sink, begin, end, none, none, none, origin, place)
 
 
 def batch_of(runs, heads, channels, *, degree=3, dropped=False, dtype=torch.float32):

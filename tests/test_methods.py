@@ -16,7 +16,7 @@ from gtpool.pool import KINDS, POOLS
 from gtpool.reproduce.published import TABLE_1
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.unit import run_unit
+from gtpool.study.unit import run_one
 from gtpool.train.fit import predict
 
 SHORT = TrainSpec(epochs=2, batch_size=16, warmup=0)
@@ -59,7 +59,7 @@ def test_every_competitor_of_the_paper_is_a_method():
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_on_mutag_and_is_known_by_its_name(name):
     spec = spec_of(name, source="MUTAG")
-    row = run_unit(spec, device="cpu")
+    row = run_one(spec, device="cpu")
     assert row.status == "done", row.error
     assert row.epochs_run == 2
     assert 0 <= row.test <= 1
@@ -68,9 +68,7 @@ def test_a_method_trains_on_mutag_and_is_known_by_its_name(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_on_molecules_with_missing_labels(name, sparse_labels):
-    row = run_unit(
-        spec_of(name, source=str(sparse_labels), target_columns=("a", "b")), device="cpu"
-    )
+    row = run_one(spec_of(name, source=str(sparse_labels), target_columns=("a", "b")), device="cpu")
     assert row.status == "done", row.error
     assert row.metric == "roc_auc"
 

@@ -21,7 +21,7 @@ from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.store import Store
-from gtpool.study.unit import run_unit
+from gtpool.study.unit import run_one
 from gtpool.train.fit import fit, seeded
 from gtpool.train.parallel import ALONE, Group, join, one_batch
 
@@ -205,7 +205,7 @@ def test_shares_are_next_to_one_another_and_differ_by_one_graph_at_most():
 def check_rows(folder):
     """Compare each row with what one process gives."""
     for row in Store(folder).rows():
-        alone = run_unit(row.spec)
+        alone = run_one(row.spec)
         assert (row.key, row.status, row.processes) == (alone.key, "done", PROCESSES)
         assert alone.processes is None
         for name in CURVES:

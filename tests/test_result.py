@@ -9,7 +9,7 @@ import gtpool.spec
 from gtpool.spec import DataSpec, RunSpec
 from gtpool.study import result as module
 from gtpool.study.result import Parts, RunResult
-from gtpool.study.unit import run_unit
+from gtpool.study.unit import run_one
 
 RESULTS = Path(__file__).parent.parent / "results"
 SPEC = RunSpec.from_json(
@@ -38,12 +38,12 @@ def test_stored_rows_are_written_back_as_they_are():
 
 
 def test_a_new_row_has_the_fields_and_the_order_of_stored_ones(tmp_path):
-    result = run_unit(SPEC, device="cpu", artifact=tmp_path / "weights.safetensors")
+    result = run_one(SPEC, device="cpu", artifact=tmp_path / "weights.safetensors")
     row = result.to_json()
     assert list(row) == WRITTEN
     assert list(row["split"]) == ["rule", "digest", "train", "valid", "test"]
     assert RunResult.from_json(json.loads(json.dumps(row))) == result
-    assert list(run_unit(SPEC, device="cpu").to_json()) == [
+    assert list(run_one(SPEC, device="cpu").to_json()) == [
         name for name in WRITTEN if name != "artifact_digest"
     ]
 

@@ -20,7 +20,7 @@ from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of, sour
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.study.unit import choose_device, run_unit
+from gtpool.study.unit import choose_device, run_one
 
 SMALL = ModelSpec(width=8, levels=1)
 SPEC = RunSpec(
@@ -264,7 +264,7 @@ def test_a_cross_validation_is_all_folds_by_seeds_with_the_rule_settled(tmp_path
 
 
 def test_a_row_says_what_was_done_and_what_came_of_it():
-    row = run_unit(SPEC)
+    row = run_one(SPEC)
     assert row.key == SPEC.key
     assert RunResult.from_json(json.loads(json.dumps(row.to_json()))) == row
     assert row.spec == SPEC
@@ -289,10 +289,10 @@ def test_a_row_says_what_was_done_and_what_came_of_it():
 
 def test_the_same_spec_gives_the_same_numbers_whatever_the_caller_has_drawn():
     torch.manual_seed(1)
-    first = run_unit(SPEC, device="cpu")
+    first = run_one(SPEC, device="cpu")
     torch.manual_seed(2)
-    assert numbers(run_unit(SPEC, device="cpu")) == numbers(first)
-    assert numbers(run_unit(replace(SPEC, seed=2), device="cpu")) != numbers(first)
+    assert numbers(run_one(SPEC, device="cpu")) == numbers(first)
+    assert numbers(run_one(replace(SPEC, seed=2), device="cpu")) != numbers(first)
 
 
 def test_a_run_leaves_torch_as_it_was():
@@ -303,7 +303,7 @@ def test_a_run_leaves_torch_as_it_was():
     torch.set_num_threads(threads + 1)
     try:
         seen = []
-        run_unit(
+        run_one(
             SPEC,
             device="cpu",
             deterministic=True,
@@ -320,18 +320,18 @@ def test_a_run_leaves_torch_as_it_was():
 
 
 def test_the_number_of_threads_does_not_change_the_numbers():
-    first = run_unit(SPEC, device="cpu")
+    first = run_one(SPEC, device="cpu")
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert numbers(run_unit(SPEC, device="cpu")) == numbers(first)
+        assert numbers(run_one(SPEC, device="cpu")) == numbers(first)
     finally:
         torch.set_num_threads(threads)
 
 
 def test_the_artifact_holds_the_weights_and_what_they_say_of_the_test_part(tmp_path):
     path = tmp_path / "runs" / "a.safetensors"
-    row = run_unit(SPEC, device="cpu", artifact=path)
+    row = run_one(SPEC, device="cpu", artifact=path)
     tensors = load_file(path)
     loaded = load_data(SPEC.data)
     split = choose_split(SPEC.split, loaded)
@@ -353,7 +353,7 @@ def test_the_artifact_holds_the_weights_and_what_they_say_of_the_test_part(tmp_p
 def test_scaling_leaves_one_hot_labels_alone():
     data = DataSpec(source="MUTAG", features="fair")
     scaled, raw = (
-        run_unit(replace(SPEC, data=replace(data, standardize=flag))) for flag in (True, False)
+        run_one(replace(SPEC, data=replace(data, standardize=flag))) for flag in (True, False)
     )
     assert scaled.curves == raw.curves
     assert scaled.key != raw.key
@@ -369,7 +369,7 @@ def test_attributes_are_scaled_by_the_training_part_alone(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     data = DataSpec(source=str(path))
     curves = [
-        run_unit(replace(SPEC, data=replace(data, standardize=flag))).curves
+        run_one(replace(SPEC, data=replace(data, standardize=flag))).curves
         for flag in (True, False)
     ]
     assert curves[0] != curves[1]
@@ -378,7 +378,7 @@ def test_attributes_are_scaled_by_the_training_part_alone(tmp_path):
 
 def test_a_loss_that_is_not_finite_is_a_failed_row():
     spec = replace(SPEC, train=TrainSpec(epochs=3, warmup=1, lr=1e30, clip=1e30))
-    row = run_unit(spec, device="cpu")
+    row = run_one(spec, device="cpu")
     assert row.status == "failed"
     assert "epoch" in row.error
     assert "lower the learning rate" in row.error
@@ -394,7 +394,7 @@ def test_a_test_part_that_cannot_be_measured_is_a_failed_row(tmp_path):
     text = path.read_text().replace(",1,1,test", ",0,0,test")
     path.write_text(text)
     data = DataSpec(source=str(path), target_columns=("a", "b"), split_column="part")
-    row = run_unit(replace(SPEC, data=data))
+    row = run_one(replace(SPEC, data=data))
     assert row.status == "failed"
     assert "test part (2 graphs)" in row.error
     assert "roc_auc" in row.error
@@ -402,9 +402,9 @@ def test_a_test_part_that_cannot_be_measured_is_a_failed_row(tmp_path):
 
 def test_what_is_wrong_with_a_spec_raises():
     with pytest.raises(ValueError, match="pool"):
-        run_unit(replace(SPEC, model=replace(SMALL, pool="sagpol")))
+        run_one(replace(SPEC, model=replace(SMALL, pool="sagpol")))
     with pytest.raises(ValueError, match="device must be auto, cpu, cuda"):
-        run_unit(SPEC, device="tpu5")
+        run_one(SPEC, device="tpu5")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -421,7 +421,7 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path):
     store = Store(tmp_path)
     specs = lay_out(SPEC)[:3]
     first = run_many(specs[:1], store)
-    store.put(run_unit(specs[1]).having(status="failed", test=None))
+    store.put(run_one(specs[1]).having(status="failed", test=None))
     log = Log()
     rows = run_many(specs, store, watch=log)
     assert rows[0] == first[0]
@@ -525,7 +525,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     rows = [f"{'C' * (n + 1)},{0 if 14 <= n < 16 else n % 2},{n % 2},{part[n]}" for n in range(20)]
     path.write_text("smiles,a,b,part\n" + "\n".join(rows) + "\n")
     data = DataSpec(source=str(path), target_columns=("a",), split_column="part", task="binary")
-    row = run_unit(replace(SPEC, data=data))
+    row = run_one(replace(SPEC, data=data))
     assert row.status == "done"
     assert row.valid_metric is None
     assert row.curves["valid_metric"] == [None] * 3

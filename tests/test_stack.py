@@ -12,10 +12,10 @@ from torch_geometric.data import Data
 from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import Stack, pads_attention, why_not_stacked
+from gtpool.model.stack import ModelEnsemble, pads_attention, why_not_stacked
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
@@ -191,7 +191,7 @@ def gathered(data, index, models, extra=0):
     first = models[0]
     coded = (first.shape.node_categories, first.edge_categories)
     data = with_chain(data, first.chain_steps) if first.chain_steps else data
-    stock = Stock.of(data, *coded, edge_features=first.reads_edge_numbers)
+    stock = DeviceDataset.of(data, *coded, edge_features=first.reads_edge_numbers)
     capacity = wider(stock.capacity(index, models[0].ratios), extra)
     return stock.gather(index, capacity, models[0].ratios)
 
@@ -204,7 +204,7 @@ def side_by_side(logits, auxiliary):
 def assert_like_classifiers(models, data, index, extra=0):
     """Compare logits, auxiliary losses, gradients and statistics of a step of training."""
     runs = len(models)
-    stack = Stack(models, int(data.sizes.max())).train()
+    stack = ModelEnsemble(models, int(data.sizes.max())).train()
     results = side_by_side(*stack.learn(gathered(data, index, models, extra), KEYS[:runs]))
     results = results.unflatten(0, (runs, -1))
     assert results.isfinite().all()
@@ -277,7 +277,7 @@ def test_logits_in_evaluation_are_those_of_the_classifiers(name, mutag):
             for buffer, part in model.named_buffers():
                 if buffer.endswith(("running_mean", "running_var", "shift", "scale")):
                     part.add_(number + 1)
-        logits = Stack(models, 28).eval()(gathered(mutag, index, models))
+        logits = ModelEnsemble(models, 28).eval()(gathered(mutag, index, models))
         for run, model in enumerate(models):
             there = index[run] >= 0
             wanted = model.eval().classify(mutag.take(index[run][there], model.ratios))
@@ -362,7 +362,9 @@ def test_chains_of_graphs_of_any_form_do(drawn, extra):
     for model in models:
         model.eval()
     with torch.no_grad():
-        logits = Stack(models, int(data.sizes.max())).eval()(gathered(data, index, models, extra))
+        logits = ModelEnsemble(models, int(data.sizes.max())).eval()(
+            gathered(data, index, models, extra)
+        )
         for run, model in enumerate(models):
             there = index[run] >= 0
             wanted = model.classify(chained.take(index[run][there]))
@@ -407,7 +409,7 @@ def test_a_batch_without_the_bonds_that_are_read_is_refused(coded):
     models, index = networks({"conv": "ogb-gcn"}, shape_of(coded)), drawn_index(coded)
     batch = gathered(coded, index, models)._replace(bonds=None)
     with pytest.raises(ValueError, match=r"no features of edges: give Stock\.of edge_categories"):
-        Stack(models, 99)(batch)
+        ModelEnsemble(models, 99)(batch)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +418,7 @@ def test_a_batch_without_the_bonds_that_are_read_is_refused(coded):
 )
 def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
     models = networks(SPECS[name], shape_of(mutag), runs=1)
-    stack = Stack(models, 28).eval()
+    stack = ModelEnsemble(models, 28).eval()
     full = stack(gathered(mutag, torch.arange(20)[None], models))
     for graph in (0, 7, 19):
         alone = stack(gathered(mutag, torch.tensor([[graph]]), models))
@@ -441,7 +443,7 @@ def test_more_room_changes_nothing(name, mutag):
     models, index = networks(SPECS[name], shape_of(mutag)), drawn_index(mutag)
     results = []
     for extra in (0, 1, 200):
-        stack = Stack(models, 28 + extra).train()
+        stack = ModelEnsemble(models, 28 + extra).train()
         logits = stack(gathered(mutag, index, models, extra), KEYS)
         logits = logits[index.flatten() >= 0]
         results.append((logits, *torch.autograd.grad(logits.sin().sum(), stack.theta)))
@@ -467,7 +469,7 @@ def test_a_run_gone_wrong_leaves_the_others_alone(run, options, coded):
         if wrong:
             for part in models[run].parameters():
                 part.data.fill_(torch.nan)
-        stack = Stack(models, longest).train()
+        stack = ModelEnsemble(models, longest).train()
         logits = stack(gathered(coded, index, models, 5), KEYS)
         (grad,) = torch.autograd.grad(logits.sum(), stack.theta)
         results.append((logits.view(3, -1)[others], grad[others]))
@@ -483,7 +485,7 @@ def test_clusters_of_a_run_gone_wrong_leave_those_of_others_alone(wrong, pool, c
     for number in (1.0, torch.nan, torch.inf):
         for part in models[wrong].parameters():
             part.data.mul_(number)
-        stack = Stack(models, 1).train()
+        stack = ModelEnsemble(models, 1).train()
         found = side_by_side(*stack.learn(gathered(coded, index, models, 70), KEYS))
         (grad,) = torch.autograd.grad(found[index.flatten() >= 0].sum(), stack.theta)
         results.append((found.unflatten(0, (3, -1))[others], grad[others]))
@@ -505,7 +507,7 @@ def test_places_may_be_empty_anywhere_among_graphs_that_are_merged(pool, readout
 
 def test_some_runs_go_on_by_themselves(mutag):
     models, index = networks(SPECS["batch norm"], shape_of(mutag)), drawn_index(mutag)
-    stack, rest = Stack(models, 28), Stack([models[2], models[0]], 28)
+    stack, rest = ModelEnsemble(models, 28), ModelEnsemble([models[2], models[0]], 28)
     stack.keep(torch.tensor([2, 0]))
     batch = gathered(mutag, index[[2, 0]], models)
     assert torch.equal(stack(batch, KEYS[:2]), rest(batch, KEYS[:2]))
@@ -517,7 +519,7 @@ def test_some_runs_go_on_by_themselves(mutag):
 @pytest.mark.parametrize("options", [{}, SPECS["gate, the score frozen"]])
 def test_what_is_frozen_stays_out_of_what_is_learned(options, mutag):
     (model,) = networks(options, shape_of(mutag), runs=1)
-    stack = Stack([model], 28)
+    stack = ModelEnsemble([model], 28)
     assert not any("theta" in name for name in stack.names)
     learned = sum(part.numel() for part in model.parameters() if part.requires_grad)
     assert stack.theta.numel() == learned
@@ -525,7 +527,7 @@ def test_what_is_frozen_stays_out_of_what_is_learned(options, mutag):
 
 def test_the_states_are_copies(mutag):
     (model,) = networks({}, shape_of(mutag), runs=1)
-    stack = Stack([model], 28)
+    stack = ModelEnsemble([model], 28)
     with torch.no_grad():
         stack.theta.zero_()
     assert any(part.any() for part in model.parameters())
@@ -546,7 +548,7 @@ def test_what_has_no_static_form_is_said(options, shape, reason):
     spec, shape = ModelSpec(width=8, **options), ShapeSpec(outputs=2, node_width=3, **shape)
     assert reason in why_not_stacked(spec, shape)
     with pytest.raises(ValueError, match=reason):
-        Stack([Classifier(spec, shape)], 10)
+        ModelEnsemble([Classifier(spec, shape)], 10)
 
 
 def test_others_do_not_mind_weighted_edges():
@@ -576,7 +578,7 @@ def test_a_network_compiles_whole(options, training, mutag):
     torch.compiler.reset()  # a network more would be one too many for it to remember
     options = {"levels": 1, **options}
     models, index = networks(options, shape_of(mutag)), drawn_index(mutag)
-    batch, stack = gathered(mutag, index, models), Stack(models, 28).train(training)
+    batch, stack = gathered(mutag, index, models), ModelEnsemble(models, 28).train(training)
     torch.compiler.reset()  # or the networks before would count as this one compiled anew
     compiled = torch.compile(stack, fullgraph=True, backend="eager")
     torch.testing.assert_close(
@@ -590,7 +592,7 @@ def test_forward_and_backward_with_bonds_compile_whole(coded):
     batch, longest = gathered(coded, index, models, 5), int(coded.sizes.max())
     results = []
     for compiled in (False, True):
-        stack = Stack(models, longest).train()
+        stack = ModelEnsemble(models, longest).train()
         run = torch.compile(stack, fullgraph=True, backend="aot_eager") if compiled else stack
         logits = run(batch, KEYS)[batch.present]
         (grad,) = torch.autograd.grad(logits.sin().sum(), stack.theta)
@@ -609,7 +611,7 @@ def test_forward_and_backward_compile_whole(name, mutag):
     results = []
     torch.compiler.reset()
     for compiled in (False, True):
-        stack = Stack(models, 28).train()
+        stack = ModelEnsemble(models, 28).train()
         run = torch.compile(stack, fullgraph=True, backend="aot_eager") if compiled else stack
         logits = run(batch, KEYS)[batch.present]
         (grad,) = torch.autograd.grad(logits.sin().sum(), stack.theta)

@@ -6,8 +6,8 @@ from drawn import BONDS, batches, bonded, wider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gtpool.data.stock import Stock
-from gtpool.graph import Level
+from gtpool.data.stock import DeviceDataset
+from gtpool.graph import GraphLayout
 from gtpool.ops import static
 from gtpool.ops.attention import attend_reference
 from gtpool.ops.packed import PackedRows
@@ -38,7 +38,7 @@ def smaller(rows, ratio, runs, spare=2):
 
 
 def at_level_0(data, index, extra=0):
-    stock = Stock.of(data)
+    stock = DeviceDataset.of(data)
     return stock.gather(index, wider(stock.capacity(index, ()), extra), ())
 
 
@@ -182,7 +182,7 @@ def test_the_sums_over_neighbours_are_products_with_the_matrix(drawn, extra):
 @settings(max_examples=40, deadline=None)
 def test_sums_along_bonds_go_by_the_formula(drawn, ratio, extra):
     data, index = drawn
-    stock, runs = Stock.of(bonded(data), edge_categories=BONDS), len(index)
+    stock, runs = DeviceDataset.of(bonded(data), edge_categories=BONDS), len(index)
     batch = stock.gather(index, wider(stock.capacity(index, ()), extra), ())
     links, rows = batch.links, batch.levels[0]
     if ratio is not None:
@@ -274,7 +274,7 @@ def test_read_outs_are_those_of_the_packed_batch(name, runs):
         x[~real] = 1e3
         x.requires_grad_()
         found = getattr(static, name)(x, rows)
-        packed = PackedRows(Level(rows.size, offsets(rows.size), rows.batch[real]))
+        packed = PackedRows(GraphLayout(rows.size, offsets(rows.size), rows.batch[real]))
         wanted = getattr(packed, name)(x[real])
         torch.testing.assert_close(found, wanted)
         sent = normal(*found.shape, seed=1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.ops import merge as packed
 from gtpool.ops.static_merge import Dense, Sparse, merge
 
@@ -16,7 +16,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
 
 def laid_out(data, index, extra=0):
-    stock = Stock.of(data)
+    stock = DeviceDataset.of(data)
     batch = stock.gather(index, wider(stock.capacity(index, ()), extra), ())
     return batch, Sparse.of(batch.links, batch.levels[0], torch.float64)
 

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.sources import load
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.fixed import Capacity
 from gtpool.ops.static_plan import rows_of
 
@@ -22,7 +22,7 @@ PATH = torch.tensor([[0, 1], [1, 2]])
 
 
 def gathered(data, index, ratios=(), extra=0, categories=()):
-    stock = Stock.of(data, categories)
+    stock = DeviceDataset.of(data, categories)
     capacity = wider(stock.capacity(index, ratios), extra)
     return stock.gather(index, capacity, ratios), capacity
 
@@ -119,8 +119,8 @@ def test_graphs_without_any_edge_are_gathered():
 
 
 def test_undirected_edges_are_kept_once():
-    assert (stock := Stock.of(load("MUTAG"))).leaving is stock.entering
-    directed = Stock.of(GraphDataset.from_pyg([graph(3, PATH)]))
+    assert (stock := DeviceDataset.of(load("MUTAG"))).leaving is stock.entering
+    directed = DeviceDataset.of(GraphDataset.from_pyg([graph(3, PATH)]))
     assert directed.leaving is not directed.entering
 
 
@@ -149,7 +149,7 @@ def test_codes_become_a_column_a_category():
 def test_the_codes_of_edges_stand_where_the_edges_do_from_either_end(drawn, extra):
     data, index = drawn
     data = bonded(data)
-    stock = Stock.of(data, edge_categories=BONDS)
+    stock = DeviceDataset.of(data, edge_categories=BONDS)
     capacity = wider(stock.capacity(index, ()), extra)
     links, bonds = (batch := stock.gather(index, capacity, ())).links, batch.bonds
     leaving = torch.full_like(links.target, -1)
@@ -173,13 +173,13 @@ def test_the_codes_of_edges_stand_where_the_edges_do_from_either_end(drawn, extr
 
 def test_codes_that_are_the_same_both_ways_are_kept_once():
     data = molecules(4)
-    stock = Stock.of(data, ATOM_SIZES, BOND_SIZES)
+    stock = DeviceDataset.of(data, ATOM_SIZES, BOND_SIZES)
     assert stock.leaving is stock.entering
     assert stock.entering.kinds.dtype == torch.uint8
     index = torch.tensor([[0, 3]])
     bonds = stock.gather(index, stock.capacity(index, ()), ()).bonds
     assert bonds.leaving is bonds.entering
-    other = Stock.of(bonded(data), ATOM_SIZES, BONDS)
+    other = DeviceDataset.of(bonded(data), ATOM_SIZES, BONDS)
     assert other.leaving is not other.entering
 
 
@@ -192,7 +192,7 @@ def test_codes_of_edges_come_only_when_they_are_asked_for():
 def test_codes_of_edges_that_are_not_there_are_an_error():
     data = GraphDataset.from_pyg([graph(3, PATH)])
     with pytest.raises(ValueError, match="graphs has no edge features"):
-        Stock.of(data, edge_categories=BONDS)
+        DeviceDataset.of(data, edge_categories=BONDS)
 
 
 def test_rows_and_edges_come_in_whole_blocks():
@@ -218,7 +218,7 @@ def test_a_capacity_holds_what_is_nowhere_larger(other, fits):
 @settings(max_examples=30, deadline=None)
 def test_the_capacity_suffices_for_the_largest_run(drawn, ratios):
     data, index = drawn
-    stock = Stock.of(data)
+    stock = DeviceDataset.of(data)
     capacity = stock.capacity(index, ratios)
     needs = stock.needs(index, ratios)
     for places, need in zip(index, needs, strict=True):

@@ -15,7 +15,7 @@ from gtpool.study.executor import Unit
 from gtpool.study.inputs import lay_out
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.study.together import group, run_together
+from gtpool.study.together import group, run_ensemble
 from gtpool.train import crossval
 
 SPEC = RunSpec(
@@ -220,15 +220,15 @@ def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
             raise torch.OutOfMemoryError("full")
         return (yield from fit_many(models, *args, **options))
 
-    wanted = list(run_together(specs, device="cpu"))
+    wanted = list(run_ensemble(specs, device="cpu"))
     monkeypatch.setattr(together, "fit_many", short)
-    rows = list(run_together(specs, device="cpu"))
+    rows = list(run_ensemble(specs, device="cpu"))
     assert tried == [3, 1, 2, 1, 1]
     assert [row.together for row in rows] == [1, 1, 1]
     for found, other in zip(rows, wanted, strict=True):
         assert_alike(found, other)
     monkeypatch.setattr(together, "fit_many", lambda *_args, **_options: exhausted())
-    assert {row.status for row in run_together(specs, device="cpu")} == {"failed"}
+    assert {row.status for row in run_ensemble(specs, device="cpu")} == {"failed"}
 
 
 def exhausted():
@@ -245,19 +245,19 @@ def test_a_test_part_without_both_answers_fails_its_run_alone(tmp_path):
     data = DataSpec(source=str(tmp_path / "data"))
     splits = [SplitSpec(rule="random", seed=seed) for seed in range(4)]
     specs = [replace(SPEC, data=data, split=split) for split in splits]
-    rows = {row.key: row for row in run_together(specs, device="cpu")}
+    rows = {row.key: row for row in run_ensemble(specs, device="cpu")}
     assert {row.status for row in rows.values()} == {"done", "failed"}
     for wanted in many(specs, tmp_path / "alone"):
         assert_alike(rows[wanted.key], wanted)
     lost = [spec for spec in specs if rows[spec.key].status == "failed"]
-    assert all(row.epochs_run is None for row in run_together(lost, device="cpu"))
+    assert all(row.epochs_run is None for row in run_ensemble(lost, device="cpu"))
 
 
 def test_a_run_leaves_torch_as_it_was():
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    list(run_together(folds(2), device="cpu", deterministic=True))
+    list(run_ensemble(folds(2), device="cpu", deterministic=True))
     assert torch.equal(torch.rand(3), expected)
     assert not torch.are_deterministic_algorithms_enabled()
 
@@ -265,7 +265,7 @@ def test_a_run_leaves_torch_as_it_was():
 def test_what_has_ended_is_stored_while_others_go_on(tmp_path):
     short = replace(SPEC, train=replace(SPEC.train, epochs=40, patience=1, lr=0.05))
     specs = folds(5, short)
-    wanted = {row.key: row for row in run_together(specs, device="cpu")}
+    wanted = {row.key: row for row in run_ensemble(specs, device="cpu")}
     lengths = [row.epochs_run for row in wanted.values()]
     assert lengths == sorted(lengths)
     assert lengths[0] < lengths[-1]

@@ -8,6 +8,8 @@ from typing import NamedTuple, Self
 
 from torch import Tensor
 
+from gtpool.deprecated import old_names
+
 _BLOCK = 64
 """Capacities are multiples of it, as kernels take rows in blocks."""
 
@@ -53,7 +55,7 @@ class Rows(NamedTuple):
     """Graph of each row, RG on padding, [RN]."""
 
 
-class Links(NamedTuple):
+class PaddedCSR(NamedTuple):
     """The edges of a batch of fixed capacity, at the level of the input, and where nodes are now.
 
     Edges are never filtered: an edge counts where both its ends have a place at the level. E is the
@@ -80,16 +82,16 @@ class Links(NamedTuple):
     """Row of this level of each row of level 0, -1 where it was dropped or is padding, [RN0]."""
 
 
-class Bonds(NamedTuple):
+class EdgeTypes(NamedTuple):
     """The kinds of the edges: codes of categories, numbered on from column to column.
 
     Of padding 0. Both are one tensor where edges and codes are the same either way.
     """
 
     entering: Tensor
-    """Of the edges as ``Links.source`` has them, whole numbers, [RE, F]."""
+    """Of the edges as ``PaddedCSR.source`` has them, whole numbers, [RE, F]."""
     leaving: Tensor
-    """Of the edges as ``Links.target`` has them, [RE, F]."""
+    """Of the edges as ``PaddedCSR.target`` has them, [RE, F]."""
 
 
 class Triplets(NamedTuple):
@@ -112,12 +114,12 @@ class ChainStep(NamedTuple):
     """Source, target and weight of the edges between clusters."""
 
 
-class FixedBatch(NamedTuple):
+class PaddedBatch(NamedTuple):
     """A batch of fixed capacity: R runs of G places for graphs, some of which may be empty."""
 
     x: Tensor
     """Node features, zeros on padding, [RN, F]."""
-    links: Links
+    links: PaddedCSR
     """The edges, at level 0."""
     levels: tuple[Rows, ...]
     """The input's layout, then that after each pooling step."""
@@ -125,9 +127,14 @@ class FixedBatch(NamedTuple):
     """Targets as a dataset has them; of an empty place, any, [RG] or [RG, T]."""
     present: Tensor
     """Whether a place holds a graph, bool [RG]."""
-    bonds: Bonds | None = None
+    bonds: EdgeTypes | None = None
     """The kinds of the edges; None where nobody asked for them."""
     edge_attr: Tensor | None = None
-    """Features of the edges as ``Links.source`` has them, zeros on padding, [RE, F]."""
+    """Features of the edges as ``PaddedCSR.source`` has them, zeros on padding, [RE, F]."""
     chain: tuple[ChainStep, ...] = ()
     """The steps by which graphs are clustered, where the network asks for them."""
+
+
+__getattr__ = old_names(
+    __name__, {"FixedBatch": "PaddedBatch", "Links": "PaddedCSR", "Bonds": "EdgeTypes"}
+)

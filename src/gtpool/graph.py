@@ -11,17 +11,19 @@ from typing import Any, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from gtpool.deprecated import old_names
+
 _T = TypeVar("_T")
 
 
-class Plans:
+class LayoutCache:
     """What follows from the sizes of a batch and was worked out once, by name."""
 
     def __init__(self) -> None:
         self.made: dict[Hashable, Any] = {}
 
 
-class Level(NamedTuple):
+class GraphLayout(NamedTuple):
     """The shape of a batch before or after a pooling step, which follows from sizes alone."""
 
     sizes: Tensor
@@ -30,7 +32,7 @@ class Level(NamedTuple):
     """First node of each graph and the number of all nodes at the end, on the host, [G + 1]."""
     batch: Tensor
     """Graph of each node, on the device of the batch, [N]."""
-    plans: Plans | None = None
+    plans: LayoutCache | None = None
     """Where what follows from the sizes is kept; None works it out whenever it is asked for."""
 
     def recall(self, name: Hashable, make: Callable[[], _T]) -> _T:
@@ -41,7 +43,7 @@ class Level(NamedTuple):
         return made[name]
 
 
-class Coarse(NamedTuple):
+class CoarseningStep(NamedTuple):
     """One step of a chain of clusterings, for a packed batch."""
 
     cluster: Tensor
@@ -50,7 +52,7 @@ class Coarse(NamedTuple):
     """Edges between clusters, a loop for what is inside one, [2, E']."""
     edge_attr: Tensor
     """Weight of each of those edges: how many edges of the input it stands for, [E', 1]."""
-    level: Level
+    level: GraphLayout
     """The layout of the clusters."""
 
     def to(self, device: torch.device | str) -> Self:
@@ -71,9 +73,9 @@ class Graphs(NamedTuple):
     """Edge features, [E, F]."""
     y: Tensor
     """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
-    levels: tuple[Level, ...]
+    levels: tuple[GraphLayout, ...]
     """The input's shape, then the shape after each planned pooling step."""
-    chain: tuple[Coarse, ...] = ()
+    chain: tuple[CoarseningStep, ...] = ()
     """The steps by which the graphs are clustered, where the dataset has them."""
 
     @property
@@ -268,3 +270,8 @@ def _describe(value: object) -> str:
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
+
+
+__getattr__ = old_names(
+    __name__, {"Level": "GraphLayout", "Plans": "LayoutCache", "Coarse": "CoarseningStep"}
+)

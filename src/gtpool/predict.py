@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.delimited import safe_cell, write_records
-from gtpool.data.formats.reader import Unit, Unseen, truth
+from gtpool.data.formats.reader import InferenceData, Unit, truth
 from gtpool.data.schema import Schema, Task
 from gtpool.data.sources import read_unseen
 from gtpool.model.bundle import Bundle
@@ -265,7 +265,7 @@ def answers(
             yield schema.targets[row.index(max(row))], tuple(row)
 
 
-def _sound(logits: Tensor, read: Unseen) -> tuple[Tensor, Unseen]:
+def _sound(logits: Tensor, read: InferenceData) -> tuple[Tensor, InferenceData]:
     """Leave out the graphs on which the network overflowed, and say so in their rows."""
     finite = logits.isfinite().all(1)
     answered = iter(finite.tolist())
@@ -276,7 +276,7 @@ def _sound(logits: Tensor, read: Unseen) -> tuple[Tensor, Unseen]:
     return logits[finite], read._replace(rows=rows)
 
 
-def _logits(bundle: Bundle, read: Unseen, device: str) -> Tensor:
+def _logits(bundle: Bundle, read: InferenceData, device: str) -> Tensor:
     """Run the model over the graphs that can be predicted, [graphs, outputs]."""
     if read.data is None:
         return torch.empty(0, bundle.model.shape.outputs)

@@ -18,12 +18,12 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import locate
 from gtpool.data.sources import load
 from gtpool.data.split import Split
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import Stack
+from gtpool.model.stack import ModelEnsemble
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train.program import Program
+from gtpool.train.program import CapturedTrainer
 
 SPEC = TrainSpec()
 
@@ -134,8 +134,10 @@ def captured(
     spec = replace(spec, batch_size=index.numel())
     train = torch.cat([index.cpu(), others[2:]])
     split = Split(train, others[:1], others[1:2], "bench", len(data))
-    stock = Stock.of(data, model.shape.node_categories)
-    program = Program(Stack([model], int(data.sizes.max())), stock, data, [split], [spec])
+    stock = DeviceDataset.of(data, model.shape.node_categories)
+    program = CapturedTrainer(
+        ModelEnsemble([model], int(data.sizes.max())), stock, data, [split], [spec]
+    )
     need = stock.capacity(index.cpu().unsqueeze(0), model.ratios)
     if not program.capacity.holds(need):
         raise ValueError(f"the batch needs {need}, more than the usual {program.capacity}")

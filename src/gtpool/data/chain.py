@@ -21,7 +21,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.folder import read_folder, write_folder
 from gtpool.data.locate import cache_dir
-from gtpool.graph import Coarse, check_count
+from gtpool.graph import CoarseningStep, check_count
 from gtpool.ops.chain import HOST, build_chain, edge_pointers, join_chains, spans, take_chain
 from gtpool.ops.segment import offsets, plan
 
@@ -79,7 +79,7 @@ def _digest(data: GraphDataset, steps: int) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(data: GraphDataset, steps: int, jobs: int, tell: Tell) -> tuple[Coarse, ...]:
+def _build(data: GraphDataset, steps: int, jobs: int, tell: Tell) -> tuple[CoarseningStep, ...]:
     """Work through the graphs by size, for graphs of one size are clustered together."""
     work = data.sizes.double() ** 3 + 1000
     order = data.sizes.argsort(descending=True, stable=True)
@@ -88,7 +88,7 @@ def _build(data: GraphDataset, steps: int, jobs: int, tell: Tell) -> tuple[Coars
     if float(work.sum()) < _WORTH or current_process().daemon:  # which may start no process
         jobs = 1
     tasks = (_pack(data, chunk) for chunk in chunks)
-    done, chains = 0, list[tuple[Coarse, ...]]()
+    done, chains = 0, list[tuple[CoarseningStep, ...]]()
     for chunk, arrays in zip(chunks, _run(tasks, steps, min(jobs, len(chunks))), strict=True):
         chains.append(_unpack(arrays))
         done += chunk.numel()
@@ -132,7 +132,7 @@ def _chain_of(task: Arrays, steps: int) -> Arrays:
     return tuple(part.numpy() for part in _parts(chain).values())
 
 
-def _parts(chain: Iterable[Coarse]) -> dict[str, Tensor]:
+def _parts(chain: Iterable[CoarseningStep]) -> dict[str, Tensor]:
     """Name the tensors of a chain; what follows from others is left out."""
     named: dict[str, Tensor] = {}
     for number, step in enumerate(chain):
@@ -141,19 +141,19 @@ def _parts(chain: Iterable[Coarse]) -> dict[str, Tensor]:
     return named
 
 
-def _unpack(arrays: Arrays) -> tuple[Coarse, ...]:
+def _unpack(arrays: Arrays) -> tuple[CoarseningStep, ...]:
     return _steps([torch.from_numpy(array) for array in arrays])
 
 
-def _steps(parts: list[Tensor]) -> tuple[Coarse, ...]:
+def _steps(parts: list[Tensor]) -> tuple[CoarseningStep, ...]:
     fours = (parts[at : at + 4] for at in range(0, len(parts), 4))
     return tuple(
-        Coarse(cluster.long(), edge_index.long(), weight, plan(sizes, HOST))
+        CoarseningStep(cluster.long(), edge_index.long(), weight, plan(sizes, HOST))
         for cluster, edge_index, weight, sizes in fours
     )
 
 
-def _read(entry: Path) -> tuple[Coarse, ...]:
+def _read(entry: Path) -> tuple[CoarseningStep, ...]:
     """Read what ``_keep`` wrote, with a ValueError if a bit of it has changed."""
     tensors, values = read_folder(entry)
     if values["sha256"] != _sum(tensors):
@@ -170,7 +170,7 @@ def _sum(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _keep(chain: tuple[Coarse, ...], entry: Path, name: str) -> None:
+def _keep(chain: tuple[CoarseningStep, ...], entry: Path, name: str) -> None:
     """Leave a chain in the cache."""
     with suppress(OSError):
         shutil.rmtree(entry)  # damaged, or it would have been taken

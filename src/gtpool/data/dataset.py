@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from gtpool.data.folder import read_folder, write_folder
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Schema
-from gtpool.graph import Coarse, Graphs
+from gtpool.graph import CoarseningStep, Graphs
 from gtpool.ops.chain import edge_pointers, spans, take_chain
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets, plan
@@ -49,7 +49,7 @@ class GraphDataset:
     y: Tensor
     """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
     schema: Schema
-    chain: tuple[Coarse, ...] = ()
+    chain: tuple[CoarseningStep, ...] = ()
     """The steps by which the graphs are clustered, all graphs as one batch; see ``with_chain``."""
     node_ptr: Tensor = field(init=False)
     """First node of each graph and the number of all at the end, on the host, [G + 1]."""

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats import FORMATS, Format, format_of
-from gtpool.data.formats.reader import Loaded, Row, Unseen, Wanted, of_dataset
+from gtpool.data.formats.reader import InferenceData, Loaded, Row, Wanted, of_dataset
 from gtpool.data.locate import cache_dir, find_raw
 from gtpool.data.molecule import b3db_smiles, load_b3db
 from gtpool.data.registry import DATASETS, look_up
@@ -87,7 +87,7 @@ def read_unseen(
     trained_column: str | None = None,
     target_columns: Sequence[str] | None = None,
     trained_targets: Sequence[str] = (),
-) -> Unseen:
+) -> InferenceData:
     """Read a source and make features by the recipe of a schema.
 
     Args:

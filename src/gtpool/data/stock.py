@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, narrow
-from gtpool.fixed import Bonds, Capacity, ChainStep, FixedBatch, Links, Rows, Triplets
+from gtpool.deprecated import old_names
+from gtpool.fixed import Capacity, ChainStep, EdgeTypes, PaddedBatch, PaddedCSR, Rows, Triplets
 from gtpool.ops.chain import transform
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
@@ -69,7 +70,7 @@ class _Ragged(NamedTuple):
         return cls(first, counts.to(device), counts, *ends, value.to(like).unsqueeze(1))
 
     def gather(
-        self, stock: "Stock", index: Tensor, room: int, rows: Rows, columns: Rows
+        self, stock: "DeviceDataset", index: Tensor, room: int, rows: Rows, columns: Rows
     ) -> Triplets:
         """Gather the entries of some graphs; ``rows`` and ``columns`` lay out what they join."""
         steps = stock.steps
@@ -95,7 +96,7 @@ class _Step(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Stock:
+class DeviceDataset:
     """The graphs of a dataset on one device, with their edges sorted by target and by source."""
 
     x: Tensor
@@ -194,7 +195,7 @@ class Stock:
         counts, links = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
         return Capacity.rounded(places, counts[:links], counts[links], counts[links + 1 :])
 
-    def gather(self, index: Tensor, capacity: Capacity, ratios: Sequence[float]) -> FixedBatch:
+    def gather(self, index: Tensor, capacity: Capacity, ratios: Sequence[float]) -> PaddedBatch:
         """Gather graphs, without a look at the host.
 
         Args:
@@ -224,12 +225,12 @@ class Stock:
         entering = lay_out(self.entering)
         leaving = entering if self.leaving is self.entering else lay_out(self.leaving)
         sink = steps.shift(self.entering.own, edge, edges, levels[0].start)
-        links = Links(entering[0], sink, *entering[1:], *leaving, own, own)
+        links = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
         x = steps.bring(self.x, node, self.dtype)
         y = self.y.index_select(0, flat.clamp(min=0))
         attr = None if self.edge_attr is None else steps.bring(self.edge_attr, edge, self.dtype)
         chain = self._gather_chain(index, capacity, levels)
-        return FixedBatch(x, links, levels, y, flat >= 0, self._bonds(edge), attr, chain)
+        return PaddedBatch(x, links, levels, y, flat >= 0, self._bonds(edge), attr, chain)
 
     def _gather_chain(
         self, index: Tensor, capacity: Capacity, levels: Sequence[Rows]
@@ -244,7 +245,7 @@ class Stock:
             found.append(ChainStep(matrix, edges))
         return tuple(found)
 
-    def _bonds(self, edge: Tensor) -> Bonds | None:
+    def _bonds(self, edge: Tensor) -> EdgeTypes | None:
         """Bring the codes of edges, given their numbers in the dataset, -1 on padding, [E]."""
         if not self.entering.kinds.size(1):
             return None
@@ -254,7 +255,7 @@ class Stock:
 
         entering = bring(self.entering)
         same = self.leaving is self.entering
-        return Bonds(entering, entering if same else bring(self.leaving))
+        return EdgeTypes(entering, entering if same else bring(self.leaving))
 
 
 def _kinds(data: GraphDataset, categories: Sequence[int]) -> Tensor:
@@ -341,3 +342,6 @@ def _spread(codes: Tensor, categories: Sequence[int]) -> Tensor:
 def _first(categories: Sequence[int]) -> Tensor:
     """Number the first category of each column."""
     return offsets(torch.tensor(categories))[:-1]
+
+
+__getattr__ = old_names(__name__, {"Stock": "DeviceDataset"})

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from gtpool.data.apply import check_fit
-from gtpool.data.formats.reader import Row, Unit, Unseen
+from gtpool.data.formats.reader import InferenceData, Row, Unit
 from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.schema import Schema, Task
 from gtpool.data.sources import read_unseen, smiles_of
@@ -139,7 +139,7 @@ def _spread(count: int, wanted: int) -> list[int]:
     return [count * step // wanted for step in range(wanted)]
 
 
-def _find(read: Unseen, rows: Sequence[Row], number: int, source: str | Path) -> int:
+def _find(read: InferenceData, rows: Sequence[Row], number: int, source: str | Path) -> int:
     """Give the place of a row among those that can be explained."""
     for row in read.rows:
         if row.number == number and row.reason is not None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from gtpool.graph import Graphs, Level, NodeDrop
+from gtpool.graph import GraphLayout, Graphs, NodeDrop
 from gtpool.model.classifier import Classifier
 from gtpool.ops.sample import SAMPLERS, Order, settle
 from gtpool.pool.gtpool import GTPool
@@ -21,7 +21,7 @@ class Dropping(Protocol):
     ratio: float
 
     def __call__(
-        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, *, level: Level
+        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, *, level: GraphLayout
     ) -> NodeDrop:
         """Pool a batch of graphs."""
         ...
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     x: Tensor
     edge_index: Tensor
     edge_attr: Tensor | None
-    level: Level
+    level: GraphLayout
     out: NodeDrop
 
     @property

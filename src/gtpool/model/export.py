@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gtpool.fixed import Bonds, Capacity, FixedBatch, Links, Rows
+from gtpool.fixed import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, Rows
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import Stack
+from gtpool.model.stack import ModelEnsemble
 from gtpool.ops.static_plan import rows_of
 from gtpool.ops.steps import plain
 
@@ -38,7 +38,7 @@ def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> Ex
         return torch.export.export(module, inputs_of(empty_batch(model, capacity)))
 
 
-def inputs_of(batch: FixedBatch) -> tuple[Tensor, ...]:
+def inputs_of(batch: PaddedBatch) -> tuple[Tensor, ...]:
     """List what an exported program takes: nodes, both ends of edges, their features, the plan.
 
     Features of edges, or their codes, are there if the network reads them. Of each level the plan
@@ -50,7 +50,7 @@ def inputs_of(batch: FixedBatch) -> tuple[Tensor, ...]:
     return batch.x, batch.links.source, batch.links.sink, *edges, *levels
 
 
-def empty_batch(model: Classifier, capacity: Capacity) -> FixedBatch:
+def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
     """Make a batch of some capacity that holds no graphs."""
     sizes = torch.zeros(1, capacity.graphs, dtype=torch.long)
     levels = tuple(rows_of(sizes.clone(), rows) for rows in capacity.nodes)
@@ -61,7 +61,7 @@ def empty_batch(model: Classifier, capacity: Capacity) -> FixedBatch:
     if model.reads_edge_numbers:
         return batch._replace(edge_attr=torch.zeros(capacity.edges, model.shape.edge_width))
     codes = torch.zeros(capacity.edges, len(model.edge_categories), dtype=torch.long)
-    return batch._replace(bonds=Bonds(codes, codes) if model.edge_categories else None)
+    return batch._replace(bonds=EdgeTypes(codes, codes) if model.edge_categories else None)
 
 
 class _Flat(nn.Module):
@@ -69,7 +69,7 @@ class _Flat(nn.Module):
 
     def __init__(self, model: Classifier, longest: int) -> None:
         super().__init__()
-        self.stack = Stack([model], longest)
+        self.stack = ModelEnsemble([model], longest)
         self.stack.steps = plain()
         self.coded, self.numbers = bool(model.edge_categories), model.reads_edge_numbers
 
@@ -78,16 +78,16 @@ class _Flat(nn.Module):
         levels = tuple(Rows(*plan[at : at + 3]) for at in range(first, len(plan), 3))
         batch = _batch(x, source, sink, levels)
         if self.coded:
-            batch = batch._replace(bonds=Bonds(plan[0], plan[0]))
+            batch = batch._replace(bonds=EdgeTypes(plan[0], plan[0]))
         if self.numbers:
             batch = batch._replace(edge_attr=plan[0])
         return cast("Tensor", self.stack(batch))
 
 
-def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[Rows]) -> FixedBatch:
+def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[Rows]) -> PaddedBatch:
     """Make a batch of what the plain steps read; they do not walk along edges."""
     rows = torch.arange(x.size(0), device=x.device)
     own = torch.where(levels[0].batch < levels[0].size.numel(), rows, -1)
-    links = Links(source, sink, own, own, source, own, own, own, own)
+    links = PaddedCSR(source, sink, own, own, source, own, own, own, own)
     present = levels[0].size > 0
-    return FixedBatch(x, links, tuple(levels), present.long(), present)
+    return PaddedBatch(x, links, tuple(levels), present.long(), present)

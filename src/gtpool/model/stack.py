@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gtpool.fixed import FixedBatch
+from gtpool.deprecated import old_names
+from gtpool.fixed import PaddedBatch
 from gtpool.model.classifier import Classifier, Outputs
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import set_keys
@@ -39,7 +40,7 @@ def pads_attention(model: Classifier) -> bool:
     return any(getattr(pool, "head_channels", 0) > WIDEST for pool in model.pools)
 
 
-class Stack(nn.Module):
+class ModelEnsemble(nn.Module):
     """Classifiers of one spec side by side, as one module without a look at the host.
 
     Args:
@@ -89,7 +90,7 @@ class Stack(nn.Module):
         self.networks[0].train(mode)
         return super().train(mode)
 
-    def forward(self, batch: FixedBatch, key: Tensor | None = None) -> Tensor:
+    def forward(self, batch: PaddedBatch, key: Tensor | None = None) -> Tensor:
         """Give the logits of all places for graphs, [RG, outputs].
 
         Args:
@@ -98,7 +99,7 @@ class Stack(nn.Module):
         """
         return self.learn(batch, key)[0]
 
-    def learn(self, batch: FixedBatch, key: Tensor | None = None) -> Outputs:
+    def learn(self, batch: PaddedBatch, key: Tensor | None = None) -> Outputs:
         """Give the logits, and the auxiliary loss of all places, [RG], where the pooler has one."""
         (network,) = self.networks
         if self.training:
@@ -126,3 +127,6 @@ class _Network(nn.Module):
         if self.net.shape.node_categories:
             x = self.net.encoder.of_one_hot(x)  # pyright: ignore[reportCallIssue]
         return self.net.run(x, graph)
+
+
+__getattr__ = old_names(__name__, {"Stack": "ModelEnsemble"})

@@ -32,7 +32,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops import attention_sums
 from gtpool.ops.attention import check_alike
 from gtpool.ops.attention_streamed import Streamed
@@ -49,7 +49,7 @@ class Linear(Streamed):
 
     @classmethod
     @eager
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Self:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
         """Attend: q, k and v are [N, H, C]."""
         buckets = buckets_of(level, q.to(torch.promote_types(q.dtype, torch.float32)))
         return cls(level, buckets, q, k, *attend_linear(q, k, v, level.ptr, buckets=buckets))
@@ -61,7 +61,7 @@ class Linear(Streamed):
 
     @eager
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
-        """Give the output of some nodes with gradients, as ``Held.rows`` does, [K, H, C]."""
+        """Give the output of some nodes, with gradients, [K, H, C]."""
         if not torch.is_grad_enabled():
             return self.out.index_select(0, kept)
         return _attend(q, k, v, kept_buckets(self.level, ratio, q), self.buckets, None)[0]

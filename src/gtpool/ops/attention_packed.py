@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.attention_linear import Linear
 from gtpool.ops.attention_streamed import Attended, Streamed, known_rows, look
 from gtpool.ops.bucket import each_head
@@ -50,7 +50,7 @@ class PackedAttention:
         weights: tuple[Tensor, Tensor, Tensor],
         heads: int,
         edge_index: Tensor,
-        level: Level,
+        level: GraphLayout,
         *,
         kind: str,
         learns: bool,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.attention import attend, attend_rows, edge_attention
 from gtpool.ops.bucket import Buckets, buckets_of, each_head, kept_buckets
 from gtpool.ops.entry import eager, precise
@@ -38,7 +38,7 @@ class Attended(Protocol):
 class Streamed:
     """The attention of a batch: its output and log-sum-exp, with gradients where they are on."""
 
-    level: Level
+    level: GraphLayout
     buckets: Buckets
     q: Tensor
     k: Tensor
@@ -49,7 +49,7 @@ class Streamed:
 
     @classmethod
     @eager
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Self:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
         """Attend: q, k and v are [N, H, C]."""
         exact = torch.promote_types(q.dtype, torch.float32)
         buckets = buckets_of(level, q.to(exact))
@@ -67,13 +67,13 @@ class Streamed:
 
     @eager
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
-        """Give the output of some nodes, as ``Held.rows`` does."""
+        """Give the output of some nodes, as ``MaterializedAttention.rows`` does."""
         some = kept_buckets(self.level, ratio, q)
         return attend_rows(q, k, v, kept, self.out, self.lse, self.buckets, some)
 
 
 @eager
-def look(q: Tensor, k: Tensor, v: Tensor, level: Level) -> Attended:
+def look(q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Attended:
     """Attend without gradients, for scores of all rows and the output of some.
 
     Args:
@@ -86,10 +86,10 @@ def look(q: Tensor, k: Tensor, v: Tensor, level: Level) -> Attended:
     kernels = q.is_cuda and exact == torch.float32 and find_spec("triton") is not None
     if kernels and q.size(-1) <= WIDEST:
         with torch.cuda.device_of(q):  # where Triton launches
-            return import_module("gtpool.ops.kernels.looked").Looked.of(q, k, v, level)
+            return import_module("gtpool.ops.kernels.looked").TritonAttention.of(q, k, v, level)
     if q.device.type == "cpu" and fits(q.to(exact), level):
         with torch.autocast("cpu", enabled=False):
-            return Held.of(q.to(exact), k.to(exact), v.to(exact), level)
+            return MaterializedAttention.of(q.to(exact), k.to(exact), v.to(exact), level)
     return Streamed.of(q, k, v, level)
 
 
@@ -138,7 +138,7 @@ ENTRIES = 2**22
 """Weights of a batch that may be held even where rows are longer: 16 MB in float32."""
 
 
-def fits(q: Tensor, level: Level) -> bool:
+def fits(q: Tensor, level: GraphLayout) -> bool:
     """Say whether the weights of a batch with heads such as these, [N, H, C], are few."""
     shapes = buckets_of(level, q).shapes
     rows, entries = (sum(count * length**power for count, length in shapes) for power in (1, 2))
@@ -146,10 +146,10 @@ def fits(q: Tensor, level: Level) -> bool:
 
 
 @dataclass(frozen=True)
-class Held:
+class MaterializedAttention:
     """The attention of a batch: its weights, and what they were made from."""
 
-    level: Level
+    level: GraphLayout
     buckets: Buckets
     scale: float
     k: Tensor
@@ -162,7 +162,7 @@ class Held:
     """Where the weight that node i gives node j lies, less j, [N, H]."""
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Self:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
         """Attend, without gradients: q, k and v are [N, H, C], in float32 or better."""
         buckets, scale = buckets_of(level, q), q.size(-1) ** -0.5
         name = ("cells", q.size(1), q.device)
@@ -220,7 +220,7 @@ class Held:
         return out.view(shape).to(dtype)
 
 
-def _cells(buckets: Buckets, level: Level) -> Tensor:
+def _cells(buckets: Buckets, level: GraphLayout) -> Tensor:
     """Say where in the weights of all buckets the row of each head of each node starts, [N, H]."""
     count, length = np.array(buckets.shapes).T
     slots = (count * length).cumsum() - count * length
@@ -245,7 +245,7 @@ class _Rows(Function):
         q: Tensor,
         k: Tensor,
         v: Tensor | None,
-        held: Held,
+        held: MaterializedAttention,
         kept: Tensor,
         some: Buckets,
     ) -> Tensor:

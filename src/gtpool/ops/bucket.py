@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.sample import kept_ptr
 
 Numbers = NDArray[np.int64]
@@ -129,13 +129,13 @@ class Buckets(NamedTuple):
         return [_split(part, self.shapes) for part in padded]
 
 
-def buckets_of(level: Level, like: Tensor) -> Buckets:
+def buckets_of(level: GraphLayout, like: Tensor) -> Buckets:
     """Lay out a batch for heads such as ``like``'s, [N, H, ...], once."""
     name = ("buckets", like.size(1), like.dtype, like.device)
     return level.recall(name, lambda: Buckets.of(level.ptr, like))
 
 
-def kept_buckets(level: Level, ratio: float, like: Tensor) -> Buckets:
+def kept_buckets(level: GraphLayout, ratio: float, like: Tensor) -> Buckets:
     """Lay out the nodes that a ratio keeps, such as ``like``, [K, H, ...], once."""
     name = ("kept buckets", str(ratio), like.size(1), like.device)
     return level.recall(name, lambda: buckets_of(level, like).of_kept(kept_ptr(level, ratio), like))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gtpool.graph import Coarse, Level, check_count
+from gtpool.graph import CoarseningStep, GraphLayout, check_count
 from gtpool.ops.entry import eager
 from gtpool.ops.segment import offsets, plan, segment_sum
 from gtpool.ops.spectral import cluster_counts, spectral_clusters
@@ -18,7 +18,7 @@ HOST = torch.device("cpu")
 
 
 @eager
-def build_chain(edge_index: Tensor, level: Level, steps: int) -> tuple[Coarse, ...]:
+def build_chain(edge_index: Tensor, level: GraphLayout, steps: int) -> tuple[CoarseningStep, ...]:
     """Cluster graphs step by step; the last step makes each graph one node.
 
     It is computed on the host in float64. A graph alone and in a batch gives the same chain.
@@ -47,15 +47,15 @@ def build_chain(edge_index: Tensor, level: Level, steps: int) -> tuple[Coarse, .
         coarse, mass = contract(coarse, mass, clusters[-1], levels[-1])
     clusters.append(levels[-1].batch)
     levels.append(plan(torch.ones_like(level.sizes), HOST))
-    chain: list[Coarse] = []
+    chain: list[CoarseningStep] = []
     for cluster, above in zip(_side_by_side(clusters), levels[1:], strict=True):
         edges, weight = contract(edges, weight, cluster, above)
-        chain.append(Coarse(cluster, edges, weight.float().unsqueeze(1), above))
+        chain.append(CoarseningStep(cluster, edges, weight.float().unsqueeze(1), above))
     return tuple(step.to(edge_index.device) for step in chain)
 
 
 def contract(
-    edge_index: Tensor, weight: Tensor, cluster: Tensor, level: Level
+    edge_index: Tensor, weight: Tensor, cluster: Tensor, level: GraphLayout
 ) -> tuple[Tensor, Tensor]:
     """Add up the weights of the edges between clusters and inside them: S^T A S.
 
@@ -75,7 +75,7 @@ def contract(
     return torch.stack([pair // number, pair % number]), total
 
 
-def edge_pointers(chain: Sequence[Coarse]) -> tuple[Tensor, ...]:
+def edge_pointers(chain: Sequence[CoarseningStep]) -> tuple[Tensor, ...]:
     """Give the first edge of each graph, and the number of all edges at the end, [G + 1] a step."""
     return tuple(
         offsets(step.level.batch[step.edge_index[0]].bincount(minlength=step.level.sizes.numel()))
@@ -84,8 +84,12 @@ def edge_pointers(chain: Sequence[Coarse]) -> tuple[Tensor, ...]:
 
 
 def take_chain(
-    chain: Sequence[Coarse], edge_ptrs: Sequence[Tensor], index: Tensor, level: Level, nodes: Tensor
-) -> tuple[Coarse, ...]:
+    chain: Sequence[CoarseningStep],
+    edge_ptrs: Sequence[Tensor],
+    index: Tensor,
+    level: GraphLayout,
+    nodes: Tensor,
+) -> tuple[CoarseningStep, ...]:
     """Gather the chains of some graphs into those of a batch.
 
     Args:
@@ -95,7 +99,7 @@ def take_chain(
         level: The layout of the batch.
         nodes: The rows of its nodes among all nodes, [N].
     """
-    device, taken = level.batch.device, list[Coarse]()
+    device, taken = level.batch.device, list[CoarseningStep]()
     for step, edge_ptr in zip(chain, edge_ptrs, strict=True):
         first = step.level.ptr.index_select(0, index)
         above = plan(step.level.sizes.index_select(0, index), device)
@@ -106,7 +110,7 @@ def take_chain(
         ends = torch.stack([row.index_select(0, edges) for row in step.edge_index])
         cluster = step.cluster.index_select(0, nodes)
         taken.append(
-            Coarse(
+            CoarseningStep(
                 cluster.add_(shift.index_select(0, level.batch)),
                 ends.add_(shift.index_select(0, edge_level.batch)),
                 step.edge_attr.index_select(0, edges),
@@ -117,15 +121,15 @@ def take_chain(
     return tuple(taken)
 
 
-def join_chains(chains: Sequence[Sequence[Coarse]]) -> tuple[Coarse, ...]:
+def join_chains(chains: Sequence[Sequence[CoarseningStep]]) -> tuple[CoarseningStep, ...]:
     """Pack the chains of several batches into those of one, on the host."""
-    joined: list[Coarse] = []
+    joined: list[CoarseningStep] = []
     for parts in zip(*chains, strict=True):
         level = plan(torch.cat([part.level.sizes for part in parts]), HOST)
         first = offsets(torch.tensor([part.level.batch.numel() for part in parts]))[:-1].tolist()
         placed = list(zip(parts, first, strict=True))
         joined.append(
-            Coarse(
+            CoarseningStep(
                 torch.cat([part.cluster + at for part, at in placed]),
                 torch.cat([part.edge_index + at for part, at in placed], 1),
                 torch.cat([part.edge_attr for part in parts]),
@@ -135,7 +139,7 @@ def join_chains(chains: Sequence[Sequence[Coarse]]) -> tuple[Coarse, ...]:
     return tuple(joined)
 
 
-def spans(first: Tensor, level: Level) -> Tensor:
+def spans(first: Tensor, level: GraphLayout) -> Tensor:
     """List the rows of graphs that begin at ``first`` and are laid out anew by ``level``, [N].
 
     Example:
@@ -158,7 +162,7 @@ def _side_by_side(clusters: Sequence[Tensor]) -> list[Tensor]:
 
 
 @eager
-def transform(x: Tensor, chain: Sequence[Coarse]) -> Tensor:
+def transform(x: Tensor, chain: Sequence[CoarseningStep]) -> Tensor:
     """Take the first step of a chain: Phi^T X, [N, D] -> [N', D].
 
     Example:
@@ -174,7 +178,7 @@ def transform(x: Tensor, chain: Sequence[Coarse]) -> Tensor:
     return _coefficients(total, level, chain[1:]).to(x.dtype)
 
 
-def _coefficients(z: Tensor, level: Level, chain: Sequence[Coarse]) -> Tensor:
+def _coefficients(z: Tensor, level: GraphLayout, chain: Sequence[CoarseningStep]) -> Tensor:
     """Give all coefficients of each graph in the Haar basis of a level, U^T z, [N, D].
 
     The nodes of a cluster stand side by side. All but its last become a detail of their own; the
@@ -201,7 +205,7 @@ def _coefficients(z: Tensor, level: Level, chain: Sequence[Coarse]) -> Tensor:
     return torch.empty_like(z).index_copy(0, own, detail).index_copy(0, from_above, share)
 
 
-def _sizes(cluster: Tensor, level: Level) -> Tensor:
+def _sizes(cluster: Tensor, level: GraphLayout) -> Tensor:
     """Count the nodes of each cluster, [N']."""
     return segment_sum(torch.ones_like(cluster), cluster, level.batch.numel())
 
@@ -224,7 +228,7 @@ def _suffix_sums(z: Tensor, after: Tensor, most: int) -> Tensor:
     return z
 
 
-def _places(cluster: Tensor, level: Level, above: Level) -> tuple[Tensor, Tensor]:
+def _places(cluster: Tensor, level: GraphLayout, above: GraphLayout) -> tuple[Tensor, Tensor]:
     """Say where the coefficients from above belong, [N'], and the details behind them, [N].
 
     Before node i of the batch there are i - cluster details, as one node of each cluster is none.

@@ -5,7 +5,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.entry import eager
 from gtpool.ops.sample import SAMPLERS, Order, kept_counts, settle
 from gtpool.ops.segment import device_rows, plan
@@ -16,7 +16,7 @@ LONGEST = 4096
 
 
 @eager
-def keep(score: Tensor, ratio: float, level: Level, *, sampler: str, order: Order) -> Tensor:
+def keep(score: Tensor, ratio: float, level: GraphLayout, *, sampler: str, order: Order) -> Tensor:
     """Choose the nodes that stay, ascending, [K]; equal nodes tie whatever rounding did to them."""
     kernel = score.is_cuda and score.dtype in (torch.float32, torch.float64) and has_triton()
     if kernel and int(level.sizes.max()) <= LONGEST:
@@ -30,10 +30,10 @@ def keep(score: Tensor, ratio: float, level: Level, *, sampler: str, order: Orde
 
 
 @eager
-def kept_level(level: Level, ratio: float) -> Level:
+def kept_level(level: GraphLayout, ratio: float) -> GraphLayout:
     """Lay out what is left when a share of the nodes of each graph stays."""
 
-    def lay_out() -> Level:
+    def lay_out() -> GraphLayout:
         return plan(kept_counts(level.sizes, ratio), level.batch.device)
 
     return level.recall(("kept level", str(ratio)), lay_out)  # 1 and 1.0 are not one ratio

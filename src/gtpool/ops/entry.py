@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gtpool.graph import (
-    Level,
-    Plans,
+    GraphLayout,
+    LayoutCache,
     check_batch,
     check_edges,
     check_features,
@@ -53,7 +53,7 @@ def lay_out(
     attn: Tensor | None = None,
     *,
     multiplied: bool = False,
-) -> Level:
+) -> GraphLayout:
     """Check the graphs that a user gave a pooler; without ``batch`` the nodes are one graph.
 
     A pooler that multiplies features with features refuses those whose products overflow.
@@ -81,7 +81,7 @@ def _look(
     attn: Tensor | None,
     *,
     multiplied: bool,
-) -> Level | None:
+) -> GraphLayout | None:
     """Do all checks in one kernel of a GPU; None without one, or if something is wrong."""
     if attn is not None or not isinstance(x, Tensor) or not x.is_cuda:
         return None
@@ -101,4 +101,4 @@ def _look(
     if sizes is None:
         return None
     batch = edge_index.new_zeros(x.size(0)) if batch is None else batch
-    return Level(sizes, offsets(sizes), batch, Plans())
+    return GraphLayout(sizes, offsets(sizes), batch, LayoutCache())

@@ -7,7 +7,7 @@ column j; repeated edges add up. S [N, C] has the share of each node in each clu
 import torch
 from torch import Tensor
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.bucket import Buckets
 from gtpool.ops.entry import eager
 from gtpool.ops.segment import plan, segment_sum
@@ -70,7 +70,7 @@ def diagonal(matrix: Tensor) -> Tensor:
 
 
 def merge(
-    assign: Tensor, x: Tensor, edge_index: Tensor, weight: Tensor, level: Level
+    assign: Tensor, x: Tensor, edge_index: Tensor, weight: Tensor, level: GraphLayout
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Merge the nodes of each graph into its clusters.
 
@@ -94,7 +94,7 @@ def merge(
 
 
 @eager
-def products(left: Tensor, right: Tensor, level: Level) -> Tensor:
+def products(left: Tensor, right: Tensor, level: GraphLayout) -> Tensor:
     """Give the product of each graph's columns, left^T right, [N, A] x [N, B] -> [G, A, B].
 
     Graphs of similar size are padded with zeros, which add nothing to a sum.
@@ -110,13 +110,13 @@ def products(left: Tensor, right: Tensor, level: Level) -> Tensor:
 
 
 @eager
-def squares(edge_index: Tensor, weight: Tensor, level: Level) -> Tensor:
+def squares(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tensor:
     """Add up the squares of the entries of each graph's adjacency matrix, [G].
 
     Repeated edges are one entry, so they are added before they are squared.
 
     Example:
-        >>> one = Level(torch.tensor([2]), torch.tensor([0, 2]), torch.zeros(2, dtype=torch.long))
+        >>> one = plan(torch.tensor([2]), torch.device("cpu"))
         >>> squares(torch.tensor([[0, 0], [1, 1]]), torch.ones(2), one).tolist()
         [4.0]
     """
@@ -128,7 +128,7 @@ def squares(edge_index: Tensor, weight: Tensor, level: Level) -> Tensor:
 
 
 @eager
-def coarse_graph(adjacency: Tensor) -> tuple[Tensor, Tensor, Level]:
+def coarse_graph(adjacency: Tensor) -> tuple[Tensor, Tensor, GraphLayout]:
     """Write dense matrices as the edges of a packed batch, a zero too, [G, C, C].
 
     The edge from cluster i to cluster j of a graph weighs ``adjacency[g, i, j]``.

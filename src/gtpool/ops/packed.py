@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import Coarse, Level
+from gtpool.graph import CoarseningStep, GraphLayout
 from gtpool.ops import bag, merge
 from gtpool.ops import static_edges as sums
 from gtpool.ops.attention_packed import PackedAttention
@@ -26,7 +26,7 @@ from gtpool.ops.static_edges import Edges
 class PackedRows(NamedTuple):
     """The rows of a packed batch; see ``gtpool.ops.backend.RowLayout``."""
 
-    level: Level
+    level: GraphLayout
 
     @property
     def real(self) -> None:  # noqa: D102 - see RowLayout, here and below
@@ -101,11 +101,11 @@ class PackedGraph(NamedTuple):
     """Source and target of each edge, [2, E]."""
     edge_attr: Tensor | None
     """Edge features, [E, ...]."""
-    level: Level
+    level: GraphLayout
     """The layout of the batch."""
-    later: tuple[Level, ...] = ()
+    later: tuple[GraphLayout, ...] = ()
     """The layouts after the next pooling steps, where they are planned."""
-    chain: tuple[Coarse, ...] = ()
+    chain: tuple[CoarseningStep, ...] = ()
     """The clusterings of the next steps, where the batch has them."""
     mask: Tensor | None = None
     """What edges carry is scaled by it, [E]."""
@@ -197,7 +197,7 @@ class PackedGraph(NamedTuple):
         return PackedGraph(*parts, level, self.later[1:])
 
     @eager
-    def next_level(self, ratio: float) -> Level:
+    def next_level(self, ratio: float) -> GraphLayout:
         """Give the layout after a step that keeps a share of the rows of each graph."""
         return self.later[0] if self.later else kept_level(self.level, ratio)
 
@@ -237,7 +237,7 @@ class PackedAdjacent(NamedTuple):
     """Source and target of each edge, [2, E]."""
     weight: Tensor
     """[E]"""
-    level: Level
+    level: GraphLayout
 
     def degrees(self) -> Tensor:  # noqa: D102 - see Adjacent, here and below
         degree = self.weight.new_zeros(self.level.batch.numel())

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from gtpool.fixed import Bonds, ChainStep, FixedBatch, Links, Rows
+from gtpool.fixed import ChainStep, EdgeTypes, PaddedBatch, PaddedCSR, Rows
 from gtpool.ops import static
 from gtpool.ops import static_edges as sums
 from gtpool.ops import static_reads as reads
@@ -98,9 +98,9 @@ class PaddedGraph:
 
     def __init__(
         self,
-        links: Links,
+        links: PaddedCSR,
         levels: tuple[Rows, ...],
-        bonds: Bonds | None,
+        bonds: EdgeTypes | None,
         runs: int,
         longest: int,
         steps: Steps,
@@ -114,7 +114,7 @@ class PaddedGraph:
         self._scales: dict[Any, Tensor] = {}
 
     @classmethod
-    def of(cls, batch: FixedBatch, runs: int, longest: int, steps: Steps) -> "PaddedGraph":
+    def of(cls, batch: PaddedBatch, runs: int, longest: int, steps: Steps) -> "PaddedGraph":
         """Give the graphs of a batch at level 0."""
         parts = (batch.links, batch.levels, batch.bonds, runs, longest, steps, batch.edge_attr)
         return cls(*parts, batch.chain)

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.segment import offsets, segment_max, sizes_of, spread
 
 Order = Literal["index", "score"]
@@ -42,7 +42,7 @@ def topk(
     points: Points = "fixed",
     generator: torch.Generator | None = None,
     sizes: Tensor | None = None,
-    level: Level | None = None,
+    level: GraphLayout | None = None,
 ) -> Tensor:
     """Keep the nodes of highest score; of equal scores, the lowest index.
 
@@ -72,7 +72,7 @@ def rws(
     points: Points = "fixed",
     generator: torch.Generator | None = None,
     sizes: Tensor | None = None,
-    level: Level | None = None,
+    level: GraphLayout | None = None,
 ) -> Tensor:
     """Roulette wheel sampling: keep the node whose interval holds the point.
 
@@ -107,7 +107,7 @@ def rwsv(
     points: Points = "fixed",
     generator: torch.Generator | None = None,
     sizes: Tensor | None = None,
-    level: Level | None = None,
+    level: GraphLayout | None = None,
 ) -> Tensor:
     """The variant of roulette wheel sampling: keep the node whose right border is nearest.
 
@@ -188,7 +188,7 @@ def kept_count(nodes: int, ratio: float) -> int:
     return min(ratio, nodes) if isinstance(ratio, int) else ceil(Fraction(str(ratio)) * nodes)
 
 
-def kept_ptr(level: Level, ratio: float) -> Tensor:
+def kept_ptr(level: GraphLayout, ratio: float) -> Tensor:
     """Give the first kept node of each graph, and their number at the end, on the host, [G + 1]."""
     # As text: 1 keeps one node, 1.0 all of them.
     return level.recall(("kept", str(ratio)), lambda: offsets(kept_counts(level.sizes, ratio)))
@@ -210,7 +210,7 @@ class _Layout(NamedTuple):
 
 
 def _layout(
-    score: Tensor, batch: Tensor, ratio: float, sizes: Tensor | None, level: Level | None
+    score: Tensor, batch: Tensor, ratio: float, sizes: Tensor | None, level: GraphLayout | None
 ) -> _Layout:
     if level is not None:
         name = ("wheel", str(ratio), level.batch.device)
@@ -253,7 +253,7 @@ def _spin(
     points: Points,
     generator: torch.Generator | None,
     sizes: Tensor | None,
-    level: Level | None,
+    level: GraphLayout | None,
 ) -> Tensor:
     check_choice("order", order, ORDERS)
     check_choice("points", points, POINTS)

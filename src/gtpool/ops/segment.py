@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gtpool.fixed import Rows
-from gtpool.graph import Level, Plans
+from gtpool.graph import GraphLayout, LayoutCache
 
 
 def sizes_of(batch: Tensor) -> Tensor:
@@ -31,20 +31,22 @@ def offsets(sizes: Tensor) -> Tensor:
     return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
 
 
-def plan(sizes: Tensor, device: torch.device) -> Level:
+def plan(sizes: Tensor, device: torch.device) -> GraphLayout:
     """Lay out graphs of these sizes (on the host) as one packed batch on ``device``."""
     ptr = offsets(sizes)
     counts = sizes.to(device, non_blocking=True)
-    return Level(sizes, ptr, torch.repeat_interleave(counts, output_size=int(ptr[-1])), Plans())
+    return GraphLayout(
+        sizes, ptr, torch.repeat_interleave(counts, output_size=int(ptr[-1])), LayoutCache()
+    )
 
 
-def level_of(batch: Tensor) -> Level:
+def level_of(batch: Tensor) -> GraphLayout:
     """Read the layout off a batch that nobody planned (the one synchronisation on a GPU)."""
     sizes = sizes_of(batch)
-    return Level(sizes, offsets(sizes), batch, Plans())
+    return GraphLayout(sizes, offsets(sizes), batch, LayoutCache())
 
 
-def device_rows(level: Level) -> Rows:
+def device_rows(level: GraphLayout) -> Rows:
     """Bring a layout to the device, once.
 
     Example:

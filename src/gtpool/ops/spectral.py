@@ -13,7 +13,7 @@ bytes, as every second one of odd size does in a batch: those get one more row.
 import torch
 from torch import Tensor
 
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.segment import offsets
 
 _NUDGE = 1e-6
@@ -31,7 +31,7 @@ def cluster_counts(sizes: Tensor) -> Tensor:
     return torch.where(sizes > 2, sizes // 2 + 1, 1)
 
 
-def spectral_clusters(edge_index: Tensor, weight: Tensor, level: Level) -> Tensor:
+def spectral_clusters(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tensor:
     """Give the cluster of each node, numbered through the batch in order of their first nodes, [N].
 
     Clusters go to the components of a graph in proportion to their nodes, at least one each
@@ -67,7 +67,7 @@ def _components(edge_index: Tensor, num_nodes: int) -> Tensor:
             first = first[first]
 
 
-def _pair_isolated(part: Tensor, wanted: Tensor, level: Level) -> Tensor:
+def _pair_isolated(part: Tensor, wanted: Tensor, level: GraphLayout) -> Tensor:
     """Merge isolated nodes two by two in graphs of more components than clusters, [N]."""
     size = part.bincount()
     home = torch.empty_like(size).index_copy_(0, part, level.batch)  # graph of each component
@@ -81,7 +81,7 @@ def _pair_isolated(part: Tensor, wanted: Tensor, level: Level) -> Tensor:
     return number.unique(return_inverse=True)[1][part]
 
 
-def _share_out(part: Tensor, wanted: Tensor, level: Level) -> Tensor:
+def _share_out(part: Tensor, wanted: Tensor, level: GraphLayout) -> Tensor:
     """Say how many clusters each component gets, [P].
 
     Each node stands for a cluster that its component could have, and a graph takes the first ones:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.fixed import Links, Rows
+from gtpool.fixed import PaddedCSR, Rows
 from gtpool.ops import attention
 from gtpool.ops.dropout import drop_by_key
 from gtpool.ops.sample import Order, settle, sortable
@@ -93,7 +93,7 @@ def scores(
     theta_global: Tensor,
     theta_local: Tensor,
     lam: float,
-    links: Links,
+    links: PaddedCSR,
     rows: Rows,
     act: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
@@ -155,7 +155,7 @@ def take(x: Tensor, chosen: Chosen) -> Tensor:
     return torch.where(there, x.index_select(0, chosen.kept.clamp(min=0)), 0.0)
 
 
-def follow(links: Links, chosen: Chosen) -> Links:
+def follow(links: PaddedCSR, chosen: Chosen) -> PaddedCSR:
     """Say where the ends of edges are after rows were dropped."""
     return links._replace(
         origin=compose(links.origin, chosen.kept), place=compose(chosen.number, links.place)

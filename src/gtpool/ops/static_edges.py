@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from gtpool.fixed import Bonds, Links
+from gtpool.fixed import EdgeTypes, PaddedCSR
 
 _SLOPE = 0.2  # of GAT's leaky ReLU
 
@@ -23,14 +23,14 @@ class Edges(NamedTuple):
     """Whether edges of weight 0 are padding, which may read what is another run's."""
 
 
-def root_degrees(links: Links | Edges, like: Tensor) -> Tensor:
+def root_degrees(links: PaddedCSR | Edges, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
     _, target, counts = ends(_unmasked(links), loops=False)
     degree = like.new_ones(_rows(links)).index_add(0, target, counts.to(like.dtype))
     return degree.rsqrt() if isinstance(links, Edges) else degree.rsqrt() * (links.origin >= 0)
 
 
-def gcn_sum(x: Tensor, scale: Tensor, links: Links | Edges) -> Tensor:
+def gcn_sum(x: Tensor, scale: Tensor, links: PaddedCSR | Edges) -> Tensor:
     """Multiply by D^(-1/2) (A + I) D^(-1/2), given ``root_degrees``, [N, D] -> [N, D]."""
     source, target, counts = ends(links, loops=False)
     sent = x * scale.unsqueeze(1)
@@ -38,7 +38,7 @@ def gcn_sum(x: Tensor, scale: Tensor, links: Links | Edges) -> Tensor:
     return sent.index_add(0, target, passed) * scale.unsqueeze(1)
 
 
-def weighted_gcn_sum(x: Tensor, weight: Tensor, links: Links | Edges) -> Tensor:
+def weighted_gcn_sum(x: Tensor, weight: Tensor, links: PaddedCSR | Edges) -> Tensor:
     """Multiply by D^(-1/2) (A + I) D^(-1/2) with weights in A; a loop of A replaces that of I.
 
     Args:
@@ -55,13 +55,13 @@ def weighted_gcn_sum(x: Tensor, weight: Tensor, links: Links | Edges) -> Tensor:
     return _weighted_sum(x, own[:-1], between, links)
 
 
-def coarse_gcn_sum(x: Tensor, weight: Tensor, links: Links | Edges) -> Tensor:
+def coarse_gcn_sum(x: Tensor, weight: Tensor, links: PaddedCSR | Edges) -> Tensor:
     """Multiply by D^(-1/2) (A + I) D^(-1/2) with weights in A, loops of A and I added up."""
     _, _, counts = ends(_unmasked(links), loops=True)
     return _weighted_sum(x, weight.new_ones(_rows(links)), weight * counts.to(weight.dtype), links)
 
 
-def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, links: Links | Edges) -> Tensor:
+def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, links: PaddedCSR | Edges) -> Tensor:
     """Normalise by degrees and add up, given the weight of each row's own and of each edge."""
     source, target, _ = ends(_unmasked(links), loops=True)
     scale = own.index_add(0, target, weight).pow(-0.5)
@@ -76,14 +76,14 @@ def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, links: Links | Edges) 
     return (sent * own.unsqueeze(1)).index_add(0, target, passed.to(sent.dtype)) * scale
 
 
-def gin_sum(x: Tensor, links: Links | Edges) -> Tensor:
+def gin_sum(x: Tensor, links: PaddedCSR | Edges) -> Tensor:
     """Add to each row the rows of its neighbours, [N, D] -> [N, D]."""
     source, target, counts = ends(links, loops=True)
     passed = x.index_select(0, source) * counts.to(x.dtype).unsqueeze(1)
     return torch.zeros_like(x).index_add(0, target, passed) + x
 
 
-def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, links: Links | Edges) -> Tensor:
+def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, links: PaddedCSR | Edges) -> Tensor:
     """Give s_i times the sum of s_j relu(x_j + e_ij) over edges j -> i, [N, D].
 
     Args:
@@ -103,19 +103,19 @@ def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, links: Links | Edges
     return passed.new_zeros(x.shape).index_add(0, target, passed)
 
 
-def root_out_degrees(links: Links | Edges, like: Tensor) -> Tensor:
+def root_out_degrees(links: PaddedCSR | Edges, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, d one more than the edges that leave it, 0 on padding, [N]."""
     degree = out_degrees(links, like)
     return degree.rsqrt() if isinstance(links, Edges) else degree.rsqrt() * (links.origin >= 0)
 
 
-def out_degrees(links: Links | Edges, like: Tensor) -> Tensor:
+def out_degrees(links: PaddedCSR | Edges, like: Tensor) -> Tensor:
     """Give one more than the edges that leave each row, [N]."""
     source, _, counts = ends(_unmasked(links), loops=True)
     return like.new_ones(_rows(links)).index_add(0, source, counts.to(like.dtype))
 
 
-def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds) -> Tensor:
+def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: PaddedCSR, bonds: EdgeTypes) -> Tensor:
     """Give s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
 
     Args:
@@ -137,7 +137,7 @@ def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
     return (own * scale.square().unsqueeze(1)).index_add(0, target, passed)
 
 
-def gat_sum(x: Tensor, sent: Tensor, got: Tensor, links: Links | Edges) -> Tensor:
+def gat_sum(x: Tensor, sent: Tensor, got: Tensor, links: PaddedCSR | Edges) -> Tensor:
     """Average each row and its neighbours by attention, as PyG's ``GATConv`` does, [N, H, C].
 
     Args:
@@ -167,7 +167,7 @@ def gat_sum(x: Tensor, sent: Tensor, got: Tensor, links: Links | Edges) -> Tenso
     )
 
 
-def ends(links: Links | Edges, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
+def ends(links: PaddedCSR | Edges, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Give both ends of each edge at this level, and how much it counts, [E] each.
 
     What does not count joins rows that are spread out, so that no row is written by many.
@@ -186,10 +186,10 @@ def ends(links: Links | Edges, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
     return source, target, counts
 
 
-def _rows(links: Links | Edges) -> int:
+def _rows(links: PaddedCSR | Edges) -> int:
     return links.num_nodes if isinstance(links, Edges) else links.origin.numel()
 
 
-def _unmasked(links: Links | Edges) -> Links | Edges:
+def _unmasked(links: PaddedCSR | Edges) -> PaddedCSR | Edges:
     """Leave a mask out where degrees are counted: it scales what edges carry."""
     return links._replace(mask=None) if isinstance(links, Edges) else links

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from gtpool.fixed import Links, Rows
+from gtpool.fixed import PaddedCSR, Rows
 from gtpool.ops.merge import neighbours, root_of
 from gtpool.ops.static_edges import ends
 from gtpool.ops.static_reads import Blocks
@@ -90,7 +90,9 @@ class Sparse(NamedTuple):
     blocks: Blocks
 
     @classmethod
-    def of(cls, links: Links, rows: Rows, dtype: torch.dtype, weight: Tensor | None = None) -> Self:
+    def of(
+        cls, links: PaddedCSR, rows: Rows, dtype: torch.dtype, weight: Tensor | None = None
+    ) -> Self:
         """Lay out the graphs at level 0, where each edge weighs one unless weights are given."""
         source, target, counts = ends(links, loops=True)
         edges = torch.stack([source, target])
@@ -219,7 +221,7 @@ def _multiply(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
 
 
-def _repeats(links: Links) -> Tensor:
+def _repeats(links: PaddedCSR) -> Tensor:
     """Count the edges before each one that have its ends, which stand next to it, [E]."""
     number = torch.arange(links.source.numel(), device=links.source.device)
     before = torch.stack([links.source, links.sink]).roll(1, 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from gtpool.fixed import Bonds, Links, Rows
+from gtpool.fixed import EdgeTypes, PaddedCSR, Rows
 from gtpool.ops.sample import Order
 
 WIDEST = 256
@@ -34,12 +34,12 @@ class Steps(Protocol):
     def place(self, rows: Rows, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]: ...  # noqa: D102
     def shift(self, values: Tensor, number: Tensor, rows: Rows, by: Tensor) -> Tensor: ...  # noqa: D102
     def bring(self, x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor: ...  # noqa: D102
-    def root_degrees(self, links: Links, like: Tensor) -> Tensor: ...  # noqa: D102
-    def gcn_sum(self, x: Tensor, scale: Tensor, links: Links) -> Tensor: ...  # noqa: D102
-    def gin_sum(self, x: Tensor, links: Links) -> Tensor: ...  # noqa: D102
-    def root_out_degrees(self, links: Links, like: Tensor) -> Tensor: ...  # noqa: D102
+    def root_degrees(self, links: PaddedCSR, like: Tensor) -> Tensor: ...  # noqa: D102
+    def gcn_sum(self, x: Tensor, scale: Tensor, links: PaddedCSR) -> Tensor: ...  # noqa: D102
+    def gin_sum(self, x: Tensor, links: PaddedCSR) -> Tensor: ...  # noqa: D102
+    def root_out_degrees(self, links: PaddedCSR, like: Tensor) -> Tensor: ...  # noqa: D102
     def bond_sum(  # noqa: D102
-        self, x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
+        self, x: Tensor, table: Tensor, scale: Tensor, links: PaddedCSR, bonds: EdgeTypes
     ) -> Tensor: ...
     def attend(self, qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]: ...  # noqa: D102
     def attended_rows(  # noqa: D102
@@ -53,7 +53,7 @@ class Steps(Protocol):
         theta_global: Tensor,
         theta_local: Tensor,
         lam: float,
-        links: Links,
+        links: PaddedCSR,
         rows: Rows,
         act: Callable[[Tensor], Tensor] = torch.tanh,
     ) -> Tensor: ...
@@ -61,7 +61,7 @@ class Steps(Protocol):
         self, score: Tensor, rows: Rows, after: Rows, *, sampler: str, order: Order, longest: int
     ) -> Chosen: ...
     def take(self, x: Tensor, chosen: Chosen) -> Tensor: ...  # noqa: D102
-    def follow(self, links: Links, chosen: Chosen) -> Links: ...  # noqa: D102
+    def follow(self, links: PaddedCSR, chosen: Chosen) -> PaddedCSR: ...  # noqa: D102
     def drop(self, x: Tensor, share: float, key: Tensor) -> Tensor: ...  # noqa: D102
     def mean_max(self, x: Tensor, rows: Rows) -> Tensor: ...  # noqa: D102
 

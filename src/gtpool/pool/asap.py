@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu, logsigmoid
 from torch_geometric.nn import GCNConv, LEConv
 
-from gtpool.graph import Level, NodeDrop, check_count, check_share
+from gtpool.graph import GraphLayout, NodeDrop, check_count, check_share
 from gtpool.ops.backend import Pooled
 from gtpool.ops.entry import eager, lay_out
 from gtpool.ops.merge import neighbours, weight_of, widen
@@ -123,7 +123,7 @@ class ASAPool(nn.Module):
         batch: Tensor | None = None,
         attn: Tensor | None = None,
         *,
-        level: Level | None = None,
+        level: GraphLayout | None = None,
     ) -> NodeDrop:
         """Pool a batch of graphs.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from gtpool.graph import Coarse, Level, NodeMerge, check_count
+from gtpool.graph import CoarseningStep, GraphLayout, NodeMerge, check_count
 from gtpool.ops.backend import Backend, Pooled
 from gtpool.ops.chain import build_chain, transform
 from gtpool.ops.entry import lay_out
@@ -87,8 +87,8 @@ class HaarPool(nn.Module):
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
-        level: Level | None = None,
-        chain: Sequence[Coarse] | None = None,
+        level: GraphLayout | None = None,
+        chain: Sequence[CoarseningStep] | None = None,
     ) -> NodeMerge:
         """Pool a batch of graphs.
 
@@ -121,7 +121,7 @@ class HaarPool(nn.Module):
         return f"{type(self).__name__}({self.in_channels}, steps={self.steps})"
 
 
-def _check_chain(chain: Sequence[Coarse] | None, level: Level) -> None:
+def _check_chain(chain: Sequence[CoarseningStep] | None, level: GraphLayout) -> None:
     """Raise a ValueError unless there are steps, and the first one starts from these nodes."""
     if chain is None:
         return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from gtpool.graph import Level, NodeDrop, NodeMerge
+from gtpool.graph import GraphLayout, NodeDrop, NodeMerge
 from gtpool.ops.backend import Backend, Kept, Pooled, RowLayout
 from gtpool.ops.entry import lay_out
 from gtpool.ops.merge import coarse_graph
@@ -65,7 +65,7 @@ class DropPool(nn.Module):
         batch: Tensor | None = None,
         attn: Tensor | None = None,
         *,
-        level: Level | None = None,
+        level: GraphLayout | None = None,
     ) -> NodeDrop:
         """Pool a batch of graphs.
 
@@ -155,7 +155,7 @@ class MergePool(nn.Module):
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
-        level: Level | None = None,
+        level: GraphLayout | None = None,
     ) -> NodeMerge:
         """Pool a batch of graphs.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import join
-from gtpool.graph import Coarse
+from gtpool.graph import CoarseningStep
 from gtpool.model.classifier import Classifier
 from gtpool.ops.chain import build_chain
 from gtpool.ops.segment import plan
@@ -137,7 +137,7 @@ class Batcher:
         return predict(self._model, data, everyone, self._graphs).cpu()
 
 
-def chain_of(data: GraphDataset, steps: int) -> tuple[Coarse, ...]:
+def chain_of(data: GraphDataset, steps: int) -> tuple[CoarseningStep, ...]:
     """Cluster graphs in memory: what a stranger sent is not to fill the user's cache."""
     level = plan(data.sizes, torch.device("cpu"))
     first = data.node_ptr[:-1].repeat_interleave(data.edge_counts)

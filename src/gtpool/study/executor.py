@@ -14,8 +14,8 @@ from gtpool.study.pool import work_in_processes
 from gtpool.study.result import RunResult
 from gtpool.study.row import lost
 from gtpool.study.store import Store
-from gtpool.study.together import group, run_together
-from gtpool.study.unit import has_artifact, run_unit
+from gtpool.study.together import group, run_ensemble
+from gtpool.study.unit import has_artifact, run_one
 from gtpool.train.course import Epoch
 
 
@@ -61,7 +61,7 @@ class Unit(NamedTuple):
             warnings.simplefilter("ignore")
             row = self.done(spec)
         if row is None:
-            row = run_unit(
+            row = run_one(
                 spec,
                 data_dir=self.data_dir,
                 device=self.device,
@@ -129,7 +129,7 @@ class SideBySide:
             for spec in several:
                 watch.started(spec)
             known = {spec.key: spec for spec in several}
-            for found in run_together(
+            for found in run_ensemble(
                 several,
                 data_dir=unit.data_dir,
                 device=unit.device,

@@ -51,8 +51,8 @@ def run_many(
             ``gtpool.study.ray_executor.Ray``; excludes ``jobs`` and ``together``.
         keep: Keep the weights and test logits of each run beside its row.
         data_dir: Where to look first for a dataset known by name.
-        device: As for ``run_unit``.
-        deterministic: As for ``run_unit``.
+        device: As for ``run_one``.
+        deterministic: As for ``run_one``.
         watch: Who is told of the progress.
         loaded: Graphs of some of the runs, if they are loaded already.
     """

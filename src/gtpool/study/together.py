@@ -12,6 +12,7 @@ import torch
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
+from gtpool.deprecated import old_names
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import why_not_stacked
 from gtpool.spec import TU, RunSpec
@@ -55,7 +56,7 @@ def group(
     return groups, alone
 
 
-def run_together(
+def run_ensemble(
     specs: Sequence[RunSpec],
     *,
     data_dir: Path | None = None,
@@ -72,8 +73,8 @@ def run_together(
     Args:
         specs: The runs, as ``group`` puts them together.
         data_dir: Where to look first for a dataset known by name.
-        device: As for ``run_unit``.
-        deterministic: As for ``run_unit``.
+        device: As for ``run_one``.
+        deterministic: As for ``run_one``.
         artifact: From a run's key to the file for its weights and test logits.
         on_epoch: Called at the end of each epoch of each run.
         loaded: The graphs, if they are loaded already.
@@ -189,3 +190,6 @@ def _hear(
 
 def _as_trained(spec: RunSpec, data: GraphDataset, split: Split) -> GraphDataset:
     return data.standardized(split.train) if spec.data.standardize else data
+
+
+__getattr__ = old_names(__name__, {"run_together": "run_ensemble"})

@@ -16,6 +16,7 @@ from safetensors.torch import save
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
+from gtpool.deprecated import old_names
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import choose_split, load_data, shape_of
@@ -27,7 +28,7 @@ from gtpool.train.fit import fit, predict, seeded
 from gtpool.train.parallel import Group, join, joined
 
 
-def run_unit(
+def run_one(
     spec: RunSpec,
     *,
     data_dir: Path | None = None,
@@ -94,7 +95,7 @@ def follow() -> bool:
         return False
     try:
         while (task := _next_task(group)) is not None:
-            run_unit(**task)
+            run_one(**task)
     except KeyboardInterrupt:  # the first has it too, and speaks for all
         raise SystemExit(1) from None
     group.leave()
@@ -193,3 +194,6 @@ def pack(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> 
     tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)
     tensors["test_y"] = data.y[split.test.to(data.y.device)]
     return save({name: part.cpu().contiguous() for name, part in tensors.items()})
+
+
+__getattr__ = old_names(__name__, {"run_unit": "run_one"})

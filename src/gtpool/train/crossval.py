@@ -12,9 +12,9 @@ from torch import Tensor
 from gtpool.data.chain import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
-from gtpool.data.stock import Stock
+from gtpool.data.stock import DeviceDataset
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import Stack
+from gtpool.model.stack import ModelEnsemble
 from gtpool.spec import TrainSpec
 from gtpool.train.course import (
     Course,
@@ -27,7 +27,7 @@ from gtpool.train.course import (
     unmeasurable,
 )
 from gtpool.train.metric import METRICS
-from gtpool.train.program import Program, Units
+from gtpool.train.program import CapturedTrainer, FeatureScaler
 
 _SHRINK = 0.6
 """Runs that are over go on taking their share of time; below this share of live ones they leave."""
@@ -89,14 +89,14 @@ class _Runs:
         if len({replace(spec, lr=0.0, weight_decay=0.0) for spec in specs}) > 1:
             raise ValueError("runs side by side may differ in lr and weight_decay, in nothing else")
         self.models, self.splits, self.specs = models, splits, specs
-        self.stack = Stack(models, int(data.sizes.max()))
+        self.stack = ModelEnsemble(models, int(data.sizes.max()))
         shape = models[0].shape
         steps, numbers = models[0].chain_steps, models[0].reads_edge_numbers
         data = with_chain(data, steps) if steps else data
         coded = (shape.node_categories, models[0].edge_categories)
-        stock = Stock.of(data, *coded, edge_features=numbers)
+        stock = DeviceDataset.of(data, *coded, edge_features=numbers)
         units = _units(data, splits, self.stack.theta) if standardize else None
-        self.program = Program(self.stack, stock, data, splits, specs, units)
+        self.program = CapturedTrainer(self.stack, stock, data, splits, specs, units)
         self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]
         self.courses = [Course(own, METRICS[data.schema.task]) for own in specs]
         valids = [split.valid for split in splits] if specs[0].select == "metric" else []
@@ -185,7 +185,7 @@ def _sizes(batches: Sequence[Sequence[Tensor]], like: Tensor) -> Tensor:
     return torch.tensor(list(zip_longest(*counts, fillvalue=0)), dtype=like.dtype)
 
 
-def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> Units | None:
+def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> FeatureScaler | None:
     """Take mean and deviation of the continuous columns over each run's training part."""
     if data.schema.recipe.mean is not None:
         return None
@@ -195,6 +195,6 @@ def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> Units |
     stds = [recipes[split.digest].std for split in splits]
     if means[0] is None:
         return None
-    return Units(
+    return FeatureScaler(
         *(torch.tensor(part, dtype=like.dtype, device=like.device) for part in (means, stds))
     )

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
-from gtpool.data.stock import Stock
-from gtpool.fixed import Capacity, FixedBatch
-from gtpool.model.stack import Stack
+from gtpool.data.stock import DeviceDataset
+from gtpool.deprecated import old_names
+from gtpool.fixed import Capacity, PaddedBatch
+from gtpool.model.stack import ModelEnsemble
 from gtpool.ops.dropout import next_key
 from gtpool.spec import TrainSpec
 from gtpool.train.course import autocast, rate
@@ -27,14 +28,14 @@ _DRAWS = 200
 """Capacity is meant to hold all but one in so many batches."""
 
 
-class Units(NamedTuple):
+class FeatureScaler(NamedTuple):
     """What the first columns of the features are scaled by, of each run, [R, columns]."""
 
     mean: Tensor
     std: Tensor
 
 
-class Program:
+class CapturedTrainer:
     """R runs of one network that train side by side.
 
     Args:
@@ -48,12 +49,12 @@ class Program:
 
     def __init__(
         self,
-        stack: Stack,
-        stock: Stock,
+        stack: ModelEnsemble,
+        stock: DeviceDataset,
         data: GraphDataset,
         splits: Sequence[Split],
         specs: Sequence[TrainSpec],
-        units: Units | None = None,
+        units: FeatureScaler | None = None,
     ) -> None:
         self.stack, self.stock, self.spec, self.units = stack, stock, specs[0], units
         self.data, self.splits = data, list(splits)
@@ -68,7 +69,7 @@ class Program:
         self.adam.keep(rows, self.stack.theta)
         self.splits = [self.splits[run] for run in runs]
         if self.units is not None:
-            self.units = Units(*(part[rows] for part in self.units))
+            self.units = FeatureScaler(*(part[rows] for part in self.units))
         self._prepare()
 
     def epoch(self, batches: Sequence[Sequence[Tensor]], seeds: Sequence[int]) -> Tensor:
@@ -137,7 +138,7 @@ class Program:
         self.stack.eval()
         self.judge = _captured(self._judge, self.step)
 
-    def _held_out(self) -> tuple[FixedBatch, Tensor]:
+    def _held_out(self) -> tuple[PaddedBatch, Tensor]:
         """Gather the validation and test parts once; say which places are for validation."""
         device = self.stock.x.device
         parts = [[torch.cat([split.valid, split.test])] for split in self.splits]
@@ -148,7 +149,7 @@ class Program:
         need = self.stock.capacity(index, self.stack.ratios)
         return self._gather(index.to(device), need), valid.flatten().to(device)
 
-    def _gather(self, index: Tensor, capacity: Capacity) -> FixedBatch:
+    def _gather(self, index: Tensor, capacity: Capacity) -> PaddedBatch:
         batch = self.stock.gather(index, capacity, self.stack.ratios)
         if self.units is None:
             return batch
@@ -193,7 +194,7 @@ def _nothing() -> None:
 
 
 def _capacity(
-    stock: Stock, trains: Sequence[Tensor], places: int, ratios: Sequence[float]
+    stock: DeviceDataset, trains: Sequence[Tensor], places: int, ratios: Sequence[float]
 ) -> Capacity:
     """Choose a capacity from the sizes of the graphs, which all but few batches keep within."""
     table = stock.needs(torch.cat(list(trains)).unique(), ratios).double()  # [graphs, levels + 1]
@@ -283,3 +284,6 @@ class Adam:
         root = self.square.sqrt() / (1 - _SECOND**count).sqrt() + _EPSILON
         rate = share * self.lr / (1 - _FIRST**count)
         self.theta.addcmul_(self.mean / root, -rate)
+
+
+__getattr__ = old_names(__name__, {"Program": "CapturedTrainer", "Units": "FeatureScaler"})

@@ -13,7 +13,7 @@ from gtpool.atomic import rename_target
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import is_zipped, unzipped_name
 from gtpool.data.features import Raw, featurize, learn_recipe
-from gtpool.data.formats.reader import RawReader, Row, Unseen, Wanted, of_raw
+from gtpool.data.formats.reader import InferenceData, RawReader, Row, Wanted, of_raw
 from gtpool.data.records import pack
 from gtpool.data.schema import Schema, Task
 
@@ -61,7 +61,7 @@ class _JsonLines(RawReader):
         del name
         return read_jsonl_raw(path, task=task, need_targets=need_targets)
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
         """Read graphs, and labels as they are written: the classes are the model's to tell."""
         del wanted
         notes: list[Row] = []

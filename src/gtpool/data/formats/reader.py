@@ -68,7 +68,7 @@ class Row(NamedTuple):
     """All cells of the row of a table, as written."""
 
 
-class Unseen(NamedTuple):
+class InferenceData(NamedTuple):
     """What a source holds, each row of it exactly once and in order."""
 
     unit: Unit
@@ -110,7 +110,7 @@ class FormatReader(ABC):
         """
 
     @abstractmethod
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
         """Read graphs for a model, labels or not; what cannot be predicted gets a reason.
 
         Args:
@@ -150,7 +150,7 @@ class RawReader(FormatReader):
         raw = self.raw(path, name=name, task=spec.task, need_targets=True)
         return Loaded(featurize(raw, learn_recipe(raw, spec.features)), name)
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
         """Read graphs and make features by the model's recipe."""
         raw = self.raw(path, name=wanted.name, task=None, need_targets=False)
         return of_raw(raw, schema)
@@ -168,20 +168,20 @@ class DatasetReader(FormatReader):
         del spec
         return Loaded(self.dataset(path), name)
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
         """Read graphs whose features must be the model's."""
         del wanted
         return of_dataset(self.dataset(path), schema)
 
 
-def of_dataset(data: GraphDataset, schema: Schema) -> Unseen:
+def of_dataset(data: GraphDataset, schema: Schema) -> InferenceData:
     """Take graphs that have their features already."""
     labels = _labels(data.y, data.schema.task, data.schema.targets)
     rows = [Row(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)]
-    return Unseen("graph", rows, follow(data, schema.recipe))
+    return InferenceData("graph", rows, follow(data, schema.recipe))
 
 
-def of_raw(raw: Raw, schema: Schema, notes: Sequence[Row] | None = None) -> Unseen:
+def of_raw(raw: Raw, schema: Schema, notes: Sequence[Row] | None = None) -> InferenceData:
     """Make features of graphs, except of those with labels that the recipe does not know.
 
     Args:
@@ -195,7 +195,7 @@ def of_raw(raw: Raw, schema: Schema, notes: Sequence[Row] | None = None) -> Unse
     rows = notes or [Row(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)]
     reasons, data = known_graphs(raw, schema.recipe)
     rows = [row._replace(reason=reasons.get(at)) for at, row in enumerate(rows)]
-    return Unseen("graph" if notes is None else "line", rows, data)
+    return InferenceData("graph" if notes is None else "line", rows, data)
 
 
 def known_graphs(raw: Raw, recipe: Recipe) -> tuple[dict[int, str], GraphDataset | None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, read_records, unzipped_name
-from gtpool.data.formats.reader import FormatReader, Loaded, Row, Skipped, Unseen, Wanted
+from gtpool.data.formats.reader import FormatReader, InferenceData, Loaded, Row, Skipped, Wanted
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import FLOAT32_MAX, TASKS, Schema, Task
 from gtpool.data.targets import pack_targets
@@ -130,7 +130,7 @@ class _TableReader(FormatReader):
         )
         return Loaded(found.dataset, name, *found[1:])
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> Unseen:
+    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
         if schema.recipe.kind != "molecule":
             raise ValueError(
                 f"{path} is a table of SMILES, and the model was not trained on molecules"
@@ -171,7 +171,7 @@ class _TableReader(FormatReader):
         data = None
         if graphs:
             data = molecules.labelled(torch.empty(graphs, 0), path.stem, "regression", ())
-        return Unseen("line", rows, data, tuple(header), tuple(names))
+        return InferenceData("line", rows, data, tuple(header), tuple(names))
 
     def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
         del path

@@ -17,20 +17,20 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.fixed import Links
+from gtpool.fixed import PaddedCSR
 
 
-def root_degrees(links: Links) -> Tensor:
+def root_degrees(links: PaddedCSR) -> Tensor:
     """Give (1 + in-edges from other nodes) ** -0.5 of each row, 0 on padding, float32 [N]."""
     return _root_degrees(links, links.source, links.begin, links.end, loops=False)
 
 
-def root_out_degrees(links: Links) -> Tensor:
+def root_out_degrees(links: PaddedCSR) -> Tensor:
     """Give (1 + out-edges, loops among them) ** -0.5 of each row, 0 on padding, float32 [N]."""
     return _root_degrees(links, links.target, links.out_begin, links.out_end, loops=True)
 
 
-def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
+def gcn_sum(x: Tensor, scale: Tensor, links: PaddedCSR) -> Tensor:
     """Sum as a GCN does: s_i (s_i x_i + sum of s_j x_j over edges j -> i, j != i), [N, D].
 
     Args:
@@ -41,13 +41,13 @@ def gcn_sum(x: Tensor, scale: Tensor, links: Links) -> Tensor:
     return _NeighbourSum.apply(x, scale, links)
 
 
-def gin_sum(x: Tensor, links: Links) -> Tensor:
+def gin_sum(x: Tensor, links: PaddedCSR) -> Tensor:
     """Sum as a GIN does: x_i + sum of x_j over all edges j -> i, self-loops among them, [N, D]."""
     return _NeighbourSum.apply(x, None, links)
 
 
 def _root_degrees(
-    links: Links, far_end: Tensor, begin: Tensor, end: Tensor, *, loops: bool
+    links: PaddedCSR, far_end: Tensor, begin: Tensor, end: Tensor, *, loops: bool
 ) -> Tensor:
     num_rows = links.origin.numel()
     root = torch.empty(num_rows, device=links.origin.device)
@@ -81,7 +81,7 @@ class _NeighbourSum(Function):
         ctx: Any,  # noqa: ANN401
         x: Tensor,
         scale: Tensor | None,
-        links: Links,
+        links: PaddedCSR,
     ) -> Tensor:
         ctx.save_for_backward(scale)
         ctx.links = links
@@ -97,16 +97,16 @@ class _NeighbourSum(Function):
         return _sum_out(d_out, scale, ctx.links), None, None
 
 
-def _sum_in(x: Tensor, scale: Tensor | None, links: Links) -> Tensor:
+def _sum_in(x: Tensor, scale: Tensor | None, links: PaddedCSR) -> Tensor:
     return _launch(x, scale, links, links.source, links.begin, links.end)
 
 
-def _sum_out(x: Tensor, scale: Tensor | None, links: Links) -> Tensor:
+def _sum_out(x: Tensor, scale: Tensor | None, links: PaddedCSR) -> Tensor:
     return _launch(x, scale, links, links.target, links.out_begin, links.out_end)
 
 
 def _launch(
-    x: Tensor, scale: Tensor | None, links: Links, far_end: Tensor, begin: Tensor, end: Tensor
+    x: Tensor, scale: Tensor | None, links: PaddedCSR, far_end: Tensor, begin: Tensor, end: Tensor
 ) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
@@ -132,7 +132,7 @@ def _launch(
     return out
 
 
-def slice_of(links: Links, most: int) -> int:
+def slice_of(links: PaddedCSR, most: int) -> int:
     """Choose how many edges to load at a time: most rows should need one slice."""
     mean = links.source.numel() // links.begin.numel()
     return max(8, min(most, int(triton.next_power_of_2(2 * mean))))

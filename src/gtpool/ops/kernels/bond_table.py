@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import Bonds, Links
+from gtpool.fixed import EdgeTypes, PaddedCSR
 
 KINDS = 64
 """Rows of a table up to which one program holds its gradient."""
@@ -18,7 +18,7 @@ _CHUNK = 256
 
 
 def sum_kinds(
-    x: Tensor, d_out: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
+    x: Tensor, d_out: Tensor, table: Tensor, scale: Tensor, links: PaddedCSR, bonds: EdgeTypes
 ) -> Tensor:
     """Give the gradient of the tables."""
     (runs, kinds, width), num_rows = table.shape, x.size(0) // table.size(0)

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.fixed import Bonds, Links
+from gtpool.fixed import EdgeTypes, PaddedCSR
 from gtpool.ops.kernels.aggregate import slice_of
 from gtpool.ops.kernels.bond_table import bond_of, exact, let, sum_kinds
 
 
-def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds) -> Tensor:
+def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: PaddedCSR, bonds: EdgeTypes) -> Tensor:
     """Give s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
 
     Args:
@@ -47,8 +47,8 @@ class _BondSum(Function):
         x: Tensor,
         table: Tensor,
         scale: Tensor,
-        links: Links,
-        bonds: Bonds,
+        links: PaddedCSR,
+        bonds: EdgeTypes,
     ) -> Tensor:
         x, table = x.contiguous(), table.contiguous()
         ctx.save_for_backward(x, table, scale)
@@ -69,7 +69,12 @@ class _BondSum(Function):
 
 
 def _sum_rows(
-    x: Tensor, d_out: Tensor | None, table: Tensor, scale: Tensor, links: Links, bonds: Bonds
+    x: Tensor,
+    d_out: Tensor | None,
+    table: Tensor,
+    scale: Tensor,
+    links: PaddedCSR,
+    bonds: EdgeTypes,
 ) -> Tensor:
     """Give the sums, or from their gradient that of the rows."""
     back = d_out is not None

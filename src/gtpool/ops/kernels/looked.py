@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from gtpool.fixed import Rows
-from gtpool.graph import Level
+from gtpool.graph import GraphLayout
 from gtpool.ops.drop import kept_level
 from gtpool.ops.kernels.attention import attend, attend_backward, edge_weights
 from gtpool.ops.kernels.score import packed_scores
@@ -17,10 +17,10 @@ from gtpool.ops.segment import device_rows
 
 
 @dataclass(frozen=True)
-class Looked:
+class TritonAttention:
     """The attention of a batch, with the face of ``gtpool.ops.attention_streamed.Streamed``."""
 
-    level: Level
+    level: GraphLayout
     rows_of_all: Rows
     q: Tensor
     k: Tensor
@@ -31,7 +31,7 @@ class Looked:
     """[N, H]."""
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: Level) -> Self:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
         """Attend in the type of q: q, k and v are [N, H, C]."""
         layout = device_rows(level)
         q, k, v = (part.to(q.dtype).contiguous() for part in (q, k, v))
@@ -73,7 +73,7 @@ class _KeptRows(Function):
         k: Tensor,
         v: Tensor,
         kept: Tensor,
-        looked: Looked,
+        looked: TritonAttention,
         after: Rows,
     ) -> Tensor:
         del q, k, v  # known since the look

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import Links, Rows
+from gtpool.fixed import PaddedCSR, Rows
 from gtpool.ops.kernels.tile import load, strides, width
 
 ENTRIES = 1024
@@ -28,7 +28,7 @@ def node_scores(
     theta_global: Tensor,
     theta_local: Tensor,
     lam: float,
-    links: Links,
+    links: PaddedCSR,
     rows: Rows,
     scale: float,
 ) -> Tensor:

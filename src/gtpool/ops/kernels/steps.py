@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.fixed import Bonds, Links, Rows
+from gtpool.fixed import EdgeTypes, PaddedCSR, Rows
 from gtpool.ops import static
 from gtpool.ops.kernels import (
     aggregate,
@@ -29,19 +29,19 @@ drop = dropout.drop
 gcn_sum, gin_sum, mean_max = aggregate.gcn_sum, aggregate.gin_sum, readout.mean_max
 
 
-def root_degrees(links: Links, like: Tensor) -> Tensor:
+def root_degrees(links: PaddedCSR, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
     del like
     return aggregate.root_degrees(links)
 
 
-def root_out_degrees(links: Links, like: Tensor) -> Tensor:
+def root_out_degrees(links: PaddedCSR, like: Tensor) -> Tensor:
     """Give d^(-1/2) of each row, d one more than the edges that leave it, 0 on padding, [N]."""
     del like
     return aggregate.root_out_degrees(links)
 
 
-def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: Links, bonds: Bonds) -> Tensor:
+def bond_sum(x: Tensor, table: Tensor, scale: Tensor, links: PaddedCSR, bonds: EdgeTypes) -> Tensor:
     """Give s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D]."""
     add_up = bonded.bond_sum if table.size(1) <= bond_table.KINDS else static.bond_sum
     return add_up(x, table, scale, links, bonds)
@@ -69,7 +69,7 @@ def scores(
     theta_global: Tensor,
     theta_local: Tensor,
     lam: float,
-    links: Links,
+    links: PaddedCSR,
     rows: Rows,
     act: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
@@ -98,7 +98,7 @@ def take(x: Tensor, chosen: Chosen) -> Tensor:
     return readout.take(x, chosen.kept, chosen.number)
 
 
-def follow(links: Links, chosen: Chosen) -> Links:
+def follow(links: PaddedCSR, chosen: Chosen) -> PaddedCSR:
     """Say where the ends of edges are after rows were dropped."""
     return links._replace(
         origin=plan.compose(links.origin, chosen.kept),

@@ -1,0 +1,24 @@
+"""Old names work for one version, and say what they are called now."""
+
+from importlib import import_module
+
+import pytest
+
+OLD = {
+    "gtpool.graph": ("Level", "GraphLayout"),
+    "gtpool.fixed": ("FixedBatch", "PaddedBatch"),
+    "gtpool.data.stock": ("Stock", "DeviceDataset"),
+    "gtpool.model.stack": ("Stack", "ModelEnsemble"),
+    "gtpool.train.program": ("Program", "CapturedTrainer"),
+    "gtpool.study.unit": ("run_unit", "run_one"),
+    "gtpool.study.together": ("run_together", "run_ensemble"),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_old_name_is_the_new_thing_with_a_warning(name):
+    module, (old, new) = import_module(name), OLD[name]
+    with pytest.warns(DeprecationWarning, match=new):
+        assert getattr(module, old) is getattr(module, new)
+    with pytest.raises(AttributeError, match="nothing"):
+        module.nothing  # noqa: B018
