@@ -47,7 +47,7 @@ def add_neighbours(x: Tensor, edge_index: Tensor) -> Tensor:
         >>> add_neighbours(x, edges).tolist()
         [[4.0], [7.0]]
     """
-    return _AddNeighbours.apply(x, *edge_index)
+    return _Smooth.apply(x, *edge_index, None)
 
 
 def look_up(table: Tensor, codes: Tensor) -> Tensor:
@@ -65,17 +65,19 @@ def look_up(table: Tensor, codes: Tensor) -> Tensor:
 
 
 class _Smooth(Function):
-    """The matrix is its transpose with the edges the other way round."""
+    """The matrix is its transpose with the edges the other way round; no scale is one of ones."""
 
     @staticmethod
-    def forward(x: Tensor, source: Tensor, target: Tensor, scale: Tensor) -> Tensor:
-        scaled = x * scale
-        return _add_up(scaled, source, target, x.size(0)).add_(scaled).mul_(scale)
+    def forward(x: Tensor, source: Tensor, target: Tensor, scale: Tensor | None) -> Tensor:
+        scaled = x.contiguous() if scale is None else x * scale
+        out = _add_up(scaled, source, target, x.size(0)).add_(scaled)
+        return out if scale is None else out.mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ANN401
         del output
-        _remember(ctx, inputs[1:])
+        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(*inputs[1:])
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -88,37 +90,6 @@ class _Smooth(Function):
     @staticmethod
     def jvp(ctx: Any, *grads: Any) -> Tensor:  # noqa: ANN401
         return _Smooth.apply(grads[0], *ctx.saved_tensors)
-
-
-class _AddNeighbours(Function):
-    """A sum over the edges, and back over the edges the other way round."""
-
-    @staticmethod
-    def forward(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        return _add_up(x.contiguous(), source, target, x.size(0)).add_(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ANN401
-        del output
-        _remember(ctx, inputs[1:])
-
-    @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any,  # noqa: ANN401
-        d_out: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        source, target = ctx.saved_tensors
-        return _AddNeighbours.apply(d_out, target, source), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *grads: Any) -> Tensor:  # noqa: ANN401
-        return _AddNeighbours.apply(grads[0], *ctx.saved_tensors)
-
-
-def _remember(ctx: Any, parts: tuple[Tensor, ...]) -> None:  # noqa: ANN401
-    """Save what a linear map needs of its edges, for gradients of either mode."""
-    ctx.save_for_backward(*parts)
-    ctx.save_for_forward(*parts)
 
 
 class _LookUp(Function):

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu, logsigmoid
 from torch_geometric.nn import GCNConv, LEConv
 
-from gtpool.graph import GraphLayout, NodeDrop, check_count, check_share
-from gtpool.ops.backend import Pooled
-from gtpool.ops.entry import eager, lay_out
+from gtpool.graph import check_count, check_share
+from gtpool.ops.entry import eager
 from gtpool.ops.merge import neighbours, weight_of, widen
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
+from gtpool.pool.layer import Dropped, DropPool
 
 SLOPE = 0.2  # of the leaky ReLU, as in the authors' code
 
 
-class ASAPool(nn.Module):
+class ASAPool(DropPool):
     r"""Pooling that keeps some of the clusters formed by each node and its neighbours.
 
     .. math::
@@ -80,7 +80,6 @@ class ASAPool(nn.Module):
         (torch.Size([3, 16]), 1)
     """
 
-    kind = "dropping"
     why_not_captured = (
         "pool 'asap' has no static form: how many edges join its clusters depends on its weights"
     )
@@ -115,58 +114,29 @@ class ASAPool(nn.Module):
         for part in (self.gcn, self.query, self.attention, self.fitness):
             part.reset_parameters()
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        attn: Tensor | None = None,
-        *,
-        level: GraphLayout | None = None,
-    ) -> NodeDrop:
-        """Pool a batch of graphs.
+    def check(self, x: Tensor, graph: PackedGraph) -> None:
+        """Raise a ValueError for weights that are negative or not finite."""
+        check_weights(weight_of(graph.edge_index, graph.edge_attr, x, weighted=self.weighted))
 
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, of which only a weight enters, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            attn: Stands in for ``x`` in the attention, never in what is added up, [N, D].
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted.
-        """
-        if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels, attn)
-            check_weights(weight_of(edge_index, edge_attr, x, weighted=self.weighted))
-        x, kept, fitness, after = self._step(x, PackedGraph(edge_index, edge_attr, level), attn)
-        batch = level.batch.index_select(0, kept)
-        return NodeDrop(x, after.edge_index, after.edge_attr, batch, kept, fitness)
-
-    def pool(self, x: Tensor, graph: PackedGraph, *, edges: bool = True) -> Pooled:
-        """Take one step in a network."""
+    def step(
+        self, x: Tensor, graph: PackedGraph, attn: Tensor | None = None, *, edges: bool = True
+    ) -> tuple[Dropped, PackedGraph]:
+        """Give the kept clusters, by the fitness of all, and the graphs between them."""
         del edges  # they come with the clusters
-        x, _, _, after = self._step(x, graph)
-        return Pooled(x, after)
-
-    def _step(
-        self, x: Tensor, graph: PackedGraph, attn: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, PackedGraph]:
-        """Give the kept clusters' features, centres and fitness, and the graphs between them."""
         weight = weight_of(graph.edge_index, graph.edge_attr, x, weighted=self.weighted)
-        edges, weight = with_loops(graph.edge_index, weight, x.size(0))
-        share = self._attend(x if attn is None else attn, edges, weight).to(x.dtype)
+        looped, weight = with_loops(graph.edge_index, weight, x.size(0))
+        share = self._attend(x if attn is None else attn, looped, weight).to(x.dtype)
         share = dropout(share, self.dropout, self.training)
-        clusters = neighbours(x, edges, share)  # X^c
-        logit = self.fitness(clusters, edges[:, : -x.size(0)]).squeeze(1)
+        clusters = neighbours(x, looped, share)  # X^c
+        logit = self.fitness(clusters, looped[:, : -x.size(0)]).squeeze(1)
         fitness = logit.sigmoid()
         score = logsigmoid(logit) if self.sampler == "topk" else fitness
         kept = graph.keep(score, self.ratio, sampler=self.sampler, order=self.order)
-        fitness = fitness.index_select(0, kept)
-        x = (clusters.index_select(0, kept) * fitness.unsqueeze(1)).to(x.dtype)
-        ends, weight = coarsen(edges, weight, share, kept, graph.level.batch.numel())
+        scale = fitness.index_select(0, kept).unsqueeze(1)
+        x = (clusters.index_select(0, kept) * scale).to(x.dtype)
+        ends, weight = coarsen(looped, weight, share, kept, graph.level.batch.numel())
         level = graph.next_level(self.ratio)
-        return x, kept, fitness, PackedGraph(ends, weight, level, graph.later[1:])
+        return Dropped(x, kept, fitness), PackedGraph(ends, weight, level, graph.later[1:])
 
     def __repr__(self) -> str:
         """Name the class, the width and the choices that change the result."""

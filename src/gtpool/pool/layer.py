@@ -5,7 +5,7 @@ batches, for one run and for many.
 """
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -52,10 +52,25 @@ class DropPool(nn.Module):
         del rows
         return score
 
+    def step(
+        self,
+        x: Tensor,
+        graph: Any,  # noqa: ANN401 - a Backend; ASAP takes packed ones alone
+        attn: Tensor | None = None,
+        *,
+        edges: bool = True,
+    ) -> tuple[Dropped, Any]:
+        """Give what is selected and the graphs of what stays, as the back-end has them."""
+        out = self.select(x, graph, attn)
+        return out, graph.follow(out.kept, self.ratio, edges=edges)
+
+    def check(self, x: Tensor, graph: PackedGraph) -> None:
+        """Raise a ValueError for graphs that this pooler alone cannot take."""
+
     def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
         """Take one step in a network; without ``edges`` nothing will ask for edges after it."""
-        out = self.select(x, graph)
-        return Pooled(out.x, graph.follow(out.kept, self.ratio, edges=edges))
+        out, after = self.step(x, graph, edges=edges)
+        return Pooled(out.x, after)
 
     def forward(
         self,
@@ -83,10 +98,10 @@ class DropPool(nn.Module):
             level = lay_out(
                 x, edge_index, edge_attr, batch, self.in_channels, attn, multiplied=self.multiplies
             )
+            self.check(x, PackedGraph(edge_index, edge_attr, level))
         graph = PackedGraph(edge_index, edge_attr, level)
-        out = self.select(x, graph, attn)
+        out, after = self.step(x, graph, attn)
         score = self.shown(out.score, graph.rows).index_select(0, out.kept)
-        after = graph.follow(out.kept, self.ratio)
         batch = level.batch.index_select(0, out.kept)
         return NodeDrop(out.x, after.edge_index, after.edge_attr, batch, out.kept, score)
 
