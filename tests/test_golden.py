@@ -1,7 +1,7 @@
 """Training curves recorded before the networks were rewritten: they must stay what they are.
 
 To record them again, after a change that is meant to change them:
-``python tests/test_golden.py > tests/data/golden.json``.
+``python tests/test_golden.py > tests/fixtures/golden.json``.
 """
 
 import json
@@ -21,7 +21,7 @@ from gtpool.study.inputs import shape_of
 from gtpool.study.store import read_rows
 from gtpool.train.fit import fit
 
-FILE = Path(__file__).parent / "data" / "golden.json"
+FILE = Path(__file__).parent / "fixtures" / "golden.json"
 RESULTS = Path(__file__).parents[1] / "results" / "runs"
 NETWORKS = {
     "gtpool-v": {},

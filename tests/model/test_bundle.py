@@ -317,7 +317,7 @@ def test_the_folder_above_gets_a_hint(folder):
         load_bundle(folder.parent)
 
 
-OLD = Path(__file__).parent / "data" / "bundle-0.1"
+OLD = Path(__file__).parents[1] / "fixtures" / "bundle-0.1"
 RECORDED = json.loads((OLD / "predictions.json").read_text())
 SOURCES = [("molecules", "molecules.csv"), ("graphs", "graphs.jsonl")]
 

@@ -11,7 +11,7 @@ from gtpool.study import result as module
 from gtpool.study.result import Parts, RunResult
 from gtpool.study.unit import run_one
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 SPEC = RunSpec.from_json(
     {
         "data": {"source": "MUTAG"},

@@ -2,11 +2,11 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from html_page import Page
 
 from gtpool.report.plot import (
     _range,
@@ -23,7 +23,6 @@ from gtpool.study.heldout import HeldOut, confusion, roc_curves, write_held_out
 from gtpool.study.result import RunResult
 from gtpool.train.metric import roc_auc
 
-VOID = {"meta", "link", "br"}
 HOSTILE = "<script>alert('&')</script>"
 
 
@@ -78,37 +77,6 @@ def section(name="GTPool", **more):
         "Counts.": draw_confusion(np.array([[3, 1], [0, 4]]), [HOSTILE, "a $x_1$ class"]),
     }
     return Section(name, rows, pictures)
-
-
-class Page(HTMLParser):
-    """Reads a page: balanced tags, visible text, ids, addresses."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open, self.text, self.ids, self.addresses, self.tags = [], [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        values = dict(attrs)
-        self.ids += [values["id"]] if "id" in values else []
-        links = ("href", "src", "xlink:href", "srcset", "action", "data", "poster")
-        self.addresses += [values[name] for name in links if name in values]
-        self.addresses += re.findall(r"url\(([^)]*)\)", " ".join(v or "" for v in values.values()))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += [data] if data.strip() else []
 
 
 @pytest.fixture

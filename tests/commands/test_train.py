@@ -717,7 +717,7 @@ def test_settings_hold_the_whole_plan(trained):
 
 def test_the_example_runs(tmp_path):
     path = write_csv(tmp_path / "mine.csv", MOLECULES)
-    example = Path(__file__).parent.parent / "examples/own_csv.py"
+    example = Path(__file__).parents[2] / "examples/own_csv.py"
     done = subprocess.run(
         [sys.executable, example, path], capture_output=True, text=True, check=False
     )

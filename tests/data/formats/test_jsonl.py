@@ -348,7 +348,7 @@ def test_writing_to_a_symlink_keeps_the_link(tmp_path):
 
 
 def test_the_example_of_the_docs_is_read(tmp_path):
-    page = (Path(__file__).parent.parent / "docs" / "data-format.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "data-format.md").read_text(encoding="utf-8")
     example = page.split("```jsonl\n")[1].split("```")[0]
     path = tmp_path / "graphs.jsonl"
     path.write_text(example)

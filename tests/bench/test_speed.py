@@ -21,7 +21,7 @@ from gtpool.data.synthetic import erdos_renyi
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 QUICK = Settings.of(torch.device("cpu"), quick=True)
 CODED = ShapeSpec(outputs=1, node_categories=(5, 3), mean_nodes=4)
 

@@ -10,7 +10,7 @@ import torch
 
 from gtpool.ops.sample import SAMPLERS
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 DRAWINGS = runpy.run_path(str(DOCS / "drawings.py"))
 NAMES = ("layer", "wheel", "levels")
 

@@ -25,7 +25,7 @@ from gtpool.data.molecule import (
     scaffolds,
 )
 
-FIXTURE = Path(__file__).parent / "data" / "ogb_smiles2graph.json.gz"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "ogb_smiles2graph.json.gz"
 GOLDEN = json.loads(gzip.decompress(FIXTURE.read_bytes()))
 SMILES = [row["smiles"] for row in GOLDEN]
 UNREADABLE = ["", "  ", "C1CC", "c1cccc1", "CN(C)(C)C", "ethanol", "[Xx]", "C(", "é", "C\0C"]

@@ -12,7 +12,7 @@ import pytest
 
 from gtpool.data.locate import EMBEDDED
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture

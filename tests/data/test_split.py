@@ -23,7 +23,8 @@ from gtpool.data.split import (
     stratified_folds,
 )
 
-GOLDEN = json.loads((Path(__file__).parent / "data" / "stratified.json").read_text())["cases"]
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+GOLDEN = json.loads((FIXTURES / "stratified.json").read_text())["cases"]
 DATA = os.environ.get("GTPOOL_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="GTPOOL_DATA names no folder of datasets")
 

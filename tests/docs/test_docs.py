@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAPER_MAP = (ROOT / "docs/paper_map.md").read_text()
 SYMBOLS = sorted(set(re.findall(r"`((?:gtpool|torch_geometric)\.[\w.]+)`", PAPER_MAP)))
 

@@ -18,7 +18,7 @@ from gtpool.train.course import Epoch, TrainingError, rate, shuffle
 from gtpool.train.fit import fit, predict, seeded
 
 CPU = torch.device("cpu")
-GOLDEN = Path(__file__).parent / "data" / "golden_mutag.json"
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_mutag.json"
 
 
 class Toy(nn.Module):

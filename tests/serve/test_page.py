@@ -33,7 +33,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
 expect.set_options(timeout=30_000)  # of a busy machine: nothing waits that long where all is well
 
-PAGE = Path(__file__).parent.parent / "src/gtpool/serve/page.html"
+PAGE = Path(__file__).parents[2] / "src/gtpool/serve/page.html"
 B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()[1:]
 ASPIRIN, ETHANOL, BROKEN = "CC(=O)OC1=CC=CC=C1C(=O)O", "CCO", "C1CC("
 HOSTILE = "<img src=x onerror=alert(1)>"

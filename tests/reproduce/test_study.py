@@ -201,7 +201,7 @@ def test_a_run_ends_with_the_command_that_shows_its_rows(tmp_path, monkeypatch):
 
 def test_the_small_example_of_the_page_has_the_runs_that_it_shows():
     folds = [run.split.fold for run in shard(find_runs(["tasks"], _SMALL, 1), "1/3")]
-    page = (Path(__file__).parent.parent / "docs/studies.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/studies.md").read_text(encoding="utf-8")
     assert f"study run tasks --only {_SMALL} --seeds 1 --shard 1/3 --known nothing" in page
     assert re.findall(r"^low-scores, gin, seed 42, fold (\d+):", page, re.MULTILINE) == [
         f"{fold + 1}" for fold in folds
@@ -274,7 +274,7 @@ def test_the_last_line_counts_runs_that_studies_share_once(tmp_path):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/studies.md"])
 def test_the_first_example_of_a_page_has_runs_left_to_do(page):
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     text = (root / page).read_text(encoding="utf-8")
     asked = re.search(r"\$ gtpool study run (\w+) --only (\S+) --seeds (\d+)", text)
     assert asked is not None

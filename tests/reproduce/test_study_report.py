@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from test_site import Page
+from html_page import Page
 from typer.testing import CliRunner
 
 from gtpool.cli import app
@@ -48,7 +48,7 @@ from gtpool.study.cells import Grid
 from gtpool.study.result import RunResult
 from gtpool.study.store import Store, read_rows
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HOSTILE = "</script><script>alert(1)</script>"
 
 

@@ -13,7 +13,7 @@ import gtpool
 
 pytest.importorskip("mkdocstrings", reason="mkdocs and mkdocstrings are not installed")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FORMULAS = runpy.run_path(str(ROOT / "docs/formulas.py"))
 
 
