@@ -28,7 +28,7 @@ from torch_geometric.nn import (
 from torch_geometric.utils import to_dense_adj, to_dense_batch
 
 from gtpool.bench.clock import measure, record, table
-from gtpool.data.chain import with_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.sources import load
 from gtpool.graph import Graphs
 from gtpool.model import METHODS

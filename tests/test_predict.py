@@ -23,7 +23,7 @@ from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.predict import evaluate_source, predict_source, schema_of, write_predictions
 from gtpool.serve.limits import Limits
-from gtpool.serve.read import Reader
+from gtpool.serve.request_reader import Reader
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.fit import predict

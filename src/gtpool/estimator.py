@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from gtpool import __version__
-from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import (
     Array,
@@ -29,6 +28,7 @@ from gtpool.data.formats.memory import (
     numbers_of,
     read_graphs,
 )
+from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.molecule import atom_numbers
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.split import Split

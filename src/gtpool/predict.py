@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.data.apply import check_fit, read_schema
 from gtpool.data.delimited import safe_cell, write_records
 from gtpool.data.formats.reader import InferenceData, Unit, truth
+from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.schema import Schema, Task
 from gtpool.data.sources import read_unseen
 from gtpool.model.bundle import Bundle

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from gtpool.data.chain import with_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset, narrow, scale
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.synthetic import low_scores_matter

@@ -11,9 +11,9 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from gtpool import GTPool
-from gtpool.data.apply import read_schema
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import read_graphs
+from gtpool.data.inference import read_schema
 from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.sources import load
 from gtpool.estimator import GraphClassifier, GraphRegressor

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch_geometric.explain import Explainer, GNNExplainer
 
-from gtpool.data.chain import with_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, read_molecules
 from gtpool.data.sources import load

@@ -4,8 +4,8 @@ import pytest
 import torch
 from drawn import molecules
 
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.sources import load
-from gtpool.data.stock import DeviceDataset
 from gtpool.fixed import Capacity
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier

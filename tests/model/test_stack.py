@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from gtpool.data.chain import with_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.sources import load
-from gtpool.data.stock import DeviceDataset
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import ModelEnsemble, pads_attention, why_not_stacked

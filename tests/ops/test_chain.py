@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from gtpool.data import chain as data_chain
-from gtpool.data.chain import with_chain
+from gtpool.data import coarsening as data_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import cache_dir
 from gtpool.data.synthetic import low_scores_matter

@@ -6,7 +6,7 @@ from drawn import BONDS, batches, bonded, wider
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gtpool.data.stock import DeviceDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.graph import GraphLayout
 from gtpool.ops import static
 from gtpool.ops.attention import attend_reference

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.stock import DeviceDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.ops import merge as packed
 from gtpool.ops.static_merge import Dense, Sparse, merge
 

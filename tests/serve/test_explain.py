@@ -14,7 +14,7 @@ from gtpool.model.bundle import load_bundle
 from gtpool.predict import schema_of
 from gtpool.serve.app import create_app
 from gtpool.serve.limits import Limits
-from gtpool.serve.read import Reader
+from gtpool.serve.request_reader import Reader
 from gtpool.serve.service import Explaining
 
 LIMITS = Limits(explain_epochs=5, explain_requests=2)

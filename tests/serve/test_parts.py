@@ -18,7 +18,7 @@ from gtpool.predict import schema_of
 from gtpool.serve.app import create_app
 from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits
-from gtpool.serve.read import Reader
+from gtpool.serve.request_reader import Reader
 
 CPU = torch.device("cpu")
 PATH = PATHS[4]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from drawn import BONDS, bonded
 
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
-from gtpool.data.stock import DeviceDataset
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import ModelEnsemble

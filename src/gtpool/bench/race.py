@@ -15,10 +15,10 @@ from gtpool.bench.plan import Settings
 from gtpool.bench.published import CAPTURED, FIRST, OURS, RIVALS, models, plain
 from gtpool.bench.rivals import Rival
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.locate import locate
 from gtpool.data.sources import load
 from gtpool.data.split import Split
-from gtpool.data.stock import DeviceDataset
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import ModelEnsemble
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec

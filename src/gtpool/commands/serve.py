@@ -49,8 +49,8 @@ def serve(
     try:
         from gtpool.serve.app import create_app
         from gtpool.serve.limits import Limits, allowed_hosts
-        from gtpool.serve.run import bind
-        from gtpool.serve.run import serve as run
+        from gtpool.serve.server import bind
+        from gtpool.serve.server import serve as run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise

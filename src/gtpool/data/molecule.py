@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.limits import MAX_SMILES, excess
+from gtpool.data.molecule_limits import MAX_SMILES, excess
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.spec import AtomOrder
 
@@ -126,7 +126,7 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
 
     Args:
         smiles: One molecule each. Those that rdkit cannot read, that have no atoms or exceed
-            a limit of ``gtpool.data.limits`` are left out and named in ``failed``.
+            a limit of ``gtpool.data.molecule_limits`` are left out and named in ``failed``.
         atom_order: "canonical" reads the molecule from rdkit's canonical SMILES, so that every way
             to write it gives the same tensors; "given" reads the SMILES as it is written, equal to
             ``ogb.utils.mol.smiles2graph``.

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from gtpool.data.apply import check_fit
 from gtpool.data.formats.reader import InferenceData, Row, Unit
+from gtpool.data.inference import check_fit
 from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.schema import Schema, Task
 from gtpool.data.sources import read_unseen, smiles_of

@@ -191,7 +191,7 @@ def _brief(error: object) -> str:
 def _check_about(about: _Json) -> None:
     """Raise a ValueError for a value in ``about`` that is not of its kind.
 
-    ``schema`` is checked by ``gtpool.data.apply.read_schema``, by whoever needs it.
+    ``schema`` is checked by ``gtpool.data.inference.read_schema``, by whoever needs it.
     """
     for name in ("schema", "metrics", "versions", "run", "estimator", "data"):
         check_value(dict, about.get(name, {}), name)

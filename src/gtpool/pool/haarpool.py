@@ -46,8 +46,8 @@ class HaarPool(nn.Module):
 
     Differs from the paper:
         - The chain follows from the graph alone, so a dataset computes it once
-          (``gtpool.data.chain.with_chain``); the authors' code does so in every forward pass, from
-          random starts.
+          (``gtpool.data.coarsening.with_chain``); the authors' code does so in every forward pass,
+          from random starts.
         - Spectral clustering, as in their code on :math:`D^{-1/2}` times the eigenvectors of the
           normalised Laplacian, has one deterministic start in place of ten random ones. A graph
           that is not connected is split into its components first.

@@ -15,7 +15,7 @@ from fastapi.security import APIKeyHeader
 
 from gtpool import __version__
 from gtpool.model.bundle import Bundle
-from gtpool.serve import messages
+from gtpool.serve import schemas
 from gtpool.serve.endpoints import HANDLERS, Endpoints, answers_with, asks_for, describe, docs_page
 from gtpool.serve.limits import HostCheck, Hosts, Limits, Refusal
 from gtpool.serve.metrics import CONTENT_TYPE, Counted
@@ -90,18 +90,18 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
     does, keyed = Endpoints(service), APIRouter()
     example = service.reader.example()
     if service.reader.takes == "smiles":
-        many = asks_for(messages.PredictSmiles, {"smiles": [example]})
-        single = asks_for(messages.ExplainSmiles, {"smiles": example})
+        many = asks_for(schemas.PredictSmiles, {"smiles": [example]})
+        single = asks_for(schemas.ExplainSmiles, {"smiles": example})
     else:
-        many = asks_for(messages.PredictGraphs, {"graphs": [example]})
-        single = asks_for(messages.ExplainGraph, {"graph": example})
+        many = asks_for(schemas.PredictGraphs, {"graphs": [example]})
+        single = asks_for(schemas.ExplainGraph, {"graph": example})
     keyed.add_api_route(
         "/predict",
         does.predict,
         methods=["POST"],
         summary="Predict one graph or several",
         openapi_extra=many,
-        responses=answers_with(messages.Predictions, *_TURNED_AWAY),
+        responses=answers_with(schemas.Predictions, *_TURNED_AWAY),
     )
     keyed.add_api_route(
         "/explain",
@@ -109,10 +109,10 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
         methods=["POST"],
         summary="Explain the prediction of one graph",
         openapi_extra=single,
-        responses=answers_with(messages.Explained, *_TURNED_AWAY),
+        responses=answers_with(schemas.Explained, *_TURNED_AWAY),
     )
     keyed.add_api_route(
-        "/model", does.model, summary="What is served", responses=answers_with(messages.Model)
+        "/model", does.model, summary="What is served", responses=answers_with(schemas.Model)
     )
     keyed.add_api_route(
         "/metrics",
@@ -129,7 +129,7 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
         "/healthz",
         does.health,
         summary="Whether the service works",
-        responses=answers_with(messages.Health, 503),
+        responses=answers_with(schemas.Health, 503),
     )
 
 

@@ -45,7 +45,7 @@ def parse(body: bytes, form: type[BaseModel]) -> dict[str, Any]:
         form: What it must look like. The values are given as JSON has them.
 
     Example:
-        >>> from gtpool.serve.messages import ExplainSmiles
+        >>> from gtpool.serve.schemas import ExplainSmiles
         >>> parse(b'{"smiles": "CCO"}', ExplainSmiles)
         {'smiles': 'CCO'}
     """

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from gtpool.report.template import template
-from gtpool.serve import messages
+from gtpool.serve import schemas
 from gtpool.serve.body import receive
 from gtpool.serve.limits import Refusal
 from gtpool.serve.metrics import CONTENT_TYPE
@@ -110,10 +110,10 @@ _Json = dict[str, Any]
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES = (
-    messages.PredictSmiles,
-    messages.PredictGraphs,
-    messages.ExplainSmiles,
-    messages.ExplainGraph,
+    schemas.PredictSmiles,
+    schemas.PredictGraphs,
+    schemas.ExplainSmiles,
+    schemas.ExplainGraph,
 )
 _PROBLEMS = {
     401: "The API key is missing or wrong.",
@@ -136,7 +136,7 @@ def asks_for(form: type[BaseModel], example: _Json) -> _Json:
 def answers_with(form: type[BaseModel] | None, *problems: int) -> dict[int | str, _Json]:
     """Describe the answer to a request, if it is told, and how it can be turned away."""
     told: dict[int | str, _Json] = {
-        status: {"model": messages.Problem, "description": _PROBLEMS[status]} for status in problems
+        status: {"model": schemas.Problem, "description": _PROBLEMS[status]} for status in problems
     }
     return told if form is None else {200: {"model": form, "description": "The answer."}, **told}
 

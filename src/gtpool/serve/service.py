@@ -25,7 +25,7 @@ from gtpool.report.explanation import draw_survivors
 from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits, Refusal, busy
 from gtpool.serve.metrics import Metrics
-from gtpool.serve.read import Question, Reader
+from gtpool.serve.request_reader import Question, Reader
 
 _Json = dict[str, Any]
 _T = TypeVar("_T")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gtpool.data.apply import check_codes
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats import recognise, takers
 from gtpool.data.formats.reader import Loaded
+from gtpool.data.inference import check_codes
 from gtpool.data.locate import find_raw, locate, splits_folder
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, scaffolds
 from gtpool.data.registry import DATASETS

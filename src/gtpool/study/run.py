@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from gtpool.data.chain import with_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.formats.reader import Loaded
 from gtpool.model.classifier import chain_steps
 from gtpool.spec import RunSpec

@@ -9,10 +9,10 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from gtpool.data.chain import with_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.split import Split
-from gtpool.data.stock import DeviceDataset
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import ModelEnsemble
 from gtpool.spec import TrainSpec

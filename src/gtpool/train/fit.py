@@ -9,7 +9,7 @@ from warnings import warn
 import torch
 from torch import Tensor, nn
 
-from gtpool.data.chain import with_chain
+from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.graph import Graphs

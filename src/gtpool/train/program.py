@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.split import Split
-from gtpool.data.stock import DeviceDataset
 from gtpool.deprecated import old_names
 from gtpool.fixed import Capacity, PaddedBatch
 from gtpool.model.stack import ModelEnsemble

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch_geometric.datasets import TUDataset
 from torch_geometric.io import read_tu_data
 
-from gtpool.data.apply import read_schema, strange
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.formats.tu import MUTAG_ATOMS, read_tu, tu_name
+from gtpool.data.inference import read_schema, strange
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.schema import Schema
 

@@ -6,7 +6,7 @@ from drawn import BONDS, bonded
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.stock import DeviceDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.ops import static
 
 pytest.importorskip("triton", reason="Triton is not installed: there are no kernels to test")

@@ -10,7 +10,7 @@ from gtpool.ops.dropout import drop_by_key
 
 pytest.importorskip("triton", reason="Triton is not installed: there are no kernels to test")
 
-from gtpool.data.stock import DeviceDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.ops.kernels import dropout, plan, steps
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
-from gtpool.data.apply import follow, strange
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.formats.nx import from_networkx_raw
+from gtpool.data.inference import follow, strange
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Task
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.data.apply import follow, pick, strange
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import Raw, featurize, learn_recipe
+from gtpool.data.inference import follow, pick, strange
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.targets import pack_targets
 from gtpool.spec import DataSpec

@@ -11,9 +11,9 @@ from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.sources import load
-from gtpool.data.stock import DeviceDataset
 from gtpool.fixed import Capacity
 from gtpool.ops.static_plan import rows_of
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from gtpool.data.apply import check_fit
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import Raw
 from gtpool.data.formats.reader import known_graphs
+from gtpool.data.inference import check_fit
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack
 from gtpool.data.schema import Recipe, Schema
@@ -19,7 +19,7 @@ from gtpool.model.classifier import Classifier
 from gtpool.serve.batch import join
 from gtpool.serve.body import parse
 from gtpool.serve.limits import Limits, Refusal
-from gtpool.serve.messages import ExplainGraph, ExplainSmiles, PredictGraphs, PredictSmiles
+from gtpool.serve.schemas import ExplainGraph, ExplainSmiles, PredictGraphs, PredictSmiles
 
 _Record = dict[str, Any]
 
