@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from gtpool.spec import RunSpec
-from gtpool.study.ray_executor import _Sent
+from gtpool.study.build_result import new_result
+from gtpool.study.ray_executor import _TaskResult
 from gtpool.study.result import RunResult
-from gtpool.study.row import blank
 
 NODES = 1_000
 NOTICE = 22.0
@@ -123,7 +123,7 @@ class Cluster:
             return reports
         if task.row is None:
             raise Lost
-        return _Sent(task.row)
+        return _TaskResult(task.row)
 
     def cancel(self, task: "Task", *, force: bool) -> None:
         """Stop a unit; those of a driver that is gone are forgotten anyway."""
@@ -152,7 +152,7 @@ class Cluster:
         if crash:
             self.lost += self.now - task.since
         else:
-            task.row = blank(task.spec)
+            task.row = new_result(task.spec)
             self.finished[task.spec.key] += 1
         self._release(node)
         self.free.append(node)

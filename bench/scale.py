@@ -25,10 +25,10 @@ from gtpool.data.formats.table import read_table
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.molecule import read_molecules
 from gtpool.spec import DataSpec, RunSpec
-from gtpool.study.executor import Executor, Processes, Unit, Watcher
-from gtpool.study.ray_executor import Ray
+from gtpool.study.build_result import new_result
+from gtpool.study.executor import Executor, ProcessExecutor, RunTask, Watcher
+from gtpool.study.ray_executor import RayExecutor
 from gtpool.study.result import RunResult
-from gtpool.study.row import blank
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
 from gtpool.train.course import Epoch
@@ -104,12 +104,12 @@ def keep() -> Iterator[dict[str, Any]]:
 
 def hand_out() -> Iterator[dict[str, Any]]:
     """Do units of no work in processes of this machine."""
-    yield from _hand_out("processes", Processes(2))
+    yield from _hand_out("processes", ProcessExecutor(2))
 
 
 def hand_out_by_ray() -> Iterator[dict[str, Any]]:
     """Do units of no work on a cluster of this machine."""
-    yield from _hand_out("ray", Ray())
+    yield from _hand_out("ray", RayExecutor())
 
 
 PARTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
@@ -145,10 +145,10 @@ def written(row: RunResult) -> str:
 def row_of(spec: RunSpec) -> RunResult:
     """Give a row as long as that of a run."""
     curves = {name: [0.123456] * EPOCHS for name in CURVES}
-    return blank(spec).having(epochs_run=EPOCHS, curves=curves)
+    return new_result(spec).having(epochs_run=EPOCHS, curves=curves)
 
 
-class Trivial(Unit):
+class Trivial(RunTask):
     """A unit that does nothing but store a row."""
 
     def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> RunResult:
@@ -165,7 +165,9 @@ class Trivially:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
+    def __call__(
+        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+    ) -> Iterator[RunResult]:
         """Do them."""
         yield from self.executor(Trivial(*unit), specs, watch)
 

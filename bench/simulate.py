@@ -1,6 +1,6 @@
 """Simulate a study on a thousand nodes that fail: the real driver on a cluster that is made up.
 
-``run_many``, the ``Ray`` executor with its rules (how many units are on their way, who is begun
+``run_many``, ``RayExecutor`` with its rules (how many units are on their way, who is begun
 again and how often, what is stored) and the store are the real ones. Made up are Ray, in whose
 place stands ``cluster.Cluster``, and time. A unit takes the seconds of a run drawn from those in
 results/runs that had a process of their own, as units on a cluster do. Not modelled: the network,
@@ -24,8 +24,8 @@ from cluster import LOOK, NODES, NOTICE, Cluster, DriverDied
 
 from gtpool.bench.clock import ROOT, record, table
 from gtpool.spec import DataSpec, RunSpec
-from gtpool.study.pool import ATTEMPTS
-from gtpool.study.ray_executor import SPARE, Ray
+from gtpool.study.process_pool import ATTEMPTS
+from gtpool.study.ray_executor import QUEUED_AHEAD, RayExecutor
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the rows (results/bench)")
     given = parser.parse_args()
     shared = {"nodes": NODES, "units": given.units, "share": SHARE, "attempts": ATTEMPTS}
-    shared |= {"spare": SPARE, "notice_s": NOTICE, "look_s": LOOK, "seeds": given.seeds}
+    shared |= {"spare": QUEUED_AHEAD, "notice_s": NOTICE, "look_s": LOOK, "seeds": given.seeds}
     shared |= {"runs": len(real_seconds()), "mean_s": round(fmean(real_seconds()), 1)}
     shared |= {"longest_s": max(real_seconds())}
     rows: list[dict[str, Any]] = []
@@ -81,14 +81,14 @@ def simulate(fail: Failure, units: int, seed: int) -> dict[str, float]:
         store = Store(folder)
         while True:  # the same command until it comes to its end
             try:
-                run_many(specs, store, executor=Ray(), watch=log)
+                run_many(specs, store, executor=RayExecutor(), watch=log)
             except DriverDied:
                 cluster.restart()
             else:
                 break
         makespan, failed = cluster.now, _failed(store)
         for _ in range(5 if failed else 0):  # and again for what is stored as failed
-            run_many(specs, store, executor=Ray(), watch=log)
+            run_many(specs, store, executor=RayExecutor(), watch=log)
         stored = {row.key for row in store.rows()}
         return {
             "makespan_s": makespan,

@@ -28,11 +28,11 @@ import proc
 
 from gtpool.bench.clock import record, table
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
-from gtpool.study.inputs import lay_out
+from gtpool.study.inputs import expand_folds
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
-from gtpool.study.store import Store, write_whole
-from gtpool.study.unit import run_one
+from gtpool.study.run_one import run_one
+from gtpool.study.store import Store, write_atomic
 
 EPOCHS, WIDTHS, SEEDS = 10, (8, 16), 20
 """Of a batch, which has ten folds besides: 400 runs."""
@@ -77,7 +77,7 @@ def drive(folder: Path, jobs: int, until: float) -> None:
         if batch == batches(folder):
             if time.time() > until:
                 return
-            write_whole(folder / "batches", str(batch + 1).encode())
+            write_atomic(folder / "batches", str(batch + 1).encode())
         run_many(batch_of(batch), Store(folder), jobs=jobs, device="cpu")
 
 
@@ -96,7 +96,7 @@ def batch_of(number: int) -> list[RunSpec]:
         seed=number * SEEDS,
     )
     wide = (replace(spec, model=replace(spec.model, width=width)) for width in WIDTHS)
-    return [run for one in wide for run in lay_out(one, seeds=SEEDS)]
+    return [run for one in wide for run in expand_folds(one, seeds=SEEDS)]
 
 
 class Soak:

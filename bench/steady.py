@@ -11,7 +11,7 @@ import torch
 from soak import batch_of
 
 from gtpool.bench.clock import record, table
-from gtpool.study.unit import run_one
+from gtpool.study.run_one import run_one
 
 BATCHES, EVERY = 3, 40
 

@@ -8,7 +8,7 @@ from gtpool.reproduce.paper import STUDIES, find
 from gtpool.reproduce.status import known_rows
 from gtpool.reproduce.study_cells import OURS, Result, results
 from gtpool.reproduce.study_compare import paired
-from gtpool.study.cells import RULES
+from gtpool.study.summarize import EPOCH_RULES
 
 EVIDENCE = Path(__file__).parent.parent / "results"
 ROWS = known_rows([EVIDENCE / "runs"])
@@ -107,11 +107,11 @@ def baselines() -> str:
 
 def rules() -> str:
     """Give what each rule of choosing the epoch makes of the same runs of GTPool-V."""
-    heads = ("dataset", "paper", *RULES.values())
+    heads = ("dataset", "paper", *EPOCH_RULES.values())
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for result in TABLE:
         if result.place.line == "gtpool-v" and result.settled:
-            figures = (result.rules[rule].text for rule in RULES)
+            figures = (result.rules[rule].text for rule in EPOCH_RULES)
             lines.append(
                 f"| {result.place.dataset} | {_published(result)} | {' | '.join(figures)} |"
             )

@@ -10,8 +10,8 @@ OLD = {
     "gtpool.data.stock": ("Stock", "DeviceDataset"),
     "gtpool.model.stack": ("Stack", "ModelEnsemble"),
     "gtpool.train.program": ("Program", "CapturedTrainer"),
-    "gtpool.study.unit": ("run_unit", "run_one"),
-    "gtpool.study.together": ("run_together", "run_ensemble"),
+    "gtpool.study.cross_validate": ("Chosen", "BestModel"),
+    "gtpool.study.ray_executor": ("Ray", "RayExecutor"),
 }
 
 

@@ -107,7 +107,7 @@ def test_the_two_protocols_are_those_of_the_paper():
     assert (OGB.lr, OGB.patience, OGB.select) == (1e-3, None, "metric")
 
 
-HELD = gtpool.spec._HELD
+HELD = gtpool.spec._LEGACY_VALUES
 OLD_DATA = {name: value for name, value in RUN.to_json()["data"].items() if name != "atom_order"}
 
 

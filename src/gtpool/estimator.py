@@ -38,11 +38,11 @@ from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.unit import choose_device
+from gtpool.study.run_one import choose_device
 from gtpool.train.course import Epoch, Outcome
 from gtpool.train.fit import fit, predict, seeded
 
-_TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "patience", "class_weights")
+_TRAIN_OPTIONS = ("epochs", "batch_size", "lr", "weight_decay", "patience", "class_weights")
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -196,7 +196,7 @@ class _GraphEstimator:
 
     def save(self, folder: Path | str) -> None:
         """Write the trained model as a bundle, which ``load`` and ``gtpool predict`` read."""
-        schema = self._fitted()
+        schema = self._check_fitted()
         classes = None if schema.task != "classes" else self.classes_.tolist()
         about = {
             "schema": schema.to_json(),
@@ -204,7 +204,7 @@ class _GraphEstimator:
             "versions": _versions(),
             "estimator": {
                 "name": type(self).__name__,
-                "params": {name: _plain(part) for name, part in self.get_params().items()},
+                "params": {name: _to_python(part) for name, part in self.get_params().items()},
                 "classes": classes,
             },
         }
@@ -300,13 +300,13 @@ class _GraphEstimator:
         # There is no test part here: whoever scores the estimator holds one back.
         parts = cast("Split", _Parts(train, valid, train[:0]))
         epochs = fit(model, data.to(place), parts, train_spec, seed=self.seed)
-        outcome = _run(epochs, train_spec.epochs, self.verbose)
+        outcome = _run_to_end(epochs, train_spec.epochs, self.verbose)
         self.model_, self.schema_ = model.eval(), data.schema
         self.n_features_in_ = data.num_features
         self.history_, self.best_epoch_ = outcome.epochs, outcome.best
 
     def _specs(self) -> tuple[ModelSpec, TrainSpec]:
-        given = {name: _plain(value) for name, value in self.get_params().items()}
+        given = {name: _to_python(value) for name, value in self.get_params().items()}
         given["pool_options"] = dict(self.pool_options or {})
         given["readout_options"] = dict(self.readout_options or {})
         model = {field.name: given[field.name] for field in fields(ModelSpec)}
@@ -315,11 +315,11 @@ class _GraphEstimator:
             options = {**method.model.get("pool_options", {}), **given["pool_options"]}
             changed = {name: part for name, part in model.items() if part != usual[name]}
             model |= {**method.model, **changed, "pool_options": options}
-        train = {name: given[name] for name in _TRAINED}
+        train = {name: given[name] for name in _TRAIN_OPTIONS}
         spec = TrainSpec.from_json(train)
         return ModelSpec.from_json(model), replace(spec, warmup=spec.epochs // 10)
 
-    def _fitted(self) -> Schema:
+    def _check_fitted(self) -> Schema:
         if not hasattr(self, "model_"):
             name = type(self).__name__
             raise NotFittedError(f"this {name} is not fitted yet: call fit(graphs, y) first")
@@ -338,7 +338,7 @@ class _GraphEstimator:
 
     def _ready(self, graphs: GraphsOf) -> GraphDataset:
         """Read graphs by the recipe of the training, onto the device of the network."""
-        data = self._read(graphs, self._fitted().recipe)
+        data = self._read(graphs, self._check_fitted().recipe)
         check_fit(data, self.model_.shape, edges=self.model_.uses_edge_features)
         return data.to(self.model_.shift.device)
 
@@ -472,7 +472,7 @@ def _versions() -> dict[str, str]:
     return {"gtpool": __version__, **{name: version(name) for name in names}}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _to_python(value: Any) -> Any:  # noqa: ANN401
     """Turn a number of numpy's, as a search over parameters may give, into Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
@@ -496,7 +496,7 @@ def _hold_out(
     return train.nonzero().flatten(), valid
 
 
-def _run(epochs: Generator[Epoch, None, Outcome], most: int, verbose: bool) -> Outcome:
+def _run_to_end(epochs: Generator[Epoch, None, Outcome], most: int, verbose: bool) -> Outcome:
     """Train to the end; said aloud, in about ten lines."""
     start = time.monotonic()
     while True:

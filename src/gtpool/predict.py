@@ -14,8 +14,8 @@ from gtpool.data.schema import Schema, Task
 from gtpool.data.sources import read_unseen
 from gtpool.model.bundle import Bundle
 from gtpool.study.inputs import source_digest
-from gtpool.study.store import write_whole
-from gtpool.study.unit import choose_device
+from gtpool.study.run_one import choose_device
+from gtpool.study.store import write_atomic
 from gtpool.train.fit import predict
 from gtpool.train.metric import METRICS
 
@@ -180,7 +180,7 @@ def _trained_targets(bundle: Bundle, schema: Schema) -> tuple[str, ...]:
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Write ``predictions_text`` to a file, whole or not at all; tabs for .tsv and .tab."""
     delimiter = "\t" if path.suffix.lower() in {".tsv", ".tab"} else ","
-    write_whole(path, predictions_text(predictions, delimiter).encode())
+    write_atomic(path, predictions_text(predictions, delimiter).encode())
 
 
 def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:

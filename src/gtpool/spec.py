@@ -19,7 +19,7 @@ Select = Literal["loss", "metric"]
 Precision = Literal["float32", "bf16"]
 AtomOrder = Literal["given", "canonical"]
 SplitRule = Literal["auto", "fixed", "stratified", "folds", "scaffold", "random", "column"]
-FOLDED: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
+FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
 """Rules that divide graphs into folds."""
 
 
@@ -88,7 +88,10 @@ class _Spec:
     def complete(cls, value: Mapping[str, Any]) -> dict[str, Any]:
         """Add the options that stored JSON does not have yet, with the values that held then."""
         types = _types(cls)
-        held = {name: _to_plain(name, types[name], old) for name, old in _HELD.get(cls, {}).items()}
+        held = {
+            name: _to_json_value(name, types[name], old)
+            for name, old in _LEGACY_VALUES.get(cls, {}).items()
+        }
         whole = {**held, **value}
         for name, part in whole.items():
             kind = types.get(name)
@@ -100,11 +103,11 @@ class _Spec:
     def key_parts(self) -> dict[str, Any]:
         """What this adds to the key of a run: no later option at the value that held before."""
         cls, parts = type(self), dict[str, Any]()
-        held = _HELD.get(cls, {})
+        held = _LEGACY_VALUES.get(cls, {})
         for name, kind in _types(cls).items():
-            part = _to_plain(name, kind, getattr(self, name))
+            part = _to_json_value(name, kind, getattr(self, name))
             # By repr, since 1 and 1.0 may be different values.
-            if name not in held or repr(part) != repr(_to_plain(name, kind, held[name])):
+            if name not in held or repr(part) != repr(_to_json_value(name, kind, held[name])):
                 parts[name] = part
         return parts
 
@@ -249,7 +252,7 @@ class RunSpec(_Spec):
         return sha256(text.encode()).hexdigest()[:16]
 
 
-_HELD: dict[type[_Spec], dict[str, Any]] = {
+_LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
     DataSpec: {"atom_order": "given"},
     ModelSpec: {"jump": False, "readout_options": {}},
     TrainSpec: {"precision": "float32"},
@@ -261,7 +264,7 @@ stay as they are, whatever the default is. Never change or remove an entry.
 """
 
 
-def _to_plain(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401
+def _to_json_value(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401
     """Give the value of a field as JSON: tuples are lists, 1 is 1.0 if a float is due."""
     if isinstance(value, _Spec):
         return value.key_parts

@@ -16,7 +16,7 @@ from gtpool.pool import KINDS, POOLS
 from gtpool.reproduce.published import TABLE_1
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.unit import run_one
+from gtpool.study.run_one import run_one
 from gtpool.train.fit import predict
 
 SHORT = TrainSpec(epochs=2, batch_size=16, warmup=0)

@@ -44,9 +44,9 @@ from gtpool.reproduce.study_cells import figures, published_by, results
 from gtpool.reproduce.study_content import dataset_part, make_report
 from gtpool.reproduce.study_parts import SLIP
 from gtpool.reproduce.study_text import comma_separated, html, latex, markdown
-from gtpool.study.cells import Grid
 from gtpool.study.result import RunResult
 from gtpool.study.store import Store, read_rows
+from gtpool.study.summarize import ScoreGrid
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "</script><script>alert(1)</script>"
@@ -270,14 +270,14 @@ def test_the_corrected_test_by_hand():
 
 
 def test_seeds_are_averaged_before_folds_are_compared():
-    first = Grid("accuracy", (42, 43), (0, 1), ((0.5, 0.7), (0.7, 0.9)))
-    second = Grid("accuracy", (42, 43), (0, 1), ((0.4, 0.4), (0.4, 0.4)))
+    first = ScoreGrid("accuracy", (42, 43), (0, 1), ((0.5, 0.7), (0.7, 0.9)))
+    second = ScoreGrid("accuracy", (42, 43), (0, 1), ((0.4, 0.4), (0.4, 0.4)))
     assert fold_differences(first, second) == pytest.approx([0.2, 0.4])
 
 
 def test_all_whole_seeds_of_either_side_count_however_many_the_other_has():
-    first = Grid("accuracy", (42, 43), (0, 1), ((0.5, 0.7), (0.1, None)))
-    second = Grid("accuracy", (42, 43, 44), (0, 1), ((0.4, 0.4), (0.4, 0.4), (0.7, 0.1)))
+    first = ScoreGrid("accuracy", (42, 43), (0, 1), ((0.5, 0.7), (0.1, None)))
+    second = ScoreGrid("accuracy", (42, 43, 44), (0, 1), ((0.4, 0.4), (0.4, 0.4), (0.7, 0.1)))
     assert fold_differences(first, second) == pytest.approx([0.0, 0.4])  # 0.5 and 0.3 of theirs
     assert fold_differences(second, first) == pytest.approx([0.0, -0.4])
 

@@ -16,12 +16,12 @@ from gtpool.reproduce.candidates import configured, draw, space_of
 from gtpool.reproduce.paper import find
 from gtpool.reproduce.status import find_runs
 from gtpool.reproduce.tune import Tuned, tell, tune
+from gtpool.study.ensemble import group_by_network
 from gtpool.study.halving import Budget
 from gtpool.study.journal import open_journal
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.study.together import group
 
 SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}
 MODEL = {"pool": "gtpool-v", "levels": 1}
@@ -73,7 +73,7 @@ def test_networks_are_drawn_with_several_rates_that_train_side_by_side():
     networks = [{**options, "train.lr": 0, "train.weight_decay": 0} for options in drawn]
     assert len({str(network) for network in networks}) == 8
     runs = [run for options in drawn for run in configured("MUTAG", MODEL, options)]
-    groups, alone = group(runs, 100, None)
+    groups, alone = group_by_network(runs, 100, None)
     assert [len(together) for together in groups] == [30] * 8
     assert not alone
 

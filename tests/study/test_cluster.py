@@ -19,9 +19,9 @@ from torch import equal
 
 from gtpool.commands.options import choose_executor
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
-from gtpool.study.inputs import lay_out
+from gtpool.study.inputs import expand_folds
 from gtpool.study.plan import shard
-from gtpool.study.ray_executor import Ray, import_ray
+from gtpool.study.ray_executor import RayExecutor, import_ray
 from gtpool.study.run import run_many
 from gtpool.study.store import Store, collect
 
@@ -38,7 +38,7 @@ SPEC = RunSpec(
     train=TrainSpec(epochs=30, warmup=2),
 )
 ENDLESS = replace(SPEC, train=TrainSpec(epochs=10**6, warmup=1, patience=10**6))
-FOLDS = lay_out(SPEC)[:6]
+FOLDS = expand_folds(SPEC)[:6]
 LONG = [replace(spec, train=TrainSpec(epochs=200, warmup=2)) for spec in FOLDS[:4]]
 GTPOOL = str(Path(sys.executable).with_name("gtpool"))
 
@@ -60,7 +60,7 @@ def reference(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes of one core each, to which every ``Ray`` in this process then belongs."""
+    """Two nodes of one core each, to which every ``RayExecutor`` in this process then belongs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GTPOOL_DATA", raising=False)
         ray = import_ray()
@@ -172,7 +172,7 @@ def drive(store, *address):
 
 
 def test_shards_are_disjoint_and_together_all_runs():
-    specs = lay_out(SPEC, seeds=10)
+    specs = expand_folds(SPEC, seeds=10)
     parts = [shard(specs, f"{part}/7") for part in range(1, 8)]
     assert sorted(spec.key for part in parts for spec in part) == sorted(s.key for s in specs)
     assert all(5 <= len(part) <= 30 for part in parts)
@@ -186,7 +186,7 @@ def test_a_shard_that_is_none_is_an_error(part):
 
 
 def test_shards_done_apart_are_collected_into_what_one_run_gives(tmp_path):
-    specs = lay_out(replace(SPEC, train=TrainSpec(epochs=2, warmup=1)))
+    specs = expand_folds(replace(SPEC, train=TrainSpec(epochs=2, warmup=1)))
     stores = [Store(tmp_path / part) for part in "12"]
     for part, store in enumerate(stores, 1):
         run_many(shard(specs, f"{part}/2"), store)
@@ -263,18 +263,27 @@ def test_the_parts_of_an_array_leave_nothing_to_do_for_the_whole(tmp_path):
 def test_without_ray_the_error_names_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"pip install '\.\[cluster\]'"):
-        run_many(FOLDS, Store(tmp_path), executor=Ray())
+        run_many(FOLDS, Store(tmp_path), executor=RayExecutor())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"executor": Ray(), "jobs": 2}, "jobs and together are for this machine"),
-        ({"executor": Ray(), "together": 1}, "jobs and together are for this machine"),
-        ({"executor": Ray(), "device": "cuda"}, "gpus_per_unit=0 the device is cpu, not 'cuda'"),
-        ({"executor": Ray(gpus_per_unit=0.5), "device": "cpu"}, "device is cuda, not 'cpu'"),
-        ({"executor": Ray("nonsense")}, "auto or the HOST:PORT .* 'nonsense' cannot be reached"),
-        ({"executor": Ray("127.0.0.1:1")}, "'127.0.0.1:1' cannot be reached"),
+        ({"executor": RayExecutor(), "jobs": 2}, "jobs and together are for this machine"),
+        ({"executor": RayExecutor(), "together": 1}, "jobs and together are for this machine"),
+        (
+            {"executor": RayExecutor(), "device": "cuda"},
+            "gpus_per_unit=0 the device is cpu, not 'cuda'",
+        ),
+        (
+            {"executor": RayExecutor(gpus_per_unit=0.5), "device": "cpu"},
+            "device is cuda, not 'cpu'",
+        ),
+        (
+            {"executor": RayExecutor("nonsense")},
+            "auto or the HOST:PORT .* 'nonsense' cannot be reached",
+        ),
+        ({"executor": RayExecutor("127.0.0.1:1")}, "'127.0.0.1:1' cannot be reached"),
     ],
 )
 def test_what_cannot_be_had_of_a_cluster_is_an_error_at_once(tmp_path, options, message):
@@ -285,7 +294,7 @@ def test_what_cannot_be_had_of_a_cluster_is_an_error_at_once(tmp_path, options, 
 @pytest.mark.parametrize("options", [{"gpus_per_unit": -1}, {"unit_limit": 0}])
 def test_impossible_shares_and_limits_are_errors(options):
     with pytest.raises(ValueError, match=next(iter(options))):
-        Ray(**options)
+        RayExecutor(**options)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +316,7 @@ def test_options_of_ray_are_not_ignored_without_it(given, option):
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_all_executors_give_the_same_numbers_and_weights_bit_for_bit(tmp_path, reference):
-    executors = {"pool": {"jobs": 2}, "ray": {"executor": Ray()}}
+    executors = {"pool": {"jobs": 2}, "ray": {"executor": RayExecutor()}}
     for name, options in executors.items():
         log, store = Log(), Store(tmp_path / name)
         rows = run_many(FOLDS, store, keep=True, watch=log, **options)
@@ -325,7 +334,7 @@ def test_all_executors_give_the_same_numbers_and_weights_bit_for_bit(tmp_path, r
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_is_killed_is_replaced_and_its_run_redone(tmp_path, reference):
     log = Log(kill_a_worker)
-    run_many(FOLDS, Store(tmp_path), executor=Ray(), watch=log)
+    run_many(FOLDS, Store(tmp_path), executor=RayExecutor(), watch=log)
     assert log.times == 0
     assert log.ended == Counter(spec.key for spec in FOLDS)
     check_complete(Store(tmp_path), reference)
@@ -336,7 +345,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_redone(tmp_path, refere
 @pytest.mark.usefixtures("cluster")
 def test_a_run_that_no_worker_survives_is_stored_as_failed(tmp_path):
     log = Log(kill_a_worker, times=9)
-    rows = run_many([ENDLESS], Store(tmp_path), executor=Ray(), watch=log)
+    rows = run_many([ENDLESS], Store(tmp_path), executor=RayExecutor(), watch=log)
     assert rows == Store(tmp_path).rows()
     assert (rows[0].status, log.begun.total()) == ("failed", 3)
     assert "its process died 3 times, last with WorkerCrashedError" in rows[0].error
@@ -346,7 +355,7 @@ def test_a_run_that_no_worker_survives_is_stored_as_failed(tmp_path):
 @pytest.mark.usefixtures("cluster")
 def test_a_run_beyond_its_limit_is_cancelled_and_the_others_are_done(tmp_path):
     short = replace(SPEC, train=TrainSpec(epochs=2, warmup=1))
-    rows = run_many([ENDLESS, short], Store(tmp_path), executor=Ray(unit_limit=10))
+    rows = run_many([ENDLESS, short], Store(tmp_path), executor=RayExecutor(unit_limit=10))
     assert [row.status for row in rows] == ["failed", "done"]
     assert rows[0].error == "it was cancelled at the limit of 10 s a run"
 
@@ -356,10 +365,10 @@ def test_a_run_beyond_its_limit_is_cancelled_and_the_others_are_done(tmp_path):
 def test_what_is_wrong_with_a_spec_raises_from_afar(tmp_path):
     wrong = replace(SPEC, model=replace(SPEC.model, pool="sagpol"))
     with pytest.raises(ValueError, match="sagpol") as raised:
-        run_many([wrong], Store(tmp_path), executor=Ray())
+        run_many([wrong], Store(tmp_path), executor=RayExecutor())
     assert type(raised.value) is ValueError
     with pytest.raises(ValueError, match="the Ray cluster has no GPU"):
-        run_many(FOLDS, Store(tmp_path), executor=Ray(gpus_per_unit=0.5))
+        run_many(FOLDS, Store(tmp_path), executor=RayExecutor(gpus_per_unit=0.5))
     assert Store(tmp_path).rows() == []
 
 
@@ -388,7 +397,7 @@ def test_after_kill_9_of_the_driver_no_finished_run_is_repeated(tmp_path, refere
 def test_with_a_node_lost_all_runs_are_there_exactly_once(tmp_path, cluster):
     node = next(iter(cluster.worker_nodes))
     log = Log(lambda: cluster.remove_node(node, allow_graceful=False), when=2)
-    rows = run_many(LONG, Store(tmp_path), executor=Ray(), watch=log)
+    rows = run_many(LONG, Store(tmp_path), executor=RayExecutor(), watch=log)
     cluster.add_node(num_cpus=1)
     assert log.begun.total() > len(LONG)  # one was begun on the lost node, and again
     assert log.ended == Counter(spec.key for spec in LONG)
@@ -484,4 +493,4 @@ class Diary(Log):
 if __name__ == "__main__":
     out, *there = sys.argv[1:]
     diary = Diary(Path(out, "begun"))
-    run_many(LONG if there else FOLDS, Store(out), executor=Ray(*there), watch=diary)
+    run_many(LONG if there else FOLDS, Store(out), executor=RayExecutor(*there), watch=diary)

@@ -11,8 +11,8 @@ import gtpool
 from gtpool.cli import app
 from gtpool.report.results import write_results
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
-from gtpool.study.cells import best
-from gtpool.study.store import Store, differing
+from gtpool.study.store import Store, differing_fields
+from gtpool.study.summarize import best_run
 from gtpool.train.fit import predict
 
 SMALL = {
@@ -41,7 +41,7 @@ def test_every_graph_is_tested_once(result):
 
 def test_the_model_is_that_of_the_lowest_validation_loss(result):
     chosen = result.chosen
-    assert chosen.run is best(result.runs)
+    assert chosen.run is best_run(result.runs)
     (part,) = [one for one in result.predictions if one.fold == chosen.run.spec.split.fold]
     said = predict(chosen.model, result.loaded.dataset, torch.from_numpy(part.graph)).softmax(1)
     assert torch.allclose(said.double(), torch.from_numpy(part.output), atol=1e-5)
@@ -55,7 +55,7 @@ def test_the_command_line_gives_the_same(result, tmp_path):
     assert done.exit_code == 0, done.output
     stored = {row.key: row for row in Store(folder).rows()}
     assert stored.keys() == {row.key for row in result.runs}
-    assert all(differing(stored[row.key], row) == [] for row in result.runs)
+    assert all(differing_fields(stored[row.key], row) == [] for row in result.runs)
     assert f"accuracy, % on the test parts: {result.cell.text}" in done.output
     files = write_results(tmp_path / "mine", result)
     assert files.keys() == {"page", "model", "predictions", "curves", "confusion"}

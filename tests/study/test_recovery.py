@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
-from gtpool.study.inputs import lay_out
+from gtpool.study.inputs import expand_folds
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
 
@@ -40,7 +40,7 @@ def reference(tmp_path_factory):
 
 
 def folds(spec=SPEC):
-    return lay_out(spec)
+    return expand_folds(spec)
 
 
 def numbers(rows):

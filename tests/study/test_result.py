@@ -8,8 +8,8 @@ import pytest
 import gtpool.spec
 from gtpool.spec import DataSpec, RunSpec
 from gtpool.study import result as module
-from gtpool.study.result import Parts, RunResult
-from gtpool.study.unit import run_one
+from gtpool.study.result import RunResult, SplitSummary
+from gtpool.study.run_one import run_one
 
 RESULTS = Path(__file__).parents[2] / "results"
 SPEC = RunSpec.from_json(
@@ -53,7 +53,7 @@ def test_what_a_row_does_not_say_is_not_added_and_what_is_unknown_is_kept():
     result = RunResult.from_json(row)
     assert result.to_json() == row
     assert (result.metric, result.commit, result.more) == ("", None, {"new": 1})
-    assert result.split == Parts("x", "", 0, 0, 0)
+    assert result.split == SplitSummary("x", "", 0, 0, 0)
     changed = result.having(commit="abc", test=None)
     assert changed.to_json() == {**row, "commit": "abc", "test": None}
 
@@ -73,8 +73,8 @@ def test_the_spec_of_an_old_row_is_read_and_stays_as_it_is_written():
 
 
 def test_the_spec_of_an_old_row_has_the_values_that_held_then(monkeypatch):
-    monkeypatch.setitem(gtpool.spec._HELD[DataSpec], "atom_order", "canonical")
-    monkeypatch.setitem(gtpool.spec._HELD, RunSpec, {"seed": 7})
+    monkeypatch.setitem(gtpool.spec._LEGACY_VALUES[DataSpec], "atom_order", "canonical")
+    monkeypatch.setitem(gtpool.spec._LEGACY_VALUES, RunSpec, {"seed": 7})
     said = {"data": {"source": "held.csv"}, "model": {"width": 8}}
     for cached in (module._part, module._rest):
         monkeypatch.setattr(module, cached.__name__, cached.__wrapped__)

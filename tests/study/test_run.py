@@ -16,11 +16,11 @@ from gtpool.data.split import random_split, scaffold_split, stratified_folds
 from gtpool.data.synthetic import long_range
 from gtpool.model.classifier import Classifier
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, ShapeSpec, SplitSpec, TrainSpec
-from gtpool.study.inputs import choose_split, lay_out, load_data, shape_of, source_digest
+from gtpool.study.inputs import choose_split, expand_folds, load_data, shape_of, source_digest
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
+from gtpool.study.run_one import choose_device, run_one
 from gtpool.study.store import Store
-from gtpool.study.unit import choose_device, run_one
 
 SMALL = ModelSpec(width=8, levels=1)
 SPEC = RunSpec(
@@ -248,16 +248,16 @@ def test_a_split_that_cannot_be_had_is_an_error(split, error, message):
 
 
 def test_a_cross_validation_is_all_folds_by_seeds_with_the_rule_settled(tmp_path, with_folds):
-    specs = lay_out(SPEC, seeds=2)
+    specs = expand_folds(SPEC, seeds=2)
     assert [(spec.seed, spec.split.fold) for spec in specs] == [
         (seed, fold) for seed in (1, 2) for fold in range(10)
     ]
     assert {spec.split.rule for spec in specs} == {"stratified"}
-    fixed = lay_out(SPEC, data_dir=with_folds)
+    fixed = expand_folds(SPEC, data_dir=with_folds)
     assert {spec.split.rule for spec in fixed} == {"fixed"}
     assert not {spec.key for spec in specs} & {spec.key for spec in fixed}
     data = DataSpec(source=str(write_table(tmp_path / "a.csv")), task="regression")
-    assert [spec.seed for spec in lay_out(replace(SPEC, data=data), seeds=3)] == [1, 2, 3]
+    assert [spec.seed for spec in expand_folds(replace(SPEC, data=data), seeds=3)] == [1, 2, 3]
 
 
 # One run
@@ -419,7 +419,7 @@ def test_a_gpu_that_is_not_there_is_an_error():
 
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path):
     store = Store(tmp_path)
-    specs = lay_out(SPEC)[:3]
+    specs = expand_folds(SPEC)[:3]
     first = run_many(specs[:1], store)
     store.put(run_one(specs[1]).having(status="failed", test=None))
     log = Log()
@@ -452,7 +452,7 @@ def test_a_damaged_artifact_means_that_its_run_is_done_again(tmp_path, digest):
 
 
 def test_the_artifact_of_another_run_means_that_its_run_is_done_again(tmp_path):
-    store, specs = Store(tmp_path), lay_out(SPEC)[:2]
+    store, specs = Store(tmp_path), expand_folds(SPEC)[:2]
     run_many(specs, store, keep=True)
     one, two = (store.artifact(spec.key) for spec in specs)
     whole = one.read_bytes()
@@ -474,7 +474,7 @@ def test_a_row_with_key_and_status_alone_is_done_again(tmp_path):
 
 
 def test_rows_come_in_the_order_of_the_specs_and_a_spec_may_be_asked_for_twice(tmp_path):
-    one, two = lay_out(SPEC)[:2]
+    one, two = expand_folds(SPEC)[:2]
     rows = run_many([two, one, two], Store(tmp_path))
     assert [row.key for row in rows] == [two.key, one.key, two.key]
     assert rows[0] == rows[2]

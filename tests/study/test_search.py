@@ -23,10 +23,17 @@ from gtpool.model import METHODS
 from gtpool.report.searching import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import journal
-from gtpool.study.inputs import lay_out
+from gtpool.study.inputs import expand_folds
 from gtpool.study.plan import make_plan
-from gtpool.study.search import Search, Tried
-from gtpool.study.space import PAPER, Range, chosen, count, read_space, untried
+from gtpool.study.search import Search, TrialResult
+from gtpool.study.space import (
+    PAPER_SPACE,
+    Range,
+    apply_choice,
+    count_combinations,
+    read_space,
+    untried_values,
+)
 from gtpool.study.store import Store
 
 MAIN = "from gtpool.cli import main; main()"
@@ -103,8 +110,11 @@ def choices(tried):
 
 
 def test_the_papers_space_is_the_papers():
-    assert count(PAPER) == 144
-    assert read_space({name: list(values) for name, values in PAPER.items()}, BASE) == PAPER
+    assert count_combinations(PAPER_SPACE) == 144
+    assert (
+        read_space({name: list(values) for name, values in PAPER_SPACE.items()}, BASE)
+        == PAPER_SPACE
+    )
 
 
 def test_options_are_named_with_dots_or_stand_in_tables():
@@ -113,7 +123,7 @@ def test_options_are_named_with_dots_or_stand_in_tables():
     space = read_space(tomllib.loads(dots), BASE)
     assert space == read_space(tomllib.loads(tables), BASE)
     assert space == {"model.ratio": (0.5, 0.25), "train.lr": Range(1e-4, 1e-2, log=True)}
-    assert count(space) is None
+    assert count_combinations(space) is None
 
 
 def test_a_range_is_of_whole_numbers_where_the_option_is():
@@ -121,15 +131,15 @@ def test_a_range_is_of_whole_numbers_where_the_option_is():
     space = read_space({"model.levels": wide, "model.dropout": {"low": 0, "high": 1}}, BASE)
     assert [type(end) for end in space["model.levels"][:2]] == [int, int]
     assert [type(end) for end in space["model.dropout"][:2]] == [float, float]
-    assert count({"model.levels": space["model.levels"]}) == 3
+    assert count_combinations({"model.levels": space["model.levels"]}) == 3
 
 
 def test_a_method_and_its_options_are_chosen_as_poolers_are():
-    assert chosen(BASE, {"model.pool": "gin"}).model.conv == "gin"
+    assert apply_choice(BASE, {"model.pool": "gin"}).model.conv == "gin"
     both = {"model.pool_options.heads": 2, "model.pool": "gtpool-topk"}
-    assert chosen(BASE, both).model.pool_options == {"sampler": "topk", "heads": 2}
+    assert apply_choice(BASE, both).model.pool_options == {"sampler": "topk", "heads": 2}
     assert METHODS["gtpool-topk"].model["pool_options"] == {"sampler": "topk"}
-    assert chosen(BASE, {"model.width": 64, "train.lr": 1}).train.lr == 1.0
+    assert apply_choice(BASE, {"model.width": 64, "train.lr": 1}).train.lr == 1.0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,7 @@ def test_a_method_and_its_options_are_chosen_as_poolers_are():
 )
 def test_a_choice_on_a_table_is_what_train_makes_of_it(base, choice, options):
     plan = make_plan({"data": {"source": "mine.csv"}, "model": base}, {})
-    run = chosen(plan.run, choice)
+    run = apply_choice(plan.run, choice)
     assert run.model.pool_options == options
     assert make_plan(plan._replace(run=run).to_json(), {}).run == run
 
@@ -186,8 +196,8 @@ def test_what_is_wrong_with_a_space_is_named(table, complaint):
 
 def test_values_that_nobody_tried_are_named():
     tried = [{"model.width": 8, "train.lr": 1e-3}, {"model.width": 16, "train.lr": 1e-3}]
-    assert untried(SIX, tried) == ["model.width 12", "train.lr 0.01"]
-    assert untried({"train.lr": Range(1e-3, 1.0)}, tried) == ["train.lr above 0.001"]
+    assert untried_values(SIX, tried) == ["model.width 12", "train.lr 0.01"]
+    assert untried_values({"train.lr": Range(1e-3, 1.0)}, tried) == ["train.lr above 0.001"]
 
 
 # What is tried
@@ -210,7 +220,7 @@ def test_the_best_by_validation_is_found_and_nothing_else_of_a_run_is_read(tmp_p
 
 
 def test_where_the_metric_picks_the_epoch_it_is_what_is_compared(tmp_path):
-    base = chosen(BASE, {"train.select": "metric"})
+    base = apply_choice(BASE, {"train.select": "metric"})
     drain(tmp_path, base=base)
     search = Search(base, SIX, tmp_path)
     assert (search.metric, search.higher_is_better) == ("accuracy", True)
@@ -312,7 +322,7 @@ def test_a_study_keeps_the_name_it_had_before_later_options(tmp_path):
 def test_what_differs_in_space_or_settings_is_another_study(tmp_path):
     drain(tmp_path, 2)
     assert len(drain(tmp_path, 2, space={"model.width": (8, 12)})) == 2
-    assert len(drain(tmp_path, 2, base=chosen(BASE, {"model.dropout": 0.1}))) == 2
+    assert len(drain(tmp_path, 2, base=apply_choice(BASE, {"model.dropout": 0.1}))) == 2
     assert len(Search(BASE, SIX, tmp_path).tried()) == 2
 
 
@@ -432,7 +442,7 @@ def test_progress_says_what_came_of_a_trial_and_how_long_the_rest_takes(tmp_path
 
 def test_long_trials_say_how_long_the_rest_takes_outside_a_terminal():
     now, out = [0.0], StringIO()
-    runs = lay_out(BASE)
+    runs = expand_folds(BASE)
     console = Console(file=out, width=200)
     with SearchProgress(4, len(runs), "loss", console=console, clock=lambda: now[0]) as watch:
         for run in runs[:2]:
@@ -454,7 +464,7 @@ def test_a_split_without_folds_is_tried_by_seeds():
     console = Console(file=out, width=200)
     with SearchProgress(1, 1, "loss", console=console, clock=lambda: next(clock)) as watch:
         watch.epoch(random, SimpleNamespace(number=1))
-        tried = Tried(0, complete=True, value=0.5, folds=1, choice={})
+        tried = TrialResult(0, complete=True, value=0.5, folds=1, choice={})
         watch.tried(tried, [tried], tried)
     assert out.getvalue().splitlines() == [
         f"seed {BASE.seed}, epoch 1 of {BASE.train.epochs} (0 of 1 trial)",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gtpool.study.result import RunResult
-from gtpool.study.store import Store, collect, placed_rows, read_rows, write_whole
+from gtpool.study.store import Store, collect, locate_rows, read_rows, write_atomic
 
 ROW = {
     "key": "abc",
@@ -201,18 +201,18 @@ def test_a_folder_that_is_a_file_is_named(tmp_path):
 
 def test_write_whole_replaces_a_file(tmp_path):
     path = tmp_path / "a" / "b.bin"
-    write_whole(path, b"one")
-    write_whole(path, b"two")
+    write_atomic(path, b"one")
+    write_atomic(path, b"two")
     assert path.read_bytes() == b"two"
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_ctrl_c_in_the_middle_of_a_write_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "b.bin"
-    write_whole(path, b"one")
+    write_atomic(path, b"one")
     monkeypatch.setattr(os, "fsync", lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, b"two")
+        write_atomic(path, b"two")
     assert path.read_bytes() == b"one"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -222,7 +222,7 @@ def test_write_whole_follows_a_symlink_and_keeps_it(tmp_path):
     target.parent.mkdir()
     link.symlink_to(target)
     for content in (b"new", b"newer"):  # the link dangles at first
-        write_whole(link, content)
+        write_atomic(link, content)
         assert link.is_symlink()
         assert target.read_bytes() == content
     assert list(target.parent.iterdir()) == [target]
@@ -233,7 +233,7 @@ def test_write_whole_writes_into_a_fifo(tmp_path):
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_whole(fifo, b"content")
+        write_atomic(fifo, b"content")
         assert os.read(reader, 100) == b"content"
     finally:
         os.close(reader)
@@ -250,15 +250,15 @@ def test_write_whole_writes_into_a_device(tmp_path):
         pytest.skip("needs root to make a device node")
     link = tmp_path / "link"
     link.symlink_to(null)
-    write_whole(null, b"content")
-    write_whole(link, b"content")
+    write_atomic(null, b"content")
+    write_atomic(link, b"content")
     assert null.is_char_device()
     assert link.is_symlink()
 
 
 def test_write_whole_refuses_a_directory(tmp_path):
     with pytest.raises(IsADirectoryError, match="directory"):
-        write_whole(tmp_path, b"content")
+        write_atomic(tmp_path, b"content")
 
 
 # collect
@@ -342,7 +342,7 @@ def test_collect_into_a_folder_asks_for_a_file(tmp_path):
 def test_blank_lines_between_rows_are_skipped_and_lines_keep_their_numbers(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(ROW)}\n\n{json.dumps({**ROW, 'key': 'x'})}\n \n")
-    assert [(row.key, place[-6:]) for row, place in placed_rows(path)] == [
+    assert [(row.key, place[-6:]) for row, place in locate_rows(path)] == [
         ("abc", "line 1"),
         ("x", "line 3"),
     ]

@@ -20,8 +20,8 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
+from gtpool.study.run_one import run_one
 from gtpool.study.store import Store
-from gtpool.study.unit import run_one
 from gtpool.train.fit import fit, seeded
 from gtpool.train.parallel import ALONE, Group, join, one_batch
 

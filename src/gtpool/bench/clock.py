@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gtpool
-from gtpool.study.row import commit
+from gtpool.study.build_result import commit
 
 Row = dict[str, Any]
 ROOT = Path(gtpool.__file__).parents[2]

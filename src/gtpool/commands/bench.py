@@ -36,7 +36,7 @@ def bench(
     from gtpool.bench.plan import Settings
     from gtpool.bench.rivals import hush_asap
     from gtpool.bench.show import SHEETS
-    from gtpool.study.unit import choose_device
+    from gtpool.study.run_one import choose_device
 
     hush_asap()
     jobs = plan_jobs(what or [], Settings.of(choose_device(device), quick=quick))
@@ -65,7 +65,7 @@ def _watched(jobs: "list[Job]") -> "Generator[Job]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from gtpool.report.progress import spell_time
+    from gtpool.report.progress import format_seconds
 
     console, began, done = Console(stderr=True), monotonic(), 0.0
     total = sum(job.work for job in jobs)
@@ -76,7 +76,7 @@ def _watched(jobs: "list[Job]") -> "Generator[Job]":
             # The first jobs also load what all need: half a minute as expected steadies the pace.
             pace = (monotonic() - began + 30) / (done + 30)
             left = pace * (total - done)
-            line = f"{number} of {len(jobs)}: {job.title}, about {spell_time(left)} left"
+            line = f"{number} of {len(jobs)}: {job.title}, about {format_seconds(left)} left"
             bar.update(task, completed=done, description=line)
             if not console.is_terminal:
                 console.print(line, highlight=False, soft_wrap=True)

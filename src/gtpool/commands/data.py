@@ -51,7 +51,7 @@ def describe_dataset(
     from gtpool.data.summary import describe, describe_splits
     from gtpool.report.table import printable
     from gtpool.spec import DataSpec, RunSpec
-    from gtpool.study.inputs import lay_out, load_data
+    from gtpool.study.inputs import expand_folds, load_data
 
     options = data_options(data, features, smiles_column, target_columns, split_column, task)
     given = {name: value for name, value in options.items() if value is not None}
@@ -61,7 +61,7 @@ def describe_dataset(
     if loaded.name is not None:
         facts |= describe_splits(loaded.dataset, data_dir) | _origin(loaded.name, data_dir)
     else:
-        runs = lay_out(RunSpec(data=spec), data_dir=data_dir, loaded=loaded)
+        runs = expand_folds(RunSpec(data=spec), data_dir=data_dir, loaded=loaded)
         facts["split"] = f"{runs[0].split.rule}{f', {len(runs)} folds' if len(runs) > 1 else ''}"
     if loaded.lines is not None:
         facts["left out"] = (

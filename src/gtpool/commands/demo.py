@@ -35,10 +35,10 @@ def demo(
 
     from gtpool.report.results import compare_methods
     from gtpool.report.table import methods_table
-    from gtpool.study.cross_validate import Running
+    from gtpool.study.cross_validate import RunConfig
 
     page = output_dir / "demo.html"
-    rows = compare_methods(plans, Running(output_dir / "demo", jobs=jobs), page, notes)
+    rows = compare_methods(plans, RunConfig(output_dir / "demo", jobs=jobs), page, notes)
     typer.echo(f"\n{methods_table(rows).terminal()}")
     typer.echo(f"± standard deviation over folds; page: {page}")
 

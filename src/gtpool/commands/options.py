@@ -107,9 +107,9 @@ def choose_executor(
 ) -> "Executor | None":
     """Make what the options ask for; None is this machine."""
     if name == "ray":
-        from gtpool.study.ray_executor import Ray
+        from gtpool.study.ray_executor import RayExecutor
 
-        return Ray(address, gpus_per_unit=gpus_per_unit or 0.0, unit_limit=unit_limit)
+        return RayExecutor(address, gpus_per_unit=gpus_per_unit or 0.0, unit_limit=unit_limit)
     given = {"address": address, "gpus-per-unit": gpus_per_unit, "unit-limit": unit_limit}
     for option, value in given.items():
         if value is not None:

@@ -72,7 +72,7 @@ def evaluate(
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import evaluate_source, was_trained_on
     from gtpool.report.table import Table, tasks_table
-    from gtpool.study.cells import shown, titled
+    from gtpool.study.summarize import format_metric, metric_title
 
     bundle = load_bundle(model)
     found = evaluate_source(
@@ -86,8 +86,8 @@ def evaluate(
     other = [pair for pair in found.get("compared", ()) if pair["target"] != pair["column"]]
     for column, target in (pair.values() for pair in other if pair["target"] is not None):
         typer.echo(printable(f"column {column!r} is compared with target {target!r} of the model"))
-    value = shown(found["value"], found["metric"])
-    typer.echo(f"{titled(found['metric'])}: {value} ({found['graphs']} graphs)")
+    value = format_metric(found["value"], found["metric"])
+    typer.echo(f"{metric_title(found['metric'])}: {value} ({found['graphs']} graphs)")
     if "confusion" in found:
         lines = zip(found["targets"], found["confusion"], strict=True)
         cells = tuple((name, *map(str, counts)) for name, counts in lines)

@@ -40,7 +40,7 @@ def report(
     from gtpool.reproduce.paper import find
     from gtpool.reproduce.status import known_rows
     from gtpool.reproduce.study_content import make_report
-    from gtpool.study.store import check_writable, rows_below, write_whole
+    from gtpool.study.store import check_writable, suggest_subfolder, write_atomic
 
     writers = {
         ".html": study_text.html,
@@ -60,7 +60,7 @@ def report(
     studies, known = find((), choices), known_rows(sources)
     if not known:
         where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
-        hint = rows_below(sources) or "; `gtpool study run` makes some"
+        hint = suggest_subfolder(sources) or "; `gtpool study run` makes some"
         raise ValueError(f"there are no rows in {where}{hint}")
     for path in outputs:
         target = rename_target(path)
@@ -68,7 +68,7 @@ def report(
             check_writable(target.parent)
     made = make_report(known, studies, more=_timings(bench or _BENCH))
     for path in outputs:
-        write_whole(path, writers[path.suffix](made).encode())
+        write_atomic(path, writers[path.suffix](made).encode())
         typer.echo(f"report: {path}")
 
 

@@ -62,7 +62,7 @@ def compare(
     from gtpool.explain import compare_samplers
     from gtpool.pool.gtpool import GTPool
     from gtpool.report.plot import draw_kept, standalone
-    from gtpool.study.store import write_whole
+    from gtpool.study.store import write_atomic
 
     torch.manual_seed(seed)
     molecule = load("MUTAG").to_pyg()[graph]
@@ -87,5 +87,5 @@ def compare(
     titles = {"topk": "top-k", "rws": "RWS", "rwsv": "RWSV"}
     panels = {titles[name]: kept for name, kept in compared.kept.items()}
     svg = draw_kept(edge_index.T.tolist(), atoms, panels)
-    write_whole(picture, standalone(svg).encode())
+    write_atomic(picture, standalone(svg).encode())
     typer.echo(f"picture: {picture}")

@@ -28,12 +28,12 @@ from gtpool.commands.options import (
     data_options,
 )
 from gtpool.report.table import printable
-from gtpool.spec import FOLDED, Conv, Readout, RunSpec
+from gtpool.spec import FOLD_RULES, Conv, Readout, RunSpec
 from gtpool.study.plan import Plan, make_plan, read_settings
 from gtpool.study.plan import shard as shard_of
 
 if TYPE_CHECKING:
-    from gtpool.study.cross_validate import CrossValidation, Running
+    from gtpool.study.cross_validate import CrossValidation, RunConfig
     from gtpool.study.inputs import Loaded
     from gtpool.study.result import RunResult
 
@@ -107,7 +107,7 @@ def train(  # noqa: PLR0917 - an option each
         "--shard": shard is not None,
     }
     if several := _started_by_torchrun(alone):
-        from gtpool.study.unit import follow
+        from gtpool.study.run_one import follow
 
         together = 1
         if follow():
@@ -131,12 +131,12 @@ def train(  # noqa: PLR0917 - an option each
     from gtpool.report.progress import Progress
     from gtpool.report.results import write_results
     from gtpool.report.table import runs_table
-    from gtpool.study.cells import titled
-    from gtpool.study.cross_validate import Running, cross_validate
+    from gtpool.study.cross_validate import RunConfig, cross_validate
+    from gtpool.study.summarize import metric_title
 
     folder = output_dir or Path("gtpool-runs", plan.folder)
     engine = choose_executor(executor, address, gpus_per_unit, unit_limit)
-    how = Running(folder, data_dir, jobs, device, deterministic, together, engine)
+    how = RunConfig(folder, data_dir, jobs, device, deterministic, together, engine)
     if shard is not None:
         _train_part(plan, how, shard)
         return
@@ -156,7 +156,7 @@ def train(  # noqa: PLR0917 - an option each
         joined().leave()
     typer.echo(runs_table(done.runs).terminal())
     said = f"{done.cell.text} ({done.cell.evidence})"
-    typer.echo(f"\n{titled(done.metric)} on the test parts: {said}")
+    typer.echo(f"\n{metric_title(done.metric)} on the test parts: {said}")
     _say_beside(done)
     for what, path in files.items():
         typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
@@ -169,7 +169,7 @@ _NOTES = {"model": " (the run of the lowest validation loss)"}
 _WHOLE = "the same command without --shard writes the results"
 
 
-def _train_part(plan: Plan, how: "Running", part: str) -> None:
+def _train_part(plan: Plan, how: "RunConfig", part: str) -> None:
     """Do the runs of one shard, and leave the rest to others."""
     from gtpool.report.progress import Progress
     from gtpool.study.cross_validate import plan_runs
@@ -191,7 +191,7 @@ def _begin(
 
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
         raise ValueError(
-            f"--folds is for split types that have folds, {', '.join(FOLDED)}; this one is "
+            f"--folds is for split types that have folds, {', '.join(FOLD_RULES)}; this one is "
             f"{specs[0].split.rule}; say --split-type folds, or train on it repeatedly by --seeds"
         )
     write_settings(folder, plan)

@@ -18,7 +18,7 @@ from gtpool.model.bundle import Bundle
 from gtpool.predict import schema_of
 from gtpool.spec import AtomOrder
 from gtpool.study.recipe import reads_smiles
-from gtpool.study.unit import choose_device
+from gtpool.study.run_one import choose_device
 
 
 class Explained(NamedTuple):

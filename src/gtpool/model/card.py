@@ -7,7 +7,7 @@ import re
 from typing import Any, cast
 
 from gtpool.model.classifier import Classifier
-from gtpool.spec import FOLDED
+from gtpool.spec import FOLD_RULES
 
 _Json = dict[str, Any]
 _LISTED = 20
@@ -147,7 +147,7 @@ def _which(about: _Json) -> str:
 
 def _is_folded(about: _Json) -> bool:
     """Say whether the split has folds; one of an unknown rule counts as such."""
-    return _part(_part(about, "run"), "split").get("rule", "auto") in (*FOLDED, "auto")
+    return _part(_part(about, "run"), "split").get("rule", "auto") in (*FOLD_RULES, "auto")
 
 
 def _name(about: _Json) -> str:

@@ -11,7 +11,7 @@ from gtpool.report.diversity import TITLES, diversity_table, draw_diversity, jud
 from gtpool.report.molecule import Marks, draw_graph
 from gtpool.report.table import Table
 from gtpool.report.template import template
-from gtpool.study.store import write_whole
+from gtpool.study.store import write_atomic
 
 # Values only: the page needs no torch, which the module does.
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def write_explanation(
         },
         graphs=[_part(graph, found) for graph in found.graphs],
     )
-    write_whole(path, text.encode())
+    write_atomic(path, text.encode())
 
 
 def draw_level(

@@ -15,8 +15,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from gtpool.study.cells import titled
 from gtpool.study.result import RunResult
+from gtpool.study.summarize import metric_title
 
 INK = "#22333b"
 """The colour of text and lines, which a page replaces by that of its own text."""
@@ -78,7 +78,7 @@ def draw_curves(rows: Sequence[RunResult]) -> str:
     metric = rows[0].metric
     panels = {
         "loss": {"training": "train_loss", "validation": "valid_loss"},
-        titled(metric): {"validation": "valid_metric", "test": "test_metric"},
+        metric_title(metric): {"validation": "valid_metric", "test": "test_metric"},
     }
     with drawing((8, 3.2)) as figure:
         for axes, (title, lines) in zip(figure.subplots(1, 2), panels.items(), strict=True):

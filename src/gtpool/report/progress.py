@@ -15,8 +15,15 @@ from rich.text import Text
 
 from gtpool.model import method_name
 from gtpool.spec import RunSpec
-from gtpool.study.cells import has_folds, named, place_of, reported, shown, spell_time
 from gtpool.study.result import RunResult
+from gtpool.study.summarize import (
+    format_metric,
+    format_seconds,
+    has_folds,
+    metric_name,
+    reported_score,
+    run_label,
+)
 
 _Line = dict[int, RunSpec]  # the runs of one line of the table, by fold
 _PAUSE = 0.2  # seconds between two drawings of the table
@@ -99,7 +106,7 @@ class Progress:
         began, self._drawn = self._preparing.setdefault(what, self.clock()), self.clock()
         left = (self._drawn - began) * (total - done) / max(1, done)
         line = f"{what}: {done} of {total}"
-        line += f", about {spell_time(left)} left" if done < total else ""
+        line += f", about {format_seconds(left)} left" if done < total else ""
         self._say(line)
         if self._live is not None:
             self._live.update(Text(line), refresh=True)
@@ -121,7 +128,7 @@ class Progress:
         self._take(row)
         spec = row.spec
         name = f"{spec.data.source}, {self._name(spec)}"
-        self._say(f"{name}, {place_of(spec)}: {_result(row)} ({self.summary()})")
+        self._say(f"{name}, {run_label(spec)}: {_result(row)} ({self.summary()})")
         self._draw()
 
     def seconds_left(self) -> float | None:
@@ -149,12 +156,14 @@ class Progress:
         if failed:
             parts.append(f"{failed} failed")
         if self._tests.count and self._one_kind:
-            parts.append(f"mean {named(self._metric)} {shown(self._tests.value, self._metric)}")
+            parts.append(
+                f"mean {metric_name(self._metric)} {format_metric(self._tests.value, self._metric)}"
+            )
         left = self.seconds_left() if self.specs else None
         if left is not None and len(self.rows) < len(self.specs):
             bound = self._patience and not self._epochs.count
-            time = f"at most {spell_time(left)} left, less if runs stop early"
-            parts.append(time if bound else f"about {spell_time(left)} left")
+            time = f"at most {format_seconds(left)} left, less if runs stop early"
+            parts.append(time if bound else f"about {format_seconds(left)} left")
         return ", ".join(parts)
 
     def table(self) -> Table:
@@ -197,7 +206,7 @@ class Progress:
         self._latest[line] = None
         if row.epochs_run:
             self._epochs.add(row.epochs_run)
-        if (value := reported(row)) is not None:
+        if (value := reported_score(row)) is not None:
             self._tests.add(value)
             self._metric = row.metric
 
@@ -228,8 +237,10 @@ class Progress:
         for line in lines:
             first = _first(line)
             rows = [self.rows[spec.key] for spec in line.values() if spec.key in self.rows]
-            done = [(value, row.metric) for row in rows if (value := reported(row)) is not None]
-            mean = shown(fmean(value for value, _ in done), done[0][1]) if done else ""
+            done = [
+                (value, row.metric) for row in rows if (value := reported_score(row)) is not None
+            ]
+            mean = format_metric(fmean(value for value, _ in done), done[0][1]) if done else ""
             if by_fold:
                 cells = [self._cell(line.get(fold)) for fold in self._folds]
             else:
@@ -247,8 +258,8 @@ class Progress:
         row = self.rows.get(spec.key)
         if row is None:
             return Text(f"e{self.at[spec.key]}" if spec.key in self.at else "·", "dim")
-        value = reported(row)
-        return Text("failed", "red") if value is None else Text(shown(value, row.metric))
+        value = reported_score(row)
+        return Text("failed", "red") if value is None else Text(format_metric(value, row.metric))
 
     def _counts(self, line: _Line, ended: int, failed: int) -> list[Text]:
         """Give how many folds have ended, and the epochs of those under way."""
@@ -285,9 +296,9 @@ class _Mean:
 
 
 def _result(row: RunResult) -> str:
-    if reported(row) is None:
+    if reported_score(row) is None:
         return f"failed: {row.error or 'its test metric is not a number'}"
-    return f"{named(row.metric)} {shown(row.test, row.metric)} at epoch {row.epoch}"
+    return f"{metric_name(row.metric)} {format_metric(row.test, row.metric)} at epoch {row.epoch}"
 
 
 def _first(line: _Line) -> RunSpec:

@@ -20,8 +20,7 @@ from gtpool.report.progress import Progress
 from gtpool.report.site import Section, write_report
 from gtpool.report.table import Table, tasks_table
 from gtpool.spec import DataSpec
-from gtpool.study.cells import place_of, shown, titled
-from gtpool.study.cross_validate import Chosen, CrossValidation, Running, plan_runs
+from gtpool.study.cross_validate import BestModel, CrossValidation, RunConfig, plan_runs
 from gtpool.study.heldout import (
     HeldOut,
     confusion,
@@ -33,7 +32,8 @@ from gtpool.study.heldout import (
 from gtpool.study.inputs import load_data
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
-from gtpool.study.store import Store, write_whole
+from gtpool.study.store import Store, write_atomic
+from gtpool.study.summarize import format_metric, metric_title, run_label
 from gtpool.train.metric import METRICS
 
 
@@ -52,7 +52,7 @@ def write_settings(folder: Path, plan: Plan) -> None:
             "to keep both, name another --output-dir",
             stacklevel=2,
         )
-    write_whole(path, content)
+    write_atomic(path, content)
 
 
 def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
@@ -109,7 +109,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
         for name, caption in _CAPTIONS.items():
             if caption in section.pictures:
                 files[name] = folder / f"{name}.svg"
-                write_whole(files[name], standalone(section.pictures[caption]).encode())
+                write_atomic(files[name], standalone(section.pictures[caption]).encode())
     if loaded.skipped:
         files["left out"] = folder / "left_out.csv"
         write_csv(files["left out"], ("line", "smiles", "reason"), loaded.skipped)
@@ -119,7 +119,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
 
 
 def compare_methods(
-    plans: Mapping[str, Plan], how: Running, page: Path, notes: Sequence[str]
+    plans: Mapping[str, Plan], how: RunConfig, page: Path, notes: Sequence[str]
 ) -> dict[str, list[RunResult]]:
     """Do the runs of several methods on one dataset and set them side by side on a page.
 
@@ -226,13 +226,13 @@ def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -
 def _choice(row: RunResult) -> str:
     metric = row.metric
     return (
-        f"The saved model is that of {place_of(row.spec)}, the run of the lowest validation loss "
-        f"({row.valid_loss:.4f}); on its own test part it has {shown(row.test, metric)} "
-        f"({titled(metric)})."
+        f"The saved model is that of {run_label(row.spec)}, the run of the lowest validation loss "
+        f"({row.valid_loss:.4f}); on its own test part it has {format_metric(row.test, metric)} "
+        f"({metric_title(metric)})."
     )
 
 
-def _save_model(folder: Path, chosen: Chosen, result: CrossValidation) -> None:
+def _save_model(folder: Path, chosen: BestModel, result: CrossValidation) -> None:
     """Save the network of the chosen run with all that it takes to use it on other graphs."""
     row = chosen.run
     about: dict[str, Any] = {

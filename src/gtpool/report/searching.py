@@ -13,19 +13,28 @@ from rich.text import Text
 
 from gtpool.data.formats.reader import Loaded
 from gtpool.report.plot import INK, KEPT, drawing, plain, standalone, svg_of
-from gtpool.report.progress import Numbered, spell_time
+from gtpool.report.progress import Numbered, format_seconds
 from gtpool.report.table import Table
-from gtpool.spec import FOLDED, RunSpec
-from gtpool.study.cells import has_folds, shown
-from gtpool.study.cross_validate import Running, plan_runs
+from gtpool.spec import FOLD_RULES, RunSpec
+from gtpool.study.cross_validate import RunConfig, plan_runs
 from gtpool.study.halving import Rung
 from gtpool.study.plan import Plan, make_plan
 from gtpool.study.result import RunResult
-from gtpool.study.run import TOGETHER
-from gtpool.study.search import EVALUATOR, Search, Tried
-from gtpool.study.space import PAPER, Space, chosen, count, count_untried, ends, read_space, untried
-from gtpool.study.store import write_whole
-from gtpool.study.unit import choose_device
+from gtpool.study.run import ENSEMBLE_SIZE
+from gtpool.study.run_one import choose_device
+from gtpool.study.search import EVALUATOR, Search, TrialResult
+from gtpool.study.space import (
+    PAPER_SPACE,
+    Space,
+    apply_choice,
+    count_combinations,
+    count_untried,
+    read_space,
+    untried_values,
+    values_to_check,
+)
+from gtpool.study.store import write_atomic
+from gtpool.study.summarize import format_metric, has_folds
 
 _PAUSE = 0.2  # seconds between two drawings of the line
 _NOW_AND_THEN = 5.0  # seconds between two lines about the runs of a rung
@@ -52,7 +61,7 @@ class Wanted(NamedTuple):
 
 
 def search_options(
-    plan: Plan, table: Mapping[str, Any] | None, how: Running, wanted: Wanted
+    plan: Plan, table: Mapping[str, Any] | None, how: RunConfig, wanted: Wanted
 ) -> list[str]:
     """Search for the options that validate best, write them, and say what was found.
 
@@ -63,13 +72,13 @@ def search_options(
         wanted: How to search.
     """
     runs, loaded = plan_runs(plan, how.data_dir)
-    folded = runs[0].split.rule in FOLDED
+    folded = runs[0].split.rule in FOLD_RULES
     if wanted.folds_given and not folded:
         raise ValueError(
-            f"--folds is for split types that have folds, {', '.join(FOLDED)}; this one is "
+            f"--folds is for split types that have folds, {', '.join(FOLD_RULES)}; this one is "
             f"{runs[0].split.rule}"
         )
-    space = PAPER if table is None else read_space(table, plan.run)
+    space = PAPER_SPACE if table is None else read_space(table, plan.run)
     _check_values(plan, space, how, loaded)
     search = Search(
         plan.run,
@@ -80,7 +89,7 @@ def search_options(
         data_dir=how.data_dir,
         loaded=loaded,
     )
-    trials = min(wanted.trials, count(space) or wanted.trials)
+    trials = min(wanted.trials, count_combinations(space) or wanted.trials)
     with SearchProgress(trials, len(runs), search.metric, done=len(search.tried())) as watch:
         do = partial(how.do, keep=False, watch=watch, loaded=loaded)
         rung = wanted.rung or _at_once(how)
@@ -178,7 +187,9 @@ class SearchProgress:
         if waited or self._made == self.runs:
             self._say(f"{self._rung}: {self.summary()}")
 
-    def tried(self, trial: Tried, done: Sequence[Tried], best: Tried | None) -> None:
+    def tried(
+        self, trial: TrialResult, done: Sequence[TrialResult], best: TrialResult | None
+    ) -> None:
         """Say what came of a trial.
 
         Args:
@@ -206,7 +217,7 @@ class SearchProgress:
             parts.append(f"best {_shown(self.best, self.metric)}")
         if over > before and int(over) < total:
             left = (self.clock() - self._began) * (total - over) / (over - before)
-            parts.append(f"about {spell_time(left)} left{' in this round' * bool(self._rung)}")
+            parts.append(f"about {format_seconds(left)} left{' in this round' * bool(self._rung)}")
         return ", ".join(parts)
 
     def _count(self) -> str:
@@ -226,7 +237,7 @@ class SearchProgress:
             self._say(f"{rung}{now} ({self.summary()})")
 
 
-def outcome(trial: Tried, metric: str) -> str:
+def outcome(trial: TrialResult, metric: str) -> str:
     """Say in words what came of a trial."""
     folds = "1 fold" if trial.folds == 1 else f"{trial.folds} folds"
     if trial.error is not None:
@@ -242,7 +253,7 @@ def _place(spec: RunSpec) -> str:
     return f"fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else f"seed {spec.seed}"
 
 
-def trials_table(trials: Sequence[Tried], space: Space, metric: str, most: int = 5) -> Table:
+def trials_table(trials: Sequence[TrialResult], space: Space, metric: str, most: int = 5) -> Table:
     """List the best of the trials that were run on all folds.
 
     Args:
@@ -263,9 +274,9 @@ def trials_table(trials: Sequence[Tried], space: Space, metric: str, most: int =
     return Table(("trial", f"validation {metric}", *names), tuple(lines))
 
 
-def coverage(trials: Sequence[Tried], space: Space) -> list[str]:
+def coverage(trials: Sequence[TrialResult], space: Space) -> list[str]:
     """Say what was tried, and what was not."""
-    total, choices = count(space), [trial.choice for trial in trials]
+    total, choices = count_combinations(space), [trial.choice for trial in trials]
     complete = sum(trial.complete for trial in trials)
     given_up = sum(trial.error is not None for trial in trials)
     parts = [f"{complete} on all folds", f"{len(trials) - complete - given_up} pruned"]
@@ -276,7 +287,7 @@ def coverage(trials: Sequence[Tried], space: Space) -> list[str]:
     of = "infinitely many" if total is None else total
     return [
         f"tried: {number} of {of} combinations ({', '.join(parts)})",
-        f"not tried at all: {'; '.join(untried(space, choices)) or 'no single value'}",
+        f"not tried at all: {'; '.join(untried_values(space, choices)) or 'no single value'}",
     ]
 
 
@@ -306,30 +317,32 @@ def draw_importance(shares: Mapping[str, float], title: str) -> str:
 
 
 def _shown(value: float | None, metric: str) -> str:
-    return f"{value:.4f}" if value is not None and metric == "loss" else shown(value, metric)
+    return (
+        f"{value:.4f}" if value is not None and metric == "loss" else format_metric(value, metric)
+    )
 
 
 def _plain_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _check_values(plan: Plan, space: Space, how: Running, loaded: Loaded) -> None:
+def _check_values(plan: Plan, space: Space, how: RunConfig, loaded: Loaded) -> None:
     """See for each value of a space whether a run could start with it."""
     for name, held in space.items():
-        for value in ends(held):
-            changed = chosen(plan.run, {name: value}).to_json()
+        for value in values_to_check(held):
+            changed = apply_choice(plan.run, {name: value}).to_json()
             try:
                 plan_runs(make_plan({**changed, "seeds": plan.seeds}, {}), how.data_dir, loaded)
             except ValueError as error:
                 raise ValueError(f"the space has {name} = {value!r}, but {error}") from error
 
 
-def _at_once(how: Running) -> int:
+def _at_once(how: RunConfig) -> int:
     """Say how many folds run at once."""
     if how.executor is not None:
-        return TOGETHER
+        return ENSEMBLE_SIZE
     on_gpu = how.jobs == 1 and choose_device(how.device).type == "cuda"
-    return max(how.jobs, how.together or (TOGETHER if on_gpu else 1))
+    return max(how.jobs, how.together or (ENSEMBLE_SIZE if on_gpu else 1))
 
 
 def _write(search: Search, plan: Plan, folder: Path) -> list[str]:
@@ -338,15 +351,15 @@ def _write(search: Search, plan: Plan, folder: Path) -> list[str]:
     if best is None:
         return ["no combination was run on all folds", *coverage(trials, search.space)]
     path = folder / "best.json"
-    settings = plan._replace(run=chosen(plan.run, best.choice)).to_json()
-    write_whole(path, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+    settings = plan._replace(run=apply_choice(plan.run, best.choice)).to_json()
+    write_atomic(path, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
     complete = [tried for tried in trials if tried.complete]
     complete.sort(key=lambda tried: tried.value or 0.0, reverse=search.higher_is_better)
     lines = [trials_table(complete, search.space, search.metric).terminal(), ""]
     lines.append(f"best:       {path} (for gtpool train --config)")
     if shares is not None:
         drawn, title = folder / "importance.svg", f"{EVALUATOR}, {rests_on(len(complete))}"
-        write_whole(drawn, standalone(draw_importance(shares, title)).encode())
+        write_atomic(drawn, standalone(draw_importance(shares, title)).encode())
         lines.append(f"importance: {drawn} ({title})")
     lines += coverage(trials, search.space)
     if search.running():

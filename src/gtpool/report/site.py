@@ -13,10 +13,10 @@ from gtpool.report.plot import INK
 from gtpool.report.table import Table, methods_table, rules_table, runs_table
 from gtpool.report.template import template
 from gtpool.spec import RunSpec
-from gtpool.study.cells import has_folds, place_of, rule_of, summary, titled
 from gtpool.study.recipe import has_bonds
 from gtpool.study.result import RunResult
-from gtpool.study.store import write_whole
+from gtpool.study.store import write_atomic
+from gtpool.study.summarize import has_folds, metric_title, run_label, split_name, summarize
 
 _LISTED, _LONGEST = 1000, 200  # rows left out that the page lists, characters of their SMILES
 
@@ -58,16 +58,16 @@ def write_report(
         left_out=[(line, smiles[:_LONGEST], why) for line, smiles, why in left_out[:_LISTED]],
         left_out_count=len(left_out),
     )
-    write_whole(path, text.encode())
+    write_atomic(path, text.encode())
 
 
 def _part(section: Section, number: int) -> dict[str, Any]:
     """Give the values of a section that the page shows."""
-    cell, done = summary(section.rows), [row for row in section.rows if row.done]
+    cell, done = summarize(section.rows), [row for row in section.rows if row.done]
     return {
         "name": section.name,
         "cell": cell,
-        "metric": titled(cell.metric),
+        "metric": metric_title(cell.metric),
         "facts": _facts(section.rows, done),
         "runs": runs_table(section.rows),
         "tasks": section.tasks,
@@ -95,7 +95,7 @@ def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, st
     )
     if not done:
         return facts
-    facts["split"] = _listed(rule_of(row.split.rule) for row in done)
+    facts["split"] = _listed(split_name(row.split.rule) for row in done)
     facts["parameters"] = f"{done[0].parameters:,}"
     facts["time"] = f"{sum(row.seconds for row in done):.1f} s, all runs together"
     facts["device"] = _listed(row.device for row in done)
@@ -125,7 +125,7 @@ def _listed(values: Any) -> str:  # noqa: ANN401
 
 
 def _failure(row: RunResult) -> tuple[str, str]:
-    return place_of(row.spec), row.error or "no reason"
+    return run_label(row.spec), row.error or "no reason"
 
 
 def _split(row: RunResult) -> tuple[str, ...]:

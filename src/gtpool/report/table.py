@@ -4,8 +4,17 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gtpool.study.cells import RULES, Grid, grid, has_folds, shown, sum_up, summary, titled
 from gtpool.study.result import RunResult
+from gtpool.study.summarize import (
+    EPOCH_RULES,
+    ScoreGrid,
+    format_metric,
+    has_folds,
+    metric_title,
+    score_grid,
+    summarize,
+    summarize_grid,
+)
 
 _LINE = re.compile(r"[\t\n]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -39,7 +48,7 @@ def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> Table:
     Args:
         methods: The rows of each, by its name; all on the same metric.
     """
-    cells = {name: summary(rows) for name, rows in methods.items()}
+    cells = {name: summarize(rows) for name, rows in methods.items()}
     # Of runs that were lost before they began, nobody knows the metric.
     metric = next((cell.metric for cell in cells.values() if cell.n), "accuracy")
     lines: list[tuple[str, ...]] = []
@@ -48,7 +57,7 @@ def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> Table:
         weights = f"{done[0].parameters:,}" if done else "–"
         seconds = f"{sum(row.seconds for row in done) / len(done):.1f}" if done else "–"
         lines.append((name, cell.text, str(cell.n), str(cell.missing), weights, seconds))
-    heads = ("method", titled(metric), "runs", "missing", "parameters", "seconds a run")
+    heads = ("method", metric_title(metric), "runs", "missing", "parameters", "seconds a run")
     return Table(heads, tuple(lines))
 
 
@@ -58,17 +67,17 @@ def runs_table(rows: Sequence[RunResult]) -> Table:
     A split without folds has one line, which names its rule. A run that failed or is not there is
     a dash.
     """
-    laid, rule = grid(rows), rows[0].spec.split.rule
+    laid, rule = score_grid(rows), rows[0].spec.split.rule
     folded = has_folds(rule)
     lines = [
         (
             f"{fold + 1}" if folded else rule,
-            *(shown(line[place], laid.metric) for line in laid.values),
+            *(format_metric(line[place], laid.metric) for line in laid.values),
         )
         for place, fold in enumerate(laid.folds)
     ]
     if len(laid.folds) > 1:
-        lines.append(("mean", *(shown(mean, laid.metric) for mean in laid.means)))
+        lines.append(("mean", *(format_metric(mean, laid.metric) for mean in laid.means)))
     heads = ("fold" if folded else "split", *(f"seed {seed}" for seed in laid.seeds))
     return Table(heads, tuple(lines))
 
@@ -77,10 +86,10 @@ def rules_table(rows: Sequence[RunResult]) -> Table:
     """Say what each rule of choosing the epoch makes of the same runs."""
     done = [row for row in rows if row.done]
     lines: list[tuple[str, ...]] = []
-    for rule, words in RULES.items():
-        cell = summary([row.having(test=row.other_rules[rule]) for row in done])
+    for rule, words in EPOCH_RULES.items():
+        cell = summarize([row.having(test=row.other_rules[rule]) for row in done])
         lines.append((words, cell.text))
-    return Table(("epoch chosen", titled(done[0].metric)), tuple(lines))
+    return Table(("epoch chosen", metric_title(done[0].metric)), tuple(lines))
 
 
 def tasks_table(
@@ -102,10 +111,10 @@ def tasks_table(
     for task, (name, count) in enumerate(zip(targets, labels, strict=True)):
         by_run = {place: values[task] for place, values in runs.items()}
         values = tuple(tuple(by_run.get((seed, fold)) for fold in folds) for seed in seeds)
-        cell = sum_up(Grid(metric, seeds, folds, values))
-        figure = cell.text if cell.n else shown(None, metric)
+        cell = summarize_grid(ScoreGrid(metric, seeds, folds, values))
+        figure = cell.text if cell.n else format_metric(None, metric)
         lines.append((name, figure, str(count), *([str(cell.n)] if len(runs) > 1 else [])))
-    heads = ("task", titled(metric), "labels", *(["runs"] if len(runs) > 1 else []))
+    heads = ("task", metric_title(metric), "labels", *(["runs"] if len(runs) > 1 else []))
     return Table(heads, tuple(lines))
 
 

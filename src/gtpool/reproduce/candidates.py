@@ -11,7 +11,7 @@ from typing import Any
 
 from gtpool.spec import RunSpec
 from gtpool.study.recipe import recipe
-from gtpool.study.space import PAPER
+from gtpool.study.space import PAPER_SPACE
 
 Options = dict[str, Any]
 """Options by dotted name, such as ``{"model.width": 64, "train.lr": 1e-3}``."""
@@ -56,7 +56,7 @@ def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...
         False
     """
     run = recipe(dataset, model)[0]
-    space: dict[str, tuple[Any, ...]] = {**PAPER, **NETWORK}
+    space: dict[str, tuple[Any, ...]] = {**PAPER_SPACE, **NETWORK}
     if run.model.pool == "none":
         del space["model.ratio"]
     else:

@@ -6,7 +6,7 @@ from math import atan, copysign, cos, inf, pi, sin, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
 
-from gtpool.study.cells import Grid
+from gtpool.study.summarize import ScoreGrid
 
 # Quantiles of the studentized range at infinitely many degrees of freedom, alpha 0.05, over √2,
 # for k = 2 … 20 methods. Up to 10: Demšar, Statistical comparisons of classifiers over multiple
@@ -50,7 +50,7 @@ def corrected_test(differences: Sequence[float], ratio: float) -> Paired:
     return Paired(mean, t, student_p(t, count - 1), count)
 
 
-def fold_differences(first: Grid, second: Grid) -> list[float]:
+def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
     """Give the difference of each fold, between the means over the whole seeds of either side.
 
     Seeds repeat the same folds and are no further pairs; those of two methods have nothing to do
@@ -82,7 +82,7 @@ def student_p(t: float, freedom: int) -> float:
     return max(0.0, 1 - total)
 
 
-def _by_fold(laid: Grid) -> list[float]:
+def _by_fold(laid: ScoreGrid) -> list[float]:
     """Average the whole seeds, fold by fold."""
     whole = [[value for value in line if value is not None] for line in laid.values]
     whole = [line for line in whole if len(line) == len(laid.folds)]

@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple, get_args
 
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
-from gtpool.report.progress import spell_time
+from gtpool.report.progress import format_seconds
 from gtpool.report.table import Table
 from gtpool.reproduce.paper import Cell, find
 from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.result import RunResult
-from gtpool.study.store import differing, placed_rows
+from gtpool.study.store import differing_fields, locate_rows
 
 Kind = Literal["cpu", "gpu"]
 """Where a run was done."""
@@ -97,11 +97,11 @@ def known_rows(sources: Iterable[Path]) -> dict[str, RunResult]:
     places: dict[str, str] = {}
     apart: dict[str, str] = {}
     for source in sources:
-        for row, place in placed_rows(source):
+        for row, place in locate_rows(source):
             key, known = row.key, rows.get(row.key)
             if known is None or (known.status == "failed" and row.done):
                 rows[key], places[key] = row, place
-            elif row.status == known.status == "done" and (names := differing(row, known)):
+            elif row.status == known.status == "done" and (names := differing_fields(row, known)):
                 apart.setdefault(
                     key, f"{places[key]}, not {place}; they differ in {', '.join(names)}"
                 )
@@ -321,4 +321,4 @@ def _duration(cells: Sequence[Standing]) -> str:
     parts = [cell.seconds for cell in cells]
     if None in parts:
         return "unknown"
-    return spell_time(sum(part for part in parts if part is not None))
+    return format_seconds(sum(part for part in parts if part is not None))

@@ -7,8 +7,14 @@ from gtpool.data.registry import DATASETS
 from gtpool.reproduce.paper import Cell as Place
 from gtpool.reproduce.paper import Study
 from gtpool.reproduce.published import AUTHORS_RAN, TABLE_1
-from gtpool.study.cells import RULES, Cell, Grid, reported, sum_up
 from gtpool.study.result import RunResult
+from gtpool.study.summarize import (
+    EPOCH_RULES,
+    MetricSummary,
+    ScoreGrid,
+    reported_score,
+    summarize_grid,
+)
 
 OURS = ("gtpool", "gtpool-v")
 RERUN = "the paper, of others' code"
@@ -26,11 +32,11 @@ class Result(NamedTuple):
     """The runs that it should have, seed after seed."""
     rows: tuple[RunResult, ...]
     """The runs that are known, done or failed, in the same order."""
-    grid: Grid
+    grid: ScoreGrid
     """Test metric of all that it should have."""
-    figure: Cell
+    figure: MetricSummary
     """Of the seeds that count, see ``counted``."""
-    rules: Mapping[str, Cell]
+    rules: Mapping[str, MetricSummary]
     """The same, had the epoch been chosen otherwise."""
 
     @property
@@ -66,7 +72,7 @@ def results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list[Resu
     return [_result(name, cell, study.seeds, rows) for cell in study.cells]
 
 
-def counted(laid: Grid) -> Grid:
+def counted(laid: ScoreGrid) -> ScoreGrid:
     """Give the seeds that make the figure: those with all folds; if none has, those begun.
 
     A mean over two folds beside means over ten would say little of the seeds, much of the folds.
@@ -104,20 +110,24 @@ def _result(name: str, cell: Place, seeds: int, rows: Mapping[str, RunResult]) -
     metric = next((row.metric for row in known if row.metric), _metric(cell.dataset))
     first, folds = cell.specs[0].seed, tuple(range(len(cell.specs)))
 
-    def lay_out(value: Callable[[RunResult], float | None]) -> Grid:
+    def lay_out(value: Callable[[RunResult], float | None]) -> ScoreGrid:
         flat = [value(rows[key]) if key in rows else None for key in keys]
         lines = (flat[at : at + len(folds)] for at in range(0, len(flat), len(folds)))
-        return Grid(metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines)))
+        return ScoreGrid(
+            metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines))
+        )
 
-    laid = lay_out(reported)
-    rules = {rule: sum_up(counted(lay_out(_by(rule))), wanted=len(keys)) for rule in RULES}
-    figure = sum_up(counted(laid), wanted=len(keys))
+    laid = lay_out(reported_score)
+    rules = {
+        rule: summarize_grid(counted(lay_out(_by(rule))), wanted=len(keys)) for rule in EPOCH_RULES
+    }
+    figure = summarize_grid(counted(laid), wanted=len(keys))
     address = f"{name}/{cell.line}/{cell.dataset}"
     return Result(name, address, cell, keys, known, laid, figure, rules)
 
 
 def _by(rule: str) -> Callable[[RunResult], float | None]:
-    return lambda row: None if reported(row) is None else row.other_rules.get(rule)
+    return lambda row: None if reported_score(row) is None else row.other_rules.get(rule)
 
 
 def _metric(dataset: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gtpool.data.registry import DATASETS
-from gtpool.report.progress import spell_time
+from gtpool.report.progress import format_seconds
 from gtpool.reproduce.paper import Study
 from gtpool.reproduce.published import TABLE_1, TABLE_6
 from gtpool.reproduce.status import tally
@@ -22,8 +22,8 @@ from gtpool.reproduce.study_parts import (
     words,
 )
 from gtpool.reproduce.study_plot import Point, Spread, draw_boxes, draw_sweep
-from gtpool.study.cells import RULES
 from gtpool.study.result import RunResult
+from gtpool.study.summarize import EPOCH_RULES
 
 _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
 _FEW = 3  # seeds that a box plot needs
@@ -92,7 +92,7 @@ def _opening(rows: Mapping[str, RunResult], found: Mapping[str, Sequence[Result]
         "devices": _listed(row.device for row in done),
         "commits": _listed(row.commit or "not known" for row in done),
         "versions": _listed(versions),
-        "time": f"{spell_time(sum(row.seconds for row in done))} of machine time; "
+        "time": f"{format_seconds(sum(row.seconds for row in done))} of machine time; "
         "runs side by side count with their share",
         "last run": max((row.finished for row in done), default="none"),
     }
@@ -132,7 +132,7 @@ def study_part(name: str, study: Study, found: Sequence[Result]) -> Part:
     detail = Sheet(
         "All numbers, a line for each cell that has runs. The last columns say what each rule of "
         "choosing the epoch makes of the same runs; the optimistic one looks at the answers.",
-        (first, "dataset", *_NUMBERS, *RULES.values()),
+        (first, "dataset", *_NUMBERS, *EPOCH_RULES.values()),
         tuple(map(_numbers, begun)),
         detail=True,
     )
@@ -235,7 +235,7 @@ def _cell(result: Result | None) -> Entry:
 
 def _numbers(result: Result) -> tuple[Entry, ...]:
     figure, told = result.figure, result.place.published
-    rules = (result.rules[rule].mean for rule in RULES)
+    rules = (result.rules[rule].mean for rule in EPOCH_RULES)
     return (
         words(result.place.line),
         words(result.place.dataset),

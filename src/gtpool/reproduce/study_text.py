@@ -15,8 +15,8 @@ from gtpool.report.template import template
 from gtpool.reproduce.study_cells import Result, published_by
 from gtpool.reproduce.study_content import Report
 from gtpool.reproduce.study_parts import Entry, Part, Sheet
-from gtpool.study.cells import RULES, reported
 from gtpool.study.result import RunResult
+from gtpool.study.summarize import EPOCH_RULES, reported_score
 
 _COLUMNS = (
     *("study", "line", "dataset", "metric", "mean", "std", "std_over", "runs", "wanted", "failed"),
@@ -144,7 +144,7 @@ def _escape(text: str) -> str:
 def _values(result: Result) -> tuple[object, ...]:
     figure, place = result.figure, result.place
     told = place.published
-    rules = (_percent(result.rules[rule].mean) for rule in RULES)
+    rules = (_percent(result.rules[rule].mean) for rule in EPOCH_RULES)
     return (
         result.study,
         place.line,
@@ -212,7 +212,7 @@ def _stored(report: Report) -> Markup:
 def _brief(row: RunResult, names: dict[str | None, int]) -> list[Any]:
     """Give what the page lists of a run; devices and commits by number."""
     spec = row.spec
-    test, loss = reported(row), row.valid_loss
+    test, loss = reported_score(row), row.valid_loss
     return [
         spec.seed,
         spec.split.fold + 1,

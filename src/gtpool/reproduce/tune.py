@@ -13,11 +13,11 @@ from gtpool.model.parts import CONVS
 from gtpool.ops.sample import check_choice
 from gtpool.report.searching import SearchProgress
 from gtpool.reproduce.candidates import Options, configured, draw, possible, space_of
-from gtpool.study.halving import Budget, Candidate, Halving, Rung
+from gtpool.study.halving import Budget, Candidate, Rung, SuccessiveHalving
 from gtpool.study.journal import JOURNAL
 from gtpool.study.run import run_many
-from gtpool.study.search import Do
-from gtpool.study.store import Store, write_whole
+from gtpool.study.search import RunFunction
+from gtpool.study.store import Store, write_atomic
 from gtpool.train.metric import METRICS
 
 
@@ -35,7 +35,7 @@ class Tuned(NamedTuple):
 def tune(
     dataset: str,
     model: Mapping[str, Any],
-    do: Do,
+    do: RunFunction,
     folder: Path,
     *,
     space: Mapping[str, Sequence[Any]] | None = None,
@@ -64,7 +64,7 @@ def tune(
     candidates = [Candidate(options, configured(dataset, model, options)) for options in configs]
     by_loss = candidates[0].runs[0].train.select == "loss"
     metric = METRICS["classes" if DATASETS[dataset].tasks is None else "binary"]
-    halving = Halving(
+    halving = SuccessiveHalving(
         f"{dataset} {method_name(candidates[0].runs[0].model.to_json())}",
         candidates,
         choices,
@@ -126,7 +126,7 @@ def tune_dataset(
     choice = {"rounds": tuned.rounds, "per_fold": tuned.per_fold, "pooled": tuned.pooled}
     known = _known(chosen)  # again: another process may have written meanwhile
     known.setdefault(method, {})[dataset] = choice
-    write_whole(chosen, (json.dumps(known, indent=1) + "\n").encode())
+    write_atomic(chosen, (json.dumps(known, indent=1) + "\n").encode())
     run = ("gtpool", "study", "run", "tuned", "--choices", chosen, "--output-dir", folder)
     return [
         *tell(dataset, model, tuned),

@@ -20,7 +20,7 @@ from gtpool.serve.endpoints import HANDLERS, Endpoints, answers_with, asks_for, 
 from gtpool.serve.limits import HostCheck, Hosts, Limits, Refusal
 from gtpool.serve.metrics import CONTENT_TYPE, Counted
 from gtpool.serve.service import Service
-from gtpool.study.unit import choose_device
+from gtpool.study.run_one import choose_device
 
 _PAGE = Path(__file__).parent / "page.html"
 _KEY = APIKeyHeader(name="X-API-Key", auto_error=False)

@@ -16,24 +16,25 @@ from safetensors.torch import load_file
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
 from gtpool.data.schema import Schema
+from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.pool import POOLS
 from gtpool.spec import RunSpec
-from gtpool.study.cells import Cell, best, rule_of, summary
 from gtpool.study.executor import Executor, Watcher
 from gtpool.study.heldout import HeldOut, read_held_out
-from gtpool.study.inputs import Loaded, choose_split, lay_out, load_data, shape_of
+from gtpool.study.inputs import Loaded, choose_split, expand_folds, load_data, shape_of
 from gtpool.study.plan import Plan, check_plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
+from gtpool.study.summarize import MetricSummary, best_run, split_name, summarize
 
 OnStart = Callable[[Loaded, Sequence[RunSpec]], object]
 """Called before the first run with the data and the runs."""
 
 
-class Running(NamedTuple):
+class RunConfig(NamedTuple):
     """Where and how to run; nothing of it changes what runs give on one kind of device."""
 
     folder: Path
@@ -75,7 +76,7 @@ class Running(NamedTuple):
         )
 
 
-class Chosen(NamedTuple):
+class BestModel(NamedTuple):
     """The run of the lowest validation loss, and its network."""
 
     run: RunResult
@@ -97,13 +98,13 @@ class CrossValidation:
     """The graphs, and what else their source says of them."""
     predictions: list[HeldOut]
     """The test part of each finished run, by seed and fold."""
-    chosen: Chosen | None
+    chosen: BestModel | None
     """The run of the lowest validation loss; None where all failed."""
 
     @cached_property
-    def cell(self) -> Cell:
+    def cell(self) -> MetricSummary:
         """The test metric over all runs: mean, spread and what they rest on."""
-        return summary(self.runs)
+        return summarize(self.runs)
 
     @property
     def metric(self) -> str:
@@ -177,7 +178,7 @@ def cross_validate(
         together: How many runs may train side by side in one program; by default 100 on a GPU and
             one on a CPU.
         executor: Who does the runs in place of this machine, such as
-            ``gtpool.study.ray_executor.Ray``.
+            ``gtpool.study.ray_executor.RayExecutor``.
         watch: Who is told of the progress, such as ``gtpool.report.progress.Progress``.
         on_start: Called before the first run with the data and the runs, once data, split and
             network are checked.
@@ -198,8 +199,8 @@ def cross_validate(
     specs, loaded = plan_runs(plan, data_dir)
     if on_start is not None:
         on_start(loaded, specs)
-    with _kept_in(folder) as place:
-        how = Running(place, data_dir, jobs, device, deterministic, together, executor)
+    with _run_folder(folder) as place:
+        how = RunConfig(place, data_dir, jobs, device, deterministic, together, executor)
         runs = how.do(specs, keep=True, watch=watch, loaded=loaded)
         store = Store(place)
         return CrossValidation(
@@ -207,7 +208,7 @@ def cross_validate(
             runs=runs,
             loaded=loaded,
             predictions=read_held_out(runs, store.artifact, loaded.dataset.schema.task),
-            chosen=_choose(runs, loaded, store, data_dir),
+            chosen=_load_best(runs, loaded, store, data_dir),
         )
 
 
@@ -229,7 +230,7 @@ def plan_runs(
     loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
     Classifier(model, shape_of(loaded.dataset))
-    specs = lay_out(plan.run, seeds=plan.seeds, data_dir=data_dir, loaded=loaded)
+    specs = expand_folds(plan.run, seeds=plan.seeds, data_dir=data_dir, loaded=loaded)
     choose_split(specs[0].split, loaded, data_dir)
     return specs, loaded
 
@@ -268,7 +269,7 @@ def _check_classes(loaded: Loaded, source: str) -> None:
 
 
 @contextmanager
-def _kept_in(folder: Path | str | None) -> Generator[Path]:
+def _run_folder(folder: Path | str | None) -> Generator[Path]:
     """Give the folder of the runs; without one, a folder that is removed at the end."""
     if folder is not None:
         yield Path(folder)
@@ -277,18 +278,18 @@ def _kept_in(folder: Path | str | None) -> Generator[Path]:
         yield Path(scratch)
 
 
-def _choose(
+def _load_best(
     runs: Sequence[RunResult], loaded: Loaded, store: Store, data_dir: Path | None
-) -> Chosen | None:
+) -> BestModel | None:
     """Load the network of the lowest validation loss."""
-    run = best(runs)
+    run = best_run(runs)
     if run is None:
         return None
     spec = run.spec
     split = choose_split(spec.split, loaded, data_dir)
     if split.digest != run.split.digest:
         raise ValueError(
-            f"{store.folder} holds runs on other graphs than {rule_of(run.split.rule)} has now; "
+            f"{store.folder} holds runs on other graphs than {split_name(run.split.rule)} has now; "
             "have its files changed? Choose another folder (--output-dir)"
         )
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
@@ -300,4 +301,7 @@ def _choose(
     }
     model = Classifier(spec.model, shape_of(data)).eval()
     model.load_state_dict(weights)
-    return Chosen(run, model, data.schema)
+    return BestModel(run, model, data.schema)
+
+
+__getattr__ = old_names(__name__, {"Chosen": "BestModel"})

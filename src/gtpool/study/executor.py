@@ -9,13 +9,13 @@ from typing import NamedTuple, Protocol
 
 from gtpool.data.formats.reader import Loaded
 from gtpool.spec import RunSpec
+from gtpool.study.build_result import lost_result
+from gtpool.study.ensemble import group_by_network, run_ensemble
 from gtpool.study.inputs import source_digest
-from gtpool.study.pool import work_in_processes
+from gtpool.study.process_pool import run_in_processes
 from gtpool.study.result import RunResult
-from gtpool.study.row import lost
+from gtpool.study.run_one import has_artifact, run_one
 from gtpool.study.store import Store
-from gtpool.study.together import group, run_ensemble
-from gtpool.study.unit import has_artifact, run_one
 from gtpool.train.course import Epoch
 
 
@@ -43,7 +43,7 @@ class Watcher(Protocol):
         ...
 
 
-class Unit(NamedTuple):
+class RunTask(NamedTuple):
     """The work unit: does a run and stores its row, or gives the row that is there."""
 
     store: Store
@@ -95,15 +95,19 @@ class Unit(NamedTuple):
 class Executor(Protocol):
     """Does runs, in any order, and yields the row of each as soon as it is stored."""
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
+    def __call__(
+        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+    ) -> Iterator[RunResult]:
         """Call the unit for each run, wherever, and tell the watcher."""
         ...
 
 
-class Serial:
+class SerialExecutor:
     """One run after the other in this process."""
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
+    def __call__(
+        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+    ) -> Iterator[RunResult]:
         """Do the runs."""
         for spec in specs:
             watch.started(spec)
@@ -112,7 +116,7 @@ class Serial:
             yield row
 
 
-class SideBySide:
+class EnsembleExecutor:
     """Runs of one network side by side in one program, and those that cannot, one by one.
 
     Args:
@@ -122,9 +126,11 @@ class SideBySide:
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
+    def __call__(
+        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+    ) -> Iterator[RunResult]:
         """Do the runs group after group."""
-        groups, alone = group(specs, self.most, unit.data_dir, unit.loaded)
+        groups, alone = group_by_network(specs, self.most, unit.data_dir, unit.loaded)
         for several in groups:
             for spec in several:
                 watch.started(spec)
@@ -141,10 +147,10 @@ class SideBySide:
                 row = unit.stored(known[found.key], found)
                 watch.finished(row)
                 yield row
-        yield from Serial()(unit, alone, watch)
+        yield from SerialExecutor()(unit, alone, watch)
 
 
-class Processes:
+class ProcessExecutor:
     """Several runs at once, in processes of their own that store what they finish themselves.
 
     Args:
@@ -154,13 +160,15 @@ class Processes:
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
+    def __call__(
+        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+    ) -> Iterator[RunResult]:
         """Do the runs; one alone needs no other process."""
         if len(specs) == 1:
-            yield from Serial()(unit, specs, watch)
+            yield from SerialExecutor()(unit, specs, watch)
             return
         there = unit._replace(loaded=None)
-        with closing(work_in_processes(there, specs, self.jobs)) as heard:
+        with closing(run_in_processes(there, specs, self.jobs)) as heard:
             for spec, kind, value in heard:
                 if kind == "started":
                     watch.started(spec)
@@ -169,6 +177,6 @@ class Processes:
                 else:
                     row = value
                     if kind == "died":
-                        row = unit.stored(spec, lost(spec, f"exit code {value}"))
+                        row = unit.stored(spec, lost_result(spec, f"exit code {value}"))
                     watch.finished(row)
                     yield row

@@ -22,9 +22,9 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from gtpool.spec import RunSpec
-from gtpool.study.journal import driving, fail_lost_trials, open_journal, open_study
-from gtpool.study.sampler import PLACE, KeepBest, Sampler
-from gtpool.study.search import Do, validation
+from gtpool.study.journal import driver_lock, fail_lost_trials, open_journal, open_study
+from gtpool.study.sampler import CANDIDATE, ResumableTPESampler, TopFractionPruner
+from gtpool.study.search import RunFunction, validation_scores
 from gtpool.study.store import check_writable
 
 _Values = dict[tuple[int, int], tuple[float, str | None]]
@@ -60,7 +60,7 @@ class Candidate(NamedTuple):
     runs: Sequence[RunSpec]
 
 
-class Halving:
+class SuccessiveHalving:
     """A choice for each fold and one for all, which can be stopped and gone on with.
 
     Each choice is an Optuna study, all in one journal. The same arguments are the same studies.
@@ -112,13 +112,13 @@ class Halving:
             for what in (*(f"fold {fold + 1}" for fold in folds), "pooled")
         ]
 
-    def run(self, do: Do) -> Iterator[Rung]:
+    def run(self, do: RunFunction) -> Iterator[Rung]:
         """Do rung after rung, and yield each before it begins.
 
         Trials of a process that died are begun again; their finished runs are in the store of
         ``do``. So are those of which a run failed, when this is called again.
         """
-        with driving(self.folder) as me:
+        with driver_lock(self.folder) as me:
             going = [self._begin(study, me) for study in self._studies]
             for number, epochs in enumerate(self.rungs, 1):
                 pairs = {
@@ -145,13 +145,18 @@ class Halving:
                     "command tries them again)"
                 )
             found.append(
-                min((self._sign * (trial.value or 0.0), _place(trial)) for trial in whole)[1]
+                min(
+                    (self._sign * (trial.value or 0.0), _candidate_index(trial)) for trial in whole
+                )[1]
             )
         return found[:-1], found[-1]
 
     def _begin(self, study: Study, driver: str) -> dict[int, Trial]:
         """Ask for the trials that are not over, by the place of their candidate."""
-        study.sampler, study.pruner = Sampler(0, driver), KeepBest(self.budget.keep)
+        study.sampler, study.pruner = (
+            ResumableTPESampler(0, driver),
+            TopFractionPruner(self.budget.keep),
+        )
         fail_lost_trials(study, self.folder)
         there = [
             trial for trial in study.get_trials(deepcopy=False) if trial.state != TrialState.FAIL
@@ -161,29 +166,29 @@ class Halving:
                 f"another process is at work on {self.name} in {self.folder}; wait for it, or name "
                 "another --output-dir"
             )
-        known = {_place(trial) for trial in there}
+        known = {_candidate_index(trial) for trial in there}
         study.add_trials(
             create_trial(
                 state=TrialState.WAITING,
                 params=dict(candidate.choice),
                 distributions=self._distributions,
-                user_attrs={PLACE: place},
+                user_attrs={CANDIDATE: place},
             )
             for place, candidate in enumerate(self.candidates)
             if place not in known
         )
         waiting = len(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
         asked = [study.ask() for _ in range(waiting)]
-        return {trial.user_attrs[PLACE]: trial for trial in asked}
+        return {trial.user_attrs[CANDIDATE]: trial for trial in asked}
 
-    def _train(self, pairs: Sequence[tuple[int, int]], epochs: int, do: Do) -> _Values:
+    def _train(self, pairs: Sequence[tuple[int, int]], epochs: int, do: RunFunction) -> _Values:
         """Do the runs of a rung at once, and give what validation says of each pair."""
         seeds = range(self.budget.seeds if epochs == self.rungs[-1] else 1)
         specs = [self.candidates[place].runs[fold] for place, fold in pairs]
         runs = [
             _shortened(replace(spec, seed=spec.seed + at), epochs) for spec in specs for at in seeds
         ]
-        said = iter(validation(do(runs), self.metric))
+        said = iter(validation_scores(do(runs), self.metric))
         found: _Values = {}
         for pair in pairs:
             several = [next(said) for _ in seeds]
@@ -221,8 +226,8 @@ class Halving:
         return going
 
 
-def _place(trial: FrozenTrial) -> int:
-    return trial.user_attrs[PLACE]
+def _candidate_index(trial: FrozenTrial) -> int:
+    return trial.user_attrs[CANDIDATE]
 
 
 def _shortened(spec: RunSpec, epochs: int) -> RunSpec:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from gtpool.data.delimited import safe_cell, write_records
 from gtpool.study.result import RunResult
-from gtpool.study.store import write_whole
+from gtpool.study.store import write_atomic
 
 Array = NDArray[Any]
 
@@ -84,7 +84,7 @@ def write_held_out(
 def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table as CSV, whole or not at all; text is made safe for spreadsheets."""
     safe = ([safe_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
-    write_whole(path, write_records(chain([heads], safe)).encode())
+    write_atomic(path, write_records(chain([heads], safe)).encode())
 
 
 def confusion(parts: Iterable[HeldOut], classes: int) -> Array:

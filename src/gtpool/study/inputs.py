@@ -26,7 +26,7 @@ from gtpool.data.split import (
     scaffold_split,
     stratified_folds,
 )
-from gtpool.spec import FOLDED, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
+from gtpool.spec import FOLD_RULES, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
 
 FIXED_FOLDS = 10
 _State = tuple[tuple[Path, int, int], ...]
@@ -45,7 +45,7 @@ def load_data(spec: DataSpec, data_dir: Path | None = None, loaded: Loaded | Non
     """
     if loaded is not None and loaded.spec == spec:
         return loaded
-    return _load_data(spec, data_dir, _state(spec.source, data_dir))
+    return _load_data(spec, data_dir, _file_state(spec.source, data_dir))
 
 
 def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) -> Split:
@@ -61,7 +61,7 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
         data_dir: Where to look first for index files.
     """
     rule = _rule(spec, loaded, data_dir)
-    if rule in FOLDED and not 0 <= spec.fold < spec.folds:
+    if rule in FOLD_RULES and not 0 <= spec.fold < spec.folds:
         raise ValueError(f"fold must be 0 to {spec.folds - 1}, got {spec.fold}")
     split = _SPLITS[rule](spec, loaded, data_dir)
     if rule != "stratified" or not _has_fixed_folds(loaded):
@@ -71,7 +71,7 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     return replace(split, rule=f"{split.rule} (not the fixed folds of the protocol{hint})")
 
 
-def lay_out(
+def expand_folds(
     spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None, loaded: Loaded | None = None
 ) -> list[RunSpec]:
     """Give the runs of a cross-validation: all folds, or the one split of a rule without, by seeds.
@@ -85,7 +85,7 @@ def lay_out(
         loaded: The graphs, if they are loaded already.
     """
     rule = _rule(spec.split, load_data(spec.data, data_dir, loaded), data_dir)
-    folds = spec.split.folds if rule in FOLDED else 1
+    folds = spec.split.folds if rule in FOLD_RULES else 1
     return [
         replace(spec, split=replace(spec.split, rule=rule, fold=fold), seed=spec.seed + seed)
         for seed in range(seeds)
@@ -115,7 +115,7 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
 
 def source_digest(source: str) -> str | None:
     """Sum up the files of the user's that a run starts from; None for a set known by name."""
-    return None if source in DATASETS else _digest(_state(source, None))
+    return None if source in DATASETS else _digest(_file_state(source, None))
 
 
 def _columns(
@@ -151,7 +151,7 @@ def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     return load_source(spec, data_dir)._replace(spec=spec, digest=digest)
 
 
-def _state(source: str, data_dir: Path | None) -> _State:
+def _file_state(source: str, data_dir: Path | None) -> _State:
     """Tell where a set known by name lies, or the age and size of each file of the user's."""
     if source in DATASETS:
         folder = locate(source, data_dir).folder
@@ -177,7 +177,7 @@ def _rule(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> SplitRule:
 
 def _fixed(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
     if not _has_fixed_folds(loaded):
-        raise ValueError(f"{_called(loaded)} has no fixed folds; choose another split rule")
+        raise ValueError(f"{_display_name(loaded)} has no fixed folds; choose another split rule")
     if spec.folds != FIXED_FOLDS:
         raise ValueError(f"the fixed folds are {FIXED_FOLDS}, not {spec.folds}")
     folder = _fixed_folder(loaded, data_dir)
@@ -204,7 +204,9 @@ def _scaffold(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
     if _is_ogb(loaded) and loaded.name is not None:
         return ogb_split(find_raw(loaded.name, data_dir))
     if loaded.smiles is None:
-        raise ValueError(f"a scaffold split needs a table of SMILES, and {_called(loaded)} is none")
+        raise ValueError(
+            f"a scaffold split needs a table of SMILES, and {_display_name(loaded)} is none"
+        )
     return scaffold_split(scaffolds(loaded.smiles))
 
 
@@ -242,5 +244,5 @@ def _fixed_folder(loaded: Loaded, data_dir: Path | None) -> Path | None:
     return None if loaded.name is None else splits_folder(loaded.name, data_dir)
 
 
-def _called(loaded: Loaded) -> str:
+def _display_name(loaded: Loaded) -> str:
     return loaded.name or loaded.dataset.schema.name

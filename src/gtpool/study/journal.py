@@ -51,10 +51,10 @@ def open_study(
 
 
 @contextmanager
-def driving(folder: Path) -> Generator[str]:
+def driver_lock(folder: Path) -> Generator[str]:
     """Put one's name down as at work, by a lock that ends with this process however it ends."""
     name = uuid4().hex
-    lock = _lock_of(folder, name)
+    lock = _lock_path(folder, name)
     lock.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(lock):
         yield name
@@ -76,13 +76,13 @@ def fail_lost_trials(study: Study, folder: Path) -> bool:
     for trial in nameless:
         age = datetime.now() - cast("datetime", trial.datetime_start)  # noqa: DTZ005 - as Optuna's
         if age.total_seconds() > _STALE:
-            _fail(study, trial)
-    for path in _lock_of(folder, "").parent.glob("*.lock"):
+            _fail_and_requeue(study, trial)
+    for path in _lock_path(folder, "").parent.glob("*.lock"):
         with suppress(Timeout), FileLock(path, timeout=0):  # it is held while its process lives
-            for other in _beside(study):
+            for other in _all_studies(study):
                 for trial in _running(other):
                     if trial.user_attrs.get("driver") == path.stem:
-                        _fail(other, trial)
+                        _fail_and_requeue(other, trial)
             path.unlink(missing_ok=True)
     return bool(nameless)
 
@@ -105,7 +105,7 @@ def open_journal(folder: Path) -> BaseStorage:
         raise ValueError(f"{path} cannot be opened: {error}") from error
 
 
-def _lock_of(folder: Path, name: str) -> Path:
+def _lock_path(folder: Path, name: str) -> Path:
     return folder / "drivers" / f"{name}.lock"
 
 
@@ -113,14 +113,14 @@ def _running(study: Study) -> list[FrozenTrial]:
     return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
 
-def _beside(study: Study) -> list[Study]:
+def _all_studies(study: Study) -> list[Study]:
     """Open all studies of the journal or database that one lies in."""
     storage = study._storage  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     names = optuna.get_all_study_names(storage)
     return [optuna.load_study(study_name=name, storage=storage) for name in names]
 
 
-def _fail(study: Study, trial: FrozenTrial) -> None:
+def _fail_and_requeue(study: Study, trial: FrozenTrial) -> None:
     choice = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
     options = study.user_attrs.get("space", {}).keys()
     marks = {name: mark for name, mark in trial.user_attrs.items() if name != "driver"}

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, cast
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
 from gtpool.spec import RunSpec
-from gtpool.study.recipe import conv_for, order_by_score, protocol, reads_smiles
+from gtpool.study.recipe import protocol, reads_smiles, resolve_conv, set_score_order
 
 _Options = dict[str, Any]
-_LONGEST = 60  # characters of the targets in the name of a folder
+_MAX_TARGET_CHARS = 60  # characters of the targets in the name of a folder
 
 
 class Plan(NamedTuple):
@@ -33,7 +33,9 @@ class Plan(NamedTuple):
     @property
     def folder(self) -> str:
         """Name of the default output folder: the data, the chosen target and task, the method."""
-        target = re.sub(r"[^\w.+-]", "_", "+".join(self.run.data.target_columns))[:_LONGEST]
+        target = re.sub(r"[^\w.+-]", "_", "+".join(self.run.data.target_columns))[
+            :_MAX_TARGET_CHARS
+        ]
         parts = (self.data, target, self.run.data.task, self.method)
         return "-".join(part for part in parts if part)
 
@@ -69,7 +71,7 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
         settings: What a file says; ``seeds`` beside the parts of a ``RunSpec``.
         options: What the command line says, by part; None is what it does not say.
     """
-    given = {part: _said(values) for part, values in options.items()}
+    given = {part: _given(values) for part, values in options.items()}
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
     parts = ("data", "split", "model", "train")
@@ -84,17 +86,17 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
     source = str(top["data"]["source"])
     top["split"] |= given.get("split", {})
     conv_said = "conv" in top["model"] or "conv" in given.get("model", {})
-    top["model"], model = _method(top["model"]), _method(given.get("model", {}))
+    top["model"], model = _expand_method(top["model"]), _expand_method(given.get("model", {}))
     for part in ("pool", "readout"):
         if part in model:  # the options were another's
             top["model"].pop(f"{part}_options", None)
     top["model"] |= model
     if not conv_said:
-        top["model"]["conv"] = conv_for(source, top["model"].get("conv", "gcn"))
+        top["model"]["conv"] = resolve_conv(source, top["model"].get("conv", "gcn"))
     if reads_smiles(source):  # unless the user says otherwise, one molecule has one result
         top["data"].setdefault("atom_order", "canonical")
-    order_by_score(source, top["model"])
-    top["train"] = _recipe(source, top["train"] | given.get("train", {}))
+    set_score_order(source, top["model"])
+    top["train"] = _complete_train(source, top["train"] | given.get("train", {}))
     return check_plan(Plan(RunSpec.from_json(top), seeds))
 
 
@@ -143,11 +145,11 @@ def read_part(part: str) -> tuple[int, int]:
     return int(index), int(parts)
 
 
-def _said(values: Mapping[str, Any]) -> _Options:
+def _given(values: Mapping[str, Any]) -> _Options:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _method(model: Mapping[str, Any]) -> _Options:
+def _expand_method(model: Mapping[str, Any]) -> _Options:
     """Write a method, whose name may stand where a pooler's does, as the options that it is."""
     method = METHODS.get(str(model.get("pool")))
     if method is None:
@@ -155,7 +157,7 @@ def _method(model: Mapping[str, Any]) -> _Options:
     return {**method.model, **{key: value for key, value in model.items() if key != "pool"}}
 
 
-def _recipe(source: str, train: _Options) -> _Options:
+def _complete_train(source: str, train: _Options) -> _Options:
     """Complete the options of the training by the protocol of the dataset."""
     usual = protocol(source).to_json()
     epochs = train.get("epochs")

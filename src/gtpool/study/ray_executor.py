@@ -13,19 +13,20 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gtpool.deprecated import old_names
 from gtpool.spec import RunSpec
-from gtpool.study.executor import Unit, Watcher
-from gtpool.study.pool import ATTEMPTS
+from gtpool.study.build_result import failed_result, lost_result
+from gtpool.study.executor import RunTask, Watcher
+from gtpool.study.process_pool import ATTEMPTS
 from gtpool.study.result import RunResult
-from gtpool.study.row import given_up, lost
-from gtpool.study.store import Store, write_whole
+from gtpool.study.store import Store, write_atomic
 from gtpool.train.course import Epoch
 
-SPARE = 2
+QUEUED_AHEAD = 2
 """Units that wait at Ray beyond those that run, so that no core is idle between two."""
 
-_PAUSE = 1.0  # seconds between two looks at what is on its way, and between two reports of a unit
-_REACH = 10.0  # seconds that a cluster has to answer
+_POLL_SECONDS = 1.0  # between two polls of the tasks, and between two reports of a run
+_CONNECT_SECONDS = 10.0  # timeout of the first connection
 _ENVIRONMENT = {
     # A cut link is noticed in seconds; Ray's own settings take minutes.
     "RAY_grpc_client_keepalive_time_ms": "5000",
@@ -34,7 +35,7 @@ _ENVIRONMENT = {
 }
 
 
-class Ray:
+class RayExecutor:
     """An executor for ``run_many``: each run is a task of Ray's, wherever there is room.
 
     A worker needs gtpool and the data, but no disk in common with this process, which alone writes
@@ -63,7 +64,9 @@ class Ray:
         self.gpus_per_unit = gpus_per_unit
         self.unit_limit = unit_limit
 
-    def __call__(self, unit: Unit, specs: Sequence[RunSpec], watch: Watcher) -> Iterator[RunResult]:
+    def __call__(
+        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+    ) -> Iterator[RunResult]:
         """Do the runs."""
         kind = "cuda" if self.gpus_per_unit > 0 else "cpu"
         if unit.device not in {"auto", kind}:
@@ -71,11 +74,11 @@ class Ray:
             raise ValueError(f"with {share} the device is {kind}, not {unit.device!r}")
         there = unit._replace(device=kind, loaded=None)
         with _connected(self.address) as ray:
-            crew = _Crew(ray, there, self.gpus_per_unit, watch)
+            crew = _Scheduler(ray, there, self.gpus_per_unit, watch)
             try:
                 for spec, sent in crew.work(specs, self.unit_limit):
                     if sent.artifact is not None:
-                        write_whole(unit.store.artifact(spec.key), sent.artifact)
+                        write_atomic(unit.store.artifact(spec.key), sent.artifact)
                     row = unit.stored(spec, sent.row)
                     watch.finished(row)
                     yield row
@@ -83,7 +86,7 @@ class Ray:
                 crew.cancel(list(crew.flying))
 
 
-class _Sent(NamedTuple):
+class _TaskResult(NamedTuple):
     """What a task gives back."""
 
     row: RunResult
@@ -103,7 +106,7 @@ def _connected(address: str | None) -> Generator[Any]:
     if address is None:
         ray.init("local", include_dashboard=False, logging_level=logging.WARNING)
     else:
-        _reach(address)
+        _check_reachable(address)
         ray.init(address, logging_level=logging.WARNING)
     try:
         yield ray
@@ -123,13 +126,13 @@ def import_ray() -> Any:  # noqa: ANN401 - a module
     return ray
 
 
-def _reach(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Say at once where nobody listens; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if address == "auto":
         return
     try:
-        create_connection((host.strip("[]"), int(port)), _REACH).close()
+        create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise ValueError(
             f"address must be auto or the HOST:PORT of a Ray cluster, and {address!r} cannot be "
@@ -137,10 +140,10 @@ def _reach(address: str) -> None:
         ) from error
 
 
-class _Crew:
+class _Scheduler:
     """The units that are on their way."""
 
-    def __init__(self, ray: Any, unit: Unit, gpus: float, watch: Watcher) -> None:  # noqa: ANN401
+    def __init__(self, ray: Any, unit: RunTask, gpus: float, watch: Watcher) -> None:  # noqa: ANN401
         self.ray, self.watch, self.gpus = ray, watch, gpus
         self.flying: dict[Any, RunSpec] = {}
         self.since: dict[str, float] = {}
@@ -149,20 +152,20 @@ class _Crew:
             raise ValueError("gpus_per_unit is more than 0, and the Ray cluster has no GPU")
         # Deaths are counted here: Ray would begin a unit that fills the memory again for ever. And
         # without max_calls each unit on a GPU would have a new process, and load its data anew.
-        self.task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(_do)
+        self.task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(_run_task)
         self.shared = ray.put((unit, Path.cwd()))
-        self.board = _pin_here(ray, ray.remote(Board)).remote()
+        self.board = _on_driver_node(ray, ray.remote(ProgressQueue)).remote()
 
     def work(
         self, specs: Sequence[RunSpec], limit: float | None
-    ) -> Iterator[tuple[RunSpec, _Sent]]:
+    ) -> Iterator[tuple[RunSpec, _TaskResult]]:
         """Have runs done, and give what comes back."""
         waiting, deaths = deque(specs), Counter[str]()
         while waiting or self.flying:
             for _ in range(min(len(waiting), self._room() - len(self.flying))):
                 spec = waiting.popleft()
                 self.flying[self.task.remote(spec, self.shared, self.board)] = spec
-            ready, _ = self.ray.wait(list(self.flying), timeout=_PAUSE)
+            ready, _ = self.ray.wait(list(self.flying), timeout=_POLL_SECONDS)
             self._tell()
             for ref in ready:
                 spec = self.flying.pop(ref)
@@ -176,7 +179,7 @@ class _Crew:
                     if deaths[spec.key] < ATTEMPTS:
                         waiting.append(spec)
                         continue
-                    sent = _Sent(lost(spec, f"{type(error).__name__} of Ray"))
+                    sent = _TaskResult(lost_result(spec, f"{type(error).__name__} of Ray"))
                 yield spec, sent
             yield from self._overdue(limit)
 
@@ -192,7 +195,7 @@ class _Crew:
         slots = there.get("CPU", 0)
         if self.gpus > 0:
             slots = min(slots, there.get("GPU", 0) / self.gpus)
-        return int(slots) + SPARE
+        return int(slots) + QUEUED_AHEAD
 
     def _tell(self) -> None:
         """Pass on what units have reported."""
@@ -204,7 +207,7 @@ class _Crew:
             elif key in flying:
                 self.watch.epoch(flying[key], Epoch(*epoch))
 
-    def _overdue(self, limit: float | None) -> Iterator[tuple[RunSpec, _Sent]]:
+    def _overdue(self, limit: float | None) -> Iterator[tuple[RunSpec, _TaskResult]]:
         """Give up units that take too long."""
         if limit is None:
             return
@@ -217,17 +220,17 @@ class _Crew:
         for spec in given.values():
             seconds = monotonic() - self.since.pop(spec.key)
             why = f"it was cancelled at the limit of {limit:g} s a run"
-            yield spec, _Sent(given_up(spec, why, seconds))
+            yield spec, _TaskResult(failed_result(spec, why, seconds))
 
 
-def _pin_here(ray: Any, actor: Any) -> Any:  # noqa: ANN401 - Ray has types of its own at run time
+def _on_driver_node(ray: Any, actor: Any) -> Any:  # noqa: ANN401 - Ray has types of its own at run time
     """Keep an actor on the driver's node, where it costs no core and comes back if it dies."""
     node = ray.get_runtime_context().get_node_id()
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
     return actor.options(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)
 
 
-def _do(spec: RunSpec, shared: tuple[Unit, Path], board: Any) -> _Sent:  # noqa: ANN401
+def _run_task(spec: RunSpec, shared: tuple[RunTask, Path], board: Any) -> _TaskResult:  # noqa: ANN401
     """Do a unit in a process of Ray's, with a store of its own that lasts as long."""
     import ray  # noqa: PLC0415 - it runs there
 
@@ -238,7 +241,7 @@ def _do(spec: RunSpec, shared: tuple[Unit, Path], board: Any) -> _Sent:  # noqa:
 
     def tell(epoch: Epoch) -> None:
         nonlocal told
-        if monotonic() - told >= _PAUSE:
+        if monotonic() - told >= _POLL_SECONDS:
             told = monotonic()
             board.add.remote((key, tuple(epoch)))
 
@@ -248,14 +251,14 @@ def _do(spec: RunSpec, shared: tuple[Unit, Path], board: Any) -> _Sent:  # noqa:
         store = Store(folder)
         row = unit._replace(store=store)(spec, tell)
         weights = store.artifact(key)
-        return _Sent(row, weights.read_bytes() if weights.exists() else None)
+        return _TaskResult(row, weights.read_bytes() if weights.exists() else None)
 
 
 Report = tuple[str, tuple[float, ...] | None]
 """The key of a unit, and the values of an epoch; None says that it has started."""
 
 
-class Board:
+class ProgressQueue:
     """An actor beside the driver."""
 
     def __init__(self) -> None:
@@ -269,3 +272,6 @@ class Board:
         """Give all that came since the last call."""
         reports, self.reports = self.reports, []
         return reports
+
+
+__getattr__ = old_names(__name__, {"Ray": "RayExecutor"})

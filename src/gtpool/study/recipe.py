@@ -11,7 +11,7 @@ from gtpool.model import WITH_BONDS
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 
 _Options = Mapping[str, Any]
-_WHEELS = ("gtpool", "gtpool-v", "sagpool", "topkpool", "asap")  # poolers that take an order
+_WITH_ORDER = ("gtpool", "gtpool-v", "sagpool", "topkpool", "asap")  # poolers that take an order
 
 
 def recipe(
@@ -30,7 +30,7 @@ def recipe(
         train: What differs from the protocol of the dataset.
     """
     family = DATASETS[dataset].family
-    conv = conv_for(dataset, str(model.get("conv", "gcn")))
+    conv = resolve_conv(dataset, str(model.get("conv", "gcn")))
     network = ModelSpec.from_json({**model, "conv": conv})
     folded = family != "OGB"
     split = SplitSpec(
@@ -58,17 +58,17 @@ def protocol(source: str) -> TrainSpec:
     return replace(OGB, batch_size=512) if source == "ogbg-molhiv" else OGB
 
 
-def conv_for(source: str, conv: str) -> str:
+def resolve_conv(source: str, conv: str) -> str:
     """Name the convolution to use: on OGB's sets and on SMILES the one that sees bonds.
 
     Example:
-        >>> conv_for("ogbg-molbbbp", "gcn"), conv_for("mine.csv", "gin"), conv_for("MUTAG", "gcn")
-        ('ogb-gcn', 'gine', 'gcn')
+        >>> [resolve_conv(*pair) for pair in (("ogbg-molbbbp", "gcn"), ("mine.csv", "gin"))]
+        ['ogb-gcn', 'gine']
     """
     return WITH_BONDS.get(conv, conv) if has_bonds(source) else conv
 
 
-def order_by_score(source: str, model: dict[str, Any]) -> None:
+def set_score_order(source: str, model: dict[str, Any]) -> None:
     """On a table of the user's, order the roulette wheel by score, unless the user says otherwise.
 
     Args:
@@ -77,12 +77,12 @@ def order_by_score(source: str, model: dict[str, Any]) -> None:
 
     Example:
         >>> model = {"pool": "gtpool-v"}
-        >>> order_by_score("mine.csv", model)
+        >>> set_score_order("mine.csv", model)
         >>> model
         {'pool': 'gtpool-v', 'pool_options': {'order': 'score'}}
     """
     pool, options = str(model.get("pool", ModelSpec.pool)), model.get("pool_options", {})
-    if pool not in _WHEELS or not isinstance(options, dict) or not is_table(source):
+    if pool not in _WITH_ORDER or not isinstance(options, dict) or not is_table(source):
         return
     usual = "rwsv" if pool.startswith("gtpool") else "topk"
     if options.get("sampler", usual) != "topk":

@@ -15,7 +15,7 @@ _PARTS = {"data": DataSpec, "split": SplitSpec, "model": ModelSpec, "train": Tra
 _OPTIONAL = ("curves", "artifact_digest", "together", "processes")  # not written where None
 
 
-class Parts(NamedTuple):
+class SplitSummary(NamedTuple):
     """How the graphs of a run were divided."""
 
     rule: str = ""
@@ -102,10 +102,10 @@ class RunResult:
         return replace(_rest(json.dumps(rest)), **read)
 
     @cached_property
-    def split(self) -> Parts:
+    def split(self) -> SplitSummary:
         """The division of the graphs; empty where the run was lost before it began."""
         said = self.split_json
-        return Parts(**{name: said[name] for name in Parts._fields if name in said})
+        return SplitSummary(**{name: said[name] for name in SplitSummary._fields if name in said})
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:

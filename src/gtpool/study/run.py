@@ -9,14 +9,21 @@ from gtpool.data.coarsening import with_chain
 from gtpool.data.formats.reader import Loaded
 from gtpool.model.classifier import chain_steps
 from gtpool.spec import RunSpec
-from gtpool.study.executor import Executor, Processes, Serial, SideBySide, Unit, Watcher
+from gtpool.study.executor import (
+    EnsembleExecutor,
+    Executor,
+    ProcessExecutor,
+    RunTask,
+    SerialExecutor,
+    Watcher,
+)
 from gtpool.study.inputs import load_data
 from gtpool.study.result import RunResult
+from gtpool.study.run_one import choose_device
 from gtpool.study.store import Store, check_writable
-from gtpool.study.unit import choose_device
 from gtpool.train.course import Epoch
 
-TOGETHER = 100
+ENSEMBLE_SIZE = 100
 """Runs that train side by side on a GPU."""
 
 
@@ -46,9 +53,9 @@ def run_many(
         store: Where rows are kept.
         jobs: How many at once, each in a process of its own if more than one.
         together: How many runs of one network may train side by side in one program; by default
-            ``TOGETHER`` on a GPU and one on a CPU. More than one excludes several ``jobs``.
+            ``ENSEMBLE_SIZE`` on a GPU and one on a CPU. More than one excludes several ``jobs``.
         executor: Who does the runs in place of this machine's processes, such as
-            ``gtpool.study.ray_executor.Ray``; excludes ``jobs`` and ``together``.
+            ``gtpool.study.ray_executor.RayExecutor``; excludes ``jobs`` and ``together``.
         keep: Keep the weights and test logits of each run beside its row.
         data_dir: Where to look first for a dataset known by name.
         device: As for ``run_one``.
@@ -57,7 +64,7 @@ def run_many(
         loaded: Graphs of some of the runs, if they are loaded already.
     """
     if executor is None:
-        executor = _local(jobs, together, device)
+        executor = _local_executor(jobs, together, device)
     elif jobs != 1 or together is not None:
         raise ValueError(
             f"jobs and together are for this machine; with an executor leave them out, "
@@ -65,8 +72,8 @@ def run_many(
         )
     check_writable(store.folder)
     store.sweep()
-    watch = _Nobody() if watch is None else watch
-    unit = Unit(store, keep, data_dir, device, deterministic, loaded)
+    watch = _SilentWatcher() if watch is None else watch
+    unit = RunTask(store, keep, data_dir, device, deterministic, loaded)
     wanted = {spec.key: spec for spec in specs}
     rows = {key: unit.done(spec) for key, spec in wanted.items()}
     todo = [wanted[key] for key, row in rows.items() if row is None]
@@ -77,23 +84,23 @@ def run_many(
     return [cast("RunResult", rows[spec.key]) for spec in specs]
 
 
-def _local(jobs: int, together: int | None, device: str) -> Executor:
+def _local_executor(jobs: int, together: int | None, device: str) -> Executor:
     """Choose how to do runs on this machine."""
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     on_gpu = choose_device(device).type == "cuda"
     if together is None:
-        together = TOGETHER if on_gpu and jobs == 1 else 1
+        together = ENSEMBLE_SIZE if on_gpu and jobs == 1 else 1
     if together < 1 or (together > 1 and jobs > 1):
         raise ValueError(
             f"together must be at least 1, and 1 with several jobs, got {together} and jobs={jobs}"
         )
     if together > 1:
-        return SideBySide(together)
-    return Processes(jobs) if jobs > 1 else Serial()
+        return EnsembleExecutor(together)
+    return ProcessExecutor(jobs) if jobs > 1 else SerialExecutor()
 
 
-def _prepare(specs: Sequence[RunSpec], unit: Unit, watch: Watcher) -> None:
+def _prepare(specs: Sequence[RunSpec], unit: RunTask, watch: Watcher) -> None:
     """Compute once, and leave in the cache, what several runs need of the same graphs."""
     for data, steps in dict.fromkeys((spec.data, chain_steps(spec.model)) for spec in specs):
         if steps:
@@ -102,7 +109,7 @@ def _prepare(specs: Sequence[RunSpec], unit: Unit, watch: Watcher) -> None:
             with_chain(dataset, steps, tell=told)
 
 
-class _Nobody:
+class _SilentWatcher:
     """A watcher that does not look."""
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None: ...

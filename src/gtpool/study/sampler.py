@@ -15,13 +15,13 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from gtpool.study.space import Range, Value
 
-PLACE = "place"
+CANDIDATE = "place"
 """The mark of a trial that says which combination it tries, where they are numbered beforehand."""
-_SEEN_FIRST = 5  # trials run to the end before any is pruned
-_FOLDS_FIRST = 2  # folds that every trial is granted, and a third of them if that is more
+_STARTUP_TRIALS = 5  # trials run to the end before any is pruned
+_WARMUP_FOLDS = 2  # folds that every trial is granted, and a third of them if that is more
 
 
-class Sampler(BaseSampler):
+class ResumableTPESampler(BaseSampler):
     """TPE that draws the same after an interruption as without, and else in another process.
 
     Args:
@@ -40,7 +40,7 @@ class Sampler(BaseSampler):
         storage.set_trial_user_attr(place, "driver", self._driver)
         others = study.get_trials(deepcopy=False)
         place = sum(t.number < trial.number and t.state != TrialState.FAIL for t in others)
-        self._tpe = TPESampler(seed=mix(self._seed, place))
+        self._tpe = TPESampler(seed=combine_seeds(self._seed, place))
         self._tpe.before_trial(study, trial)
 
     def infer_relative_search_space(
@@ -78,10 +78,10 @@ def suggest(trial: Trial, name: str, held: tuple[Value, ...] | Range) -> None:
 
 def median_pruner(folds: int) -> MedianPruner:
     """Give what stops a trial that is worse than the median of others after as many folds."""
-    return MedianPruner(_SEEN_FIRST, n_warmup_steps=max(_FOLDS_FIRST, folds // 3))
+    return MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(_WARMUP_FOLDS, folds // 3))
 
 
-class KeepBest(BasePruner):
+class TopFractionPruner(BasePruner):
     """Let the best share of the trials that have reported a step go on, at least one.
 
     Args:
@@ -96,17 +96,17 @@ class KeepBest(BasePruner):
         step = trial.last_step
         sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
         ranked = sorted(
-            (sign * other.intermediate_values[step], other.user_attrs.get(PLACE, other.number))
+            (sign * other.intermediate_values[step], other.user_attrs.get(CANDIDATE, other.number))
             for other in study.get_trials(deepcopy=False)
             if other.state != TrialState.FAIL and step in other.intermediate_values
         )
         kept = ranked[: max(1, ceil(self._share * len(ranked)))]
-        return step is not None and trial.user_attrs.get(PLACE, trial.number) not in {
+        return step is not None and trial.user_attrs.get(CANDIDATE, trial.number) not in {
             place for _, place in kept
         }
 
 
-def is_hopeless(study: Study, trial: Trial, values: Sequence[float]) -> bool:
+def should_prune(study: Study, trial: Trial, values: Sequence[float]) -> bool:
     """Ask the pruner about the mean so far alone.
 
     It judges by the best value that a trial ever reported, and the mean of the first folds may be
@@ -122,6 +122,6 @@ def is_hopeless(study: Study, trial: Trial, values: Sequence[float]) -> bool:
     return study.pruner.prune(study, now)
 
 
-def mix(seed: int, place: int) -> int:
+def combine_seeds(seed: int, place: int) -> int:
     """Make one seed of two numbers."""
     return int(SeedSequence((seed, place)).generate_state(1)[0])

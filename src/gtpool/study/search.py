@@ -20,28 +20,34 @@ from gtpool.data.formats.reader import Loaded
 from gtpool.model import method_name
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
-from gtpool.study.inputs import lay_out, load_data, shape_of, source_digest
-from gtpool.study.journal import driving, fail_lost_trials, open_study
+from gtpool.study.inputs import expand_folds, load_data, shape_of, source_digest
+from gtpool.study.journal import driver_lock, fail_lost_trials, open_study
 from gtpool.study.result import RunResult
-from gtpool.study.sampler import Sampler, is_hopeless, median_pruner, mix, suggest
-from gtpool.study.space import Choice, Space, chosen, count_untried, draw_untried
+from gtpool.study.sampler import (
+    ResumableTPESampler,
+    combine_seeds,
+    median_pruner,
+    should_prune,
+    suggest,
+)
+from gtpool.study.space import Choice, Space, apply_choice, count_untried, draw_untried
 from gtpool.train.metric import METRICS
 
 EVALUATOR = "PED-ANOVA"
 """How the importance of an option is told; Optuna's own way, which needs no scikit-learn."""
-_PAUSE = 0.5  # seconds between two looks whether somebody is alive
-_ENOUGH = 4  # trials run to the end, below which importance says nothing
-_FIRST: dict[str, dict[str, object]] = {
+_POLL_SECONDS = 0.5  # seconds between two looks whether somebody is alive
+_MIN_TRIALS = 4  # trials run to the end, below which importance says nothing
+_NAME_DEFAULTS: dict[str, dict[str, object]] = {
     "model": {"jump": False, "readout_options": {}},
     "train": {"precision": "float32"},
 }
 """Options that are no part of a run's key at these values, but of the name of a search."""
 
-Do = Callable[[Sequence[RunSpec]], list[RunResult]]
+RunFunction = Callable[[Sequence[RunSpec]], list[RunResult]]
 """Does runs and gives their rows in order, such as a ``partial`` of ``run_many``."""
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     """A combination, and what validation says of it."""
 
     number: int
@@ -92,7 +98,7 @@ class Search:
         folds = self._folds(base)
         self._pruner = median_pruner(len(folds))
         spec = folds[0][0].key_parts  # without later options, so that stored searches go on
-        first = {part: {**options, **spec[part]} for part, options in _FIRST.items()}
+        first = {part: {**options, **spec[part]} for part, options in _NAME_DEFAULTS.items()}
         told = {"spec": {**spec, **first}, "seeds": seeds, "space": space}
         text = json.dumps([told, source_digest(base.data.source)], sort_keys=True)
         digest = sha256(text.encode()).hexdigest()[:8]
@@ -102,8 +108,8 @@ class Search:
         )
 
     def run(
-        self, trials: int, do: Do, *, seed: int = 0, rung: int = 1, prune: bool = True
-    ) -> Iterator[Tried]:
+        self, trials: int, do: RunFunction, *, seed: int = 0, rung: int = 1, prune: bool = True
+    ) -> Iterator[TrialResult]:
         """Try combinations until there are as many in the study, and yield each when it is over.
 
         Trials of processes that died are begun again; their finished runs are in the store of
@@ -117,14 +123,14 @@ class Search:
             prune: Whether to stop what is worse, after as many folds, than the median of others.
         """
         self.study.pruner = self._pruner if prune else NopPruner()
-        with driving(self.folder) as me:
-            self.study.sampler = Sampler(seed, me)
+        with driver_lock(self.folder) as me:
+            self.study.sampler = ResumableTPESampler(seed, me)
             while True:
                 unclear = fail_lost_trials(self.study, self.folder)
                 if self._is_over(trials):
                     if not unclear:
                         return
-                    sleep(_PAUSE)
+                    sleep(_POLL_SECONDS)
                     continue
                 tried = None
                 with suppress(UpdateFinishedTrialError):  # taken for lost by another process
@@ -136,16 +142,16 @@ class Search:
                 if tried is not None:
                     yield tried
 
-    def tried(self) -> list[Tried]:
+    def tried(self) -> list[TrialResult]:
         """List what is over, by number."""
         over = (TrialState.COMPLETE, TrialState.PRUNED)
-        return [_tried(trial) for trial in self.study.get_trials(states=over)]
+        return [_trial_result(trial) for trial in self.study.get_trials(states=over)]
 
     def running(self) -> int:
         """Count what is on its way, here or elsewhere."""
         return len(self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
 
-    def best(self) -> Tried | None:
+    def best(self) -> TrialResult | None:
         """Give the best of what was run on all folds, the first of equals."""
         sign = -1 if self.higher_is_better else 1
         complete = [tried for tried in self.tried() if tried.complete]
@@ -153,7 +159,7 @@ class Search:
 
     def importance(self) -> dict[str, float] | None:
         """Say how much each option decides who is among the best; None before enough is known."""
-        if sum(tried.complete for tried in self.tried()) < _ENOUGH:
+        if sum(tried.complete for tried in self.tried()) < _MIN_TRIALS:
             return None
         return optuna.importance.get_param_importances(
             self.study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
@@ -187,22 +193,24 @@ class Search:
         trial.set_user_attr("void", "repeated" if repeated else "one too many")
         self.study.tell(trial, state=TrialState.FAIL)
         if repeated and len(before) < trials:
-            random = Random(mix(seed, len(before)))  # noqa: S311 - no secret
+            random = Random(combine_seeds(seed, len(before)))  # noqa: S311 - no secret
             other = draw_untried(self.space, self._choices(before), random)
             if other is not None:
                 self.study.enqueue_trial(other)
         return True
 
-    def _try(self, trial: Trial, do: Do, rung: int) -> Tried:
+    def _try(self, trial: Trial, do: RunFunction, rung: int) -> TrialResult:
         """Run fold after fold, as long as there is hope."""
         try:
-            folds = self._folds(chosen(self.base, trial.params))
+            folds = self._folds(apply_choice(self.base, trial.params))
         except ValueError as error:  # values that are sound alone, and not together
             return self._end(trial, TrialState.PRUNED, error=str(error))
         values: list[float] = []
         for place in range(0, len(folds), rung):
             some = folds[place : place + rung]
-            found = iter(validation(do([spec for fold in some for spec in fold]), self.metric))
+            found = iter(
+                validation_scores(do([spec for fold in some for spec in fold]), self.metric)
+            )
             for fold in some:
                 said = [next(found) for _ in fold]
                 errors = [error for _, error in said if error is not None]
@@ -210,7 +218,7 @@ class Search:
                     return self._end(trial, TrialState.PRUNED, error=errors[0])
                 values.append(fmean(value for value, _ in said))
                 trial.report(fmean(values), len(values))
-            if len(values) < len(folds) and is_hopeless(self.study, trial, values):
+            if len(values) < len(folds) and should_prune(self.study, trial, values):
                 return self._end(trial, TrialState.PRUNED)
         return self._end(trial, TrialState.COMPLETE, fmean(values))
 
@@ -219,7 +227,7 @@ class Search:
         loaded = load_data(spec.data, self.data_dir, self.loaded)
         Classifier(spec.model, shape_of(loaded.dataset))
         by_fold: dict[int, list[RunSpec]] = {}
-        for run in lay_out(spec, seeds=self.seeds, data_dir=self.data_dir, loaded=loaded):
+        for run in expand_folds(spec, seeds=self.seeds, data_dir=self.data_dir, loaded=loaded):
             by_fold.setdefault(run.split.fold, []).append(run)
         return list(by_fold.values())
 
@@ -230,17 +238,17 @@ class Search:
         value: float | None = None,
         *,
         error: str | None = None,
-    ) -> Tried:
+    ) -> TrialResult:
         if error is not None:
             trial.set_user_attr("error", error)
         self.study.tell(trial, value, state, skip_if_finished=True)
         now = self.study.trials[trial.number]
         if now.state == TrialState.FAIL:
             raise UpdateFinishedTrialError
-        return _tried(now)
+        return _trial_result(now)
 
 
-def validation(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str | None]]:
+def validation_scores(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str | None]]:
     """Give all that the search may know of runs: what validation says, or why it says nothing."""
     said: list[tuple[float, str | None]] = []
     for row in rows:
@@ -252,8 +260,8 @@ def validation(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str 
     return said
 
 
-def _tried(trial: FrozenTrial) -> Tried:
-    return Tried(
+def _trial_result(trial: FrozenTrial) -> TrialResult:
+    return TrialResult(
         trial.number,
         trial.state == TrialState.COMPLETE,
         trial.value,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec
-from gtpool.study.recipe import order_by_score
+from gtpool.study.recipe import set_score_order
 
 Value = bool | int | float | str
 Choice = Mapping[str, Value]
@@ -26,7 +26,7 @@ class Range(NamedTuple):
 
 Space = dict[str, tuple[Value, ...] | Range]
 
-PAPER: Space = {
+PAPER_SPACE: Space = {
     "model.ratio": (0.5, 0.25),
     "model.width": (128, 96, 64),
     "train.batch_size": (128, 64),
@@ -36,8 +36,9 @@ PAPER: Space = {
 }
 """The search space of the paper, 144 combinations; the default of each option comes first."""
 
-_SEARCHED = ("model", "train", "data.features", "data.standardize")
-_COMPARED = ("train.select", "train.class_weights")  # both change what a validation loss means
+_SEARCHABLE = ("model", "train", "data.features", "data.standardize")
+# Both change what a validation loss means.
+_CHANGES_OBJECTIVE = ("train.select", "train.class_weights")
 
 
 def read_space(table: Mapping[str, Any], base: RunSpec) -> Space:
@@ -55,23 +56,25 @@ def read_space(table: Mapping[str, Any], base: RunSpec) -> Space:
         >>> read_space(table, base)
         {'model.ratio': (0.5, 0.25), 'train.lr': Range(low=0.0001, high=0.01, log=False)}
     """
-    space = {name: _read(name, given) for name, given in _flat(table)}
+    space = {name: _read(name, given) for name, given in _flatten(table)}
     if not space:
         raise ValueError('the space is empty: name choices, such as "model.ratio" = [0.5, 0.25]')
-    for name, held in space.items():
-        values = [_find(chosen(base, {name: value}), name) for value in ends(held)]
-        if not any(f"{name}.".startswith(f"{part}.") for part in _SEARCHED):
+    for name, domain in space.items():
+        values = [
+            _find(apply_choice(base, {name: value}), name) for value in values_to_check(domain)
+        ]
+        if not any(f"{name}.".startswith(f"{part}.") for part in _SEARCHABLE):
             raise ValueError(
-                f"{name} cannot be searched over; {', '.join(_SEARCHED)} and what is below them can"
+                f"{name} cannot be searched over; options of {', '.join(_SEARCHABLE)} can"
             )
-        if name in _COMPARED:
+        if name in _CHANGES_OBJECTIVE:
             raise ValueError(f"{name} changes what is compared, so it cannot be searched over")
-        if isinstance(held, Range) and any(isinstance(value, float) for value in values):
-            space[name] = held._replace(low=float(held.low), high=float(held.high))
+        if isinstance(domain, Range) and any(isinstance(value, float) for value in values):
+            space[name] = domain._replace(low=float(domain.low), high=float(domain.high))
     return space
 
 
-def chosen(base: RunSpec, choice: Choice) -> RunSpec:
+def apply_choice(base: RunSpec, choice: Choice) -> RunSpec:
     """Give a run with chosen values in place of its own.
 
     Args:
@@ -96,29 +99,29 @@ def chosen(base: RunSpec, choice: Choice) -> RunSpec:
                     "{low = 1e-4, high = 1e-2, log = true})"
                 )
         place[last] = value
-    order_by_score(base.data.source, plain["model"])
+    set_score_order(base.data.source, plain["model"])
     return RunSpec.from_json(plain)
 
 
-def ends(held: tuple[Value, ...] | Range) -> tuple[Value, ...]:
+def values_to_check(domain: tuple[Value, ...] | Range) -> tuple[Value, ...]:
     """Give the choices of an option, or the two ends of its range: what can be checked."""
-    return (held.low, held.high) if isinstance(held, Range) else held
+    return (domain.low, domain.high) if isinstance(domain, Range) else domain
 
 
-def count(space: Space) -> int | None:
+def count_combinations(space: Space) -> int | None:
     """Count the combinations; None where a range has no end of numbers.
 
     Example:
-        >>> count(PAPER)
+        >>> count_combinations(PAPER_SPACE)
         144
     """
-    sizes = [len(listed) for listed in map(_listed, space.values()) if listed is not None]
+    sizes = [len(listed) for listed in map(_enumerate, space.values()) if listed is not None]
     return prod(sizes) if len(sizes) == len(space) else None
 
 
 def count_untried(space: Space, tried: Iterable[Choice]) -> int | None:
     """Count the combinations that nobody has tried; None where there is no end of them."""
-    total = count(space)
+    total = count_combinations(space)
     return None if total is None else total - len({_key(space, choice) for choice in tried})
 
 
@@ -127,41 +130,41 @@ def draw_untried(space: Space, tried: Sequence[Choice], random: Random) -> dict[
     if not count_untried(space, tried):
         return None
     known = {_key(space, choice) for choice in tried}
-    lists = {name: cast("Sequence[Value]", _listed(held)) for name, held in space.items()}
+    lists = {name: cast("Sequence[Value]", _enumerate(domain)) for name, domain in space.items()}
     while True:
         choice = {name: random.choice(values) for name, values in lists.items()}
         if _key(space, choice) not in known:
             return choice
 
 
-def untried(space: Space, tried: Sequence[Choice]) -> list[str]:
+def untried_values(space: Space, tried: Sequence[Choice]) -> list[str]:
     """Name the values that nobody has tried, a line for each option that has any.
 
     Example:
-        >>> untried({"model.width": (128, 96), "train.lr": Range(0.1, 0.9)},
-        ...         [{"model.width": 96, "train.lr": 0.5}])
+        >>> untried_values({"model.width": (128, 96), "train.lr": Range(0.1, 0.9)},
+        ...                [{"model.width": 96, "train.lr": 0.5}])
         ['model.width 128', 'train.lr below 0.5 and above 0.5']
     """
     lines: list[str] = []
-    for name, held in space.items():
+    for name, domain in space.items():
         seen = [choice[name] for choice in tried]
-        if isinstance(held, Range):
+        if isinstance(domain, Range):
             numbers = cast("list[float]", seen)
-            parts = [f"below {min(numbers):g}"] if numbers and min(numbers) > held.low else []
-            parts += [f"above {max(numbers):g}"] if numbers and max(numbers) < held.high else []
+            parts = [f"below {min(numbers):g}"] if numbers and min(numbers) > domain.low else []
+            parts += [f"above {max(numbers):g}"] if numbers and max(numbers) < domain.high else []
             left = " and ".join(parts)
         else:
-            left = ", ".join(str(value) for value in held if value not in seen)
+            left = ", ".join(str(value) for value in domain if value not in seen)
         if left:
             lines.append(f"{name} {left}")
     return lines
 
 
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
     """Give options by their dotted names, from whatever tables they stand in."""
     for key, value in table.items():
         if isinstance(value, dict) and value and not {"low", "high"} & value.keys():
-            yield from _flat(cast("dict[str, Any]", value), f"{before}{key}.")
+            yield from _flatten(cast("dict[str, Any]", value), f"{before}{key}.")
         else:
             yield f"{before}{key}", value
 
@@ -211,12 +214,12 @@ def _find(spec: RunSpec, name: str) -> object:
     return value
 
 
-def _listed(held: tuple[Value, ...] | Range) -> Sequence[Value] | None:
+def _enumerate(domain: tuple[Value, ...] | Range) -> Sequence[Value] | None:
     """List the values of an option; None for a range of numbers that are not whole."""
-    if not isinstance(held, Range):
-        return held
-    if isinstance(held.low, int) and isinstance(held.high, int):
-        return range(held.low, held.high + 1)
+    if not isinstance(domain, Range):
+        return domain
+    if isinstance(domain.low, int) and isinstance(domain.high, int):
+        return range(domain.low, domain.high + 1)
     return None
 
 

@@ -13,9 +13,9 @@ from uuid import uuid4
 from gtpool.atomic import rename_target
 from gtpool.study.result import RunResult
 
-_IN_HAND: set[Path] = set()  # files that this process is writing
+_TEMP_FILES: set[Path] = set()  # files that this process is writing
 _STALE = 60.0  # seconds after which nobody is still writing a small file
-_CIRCUMSTANCES = frozenset(
+_ENVIRONMENT_FIELDS = frozenset(
     {
         "seconds",
         "peak_rss_mb",
@@ -29,7 +29,7 @@ _CIRCUMSTANCES = frozenset(
         "artifact_digest",
     }
 )
-_FINISHED = (
+_REQUIRED_FIELDS = (
     "metric",
     "higher_is_better",
     "test",
@@ -60,7 +60,7 @@ class Store:
     def put(self, row: RunResult) -> None:
         """Keep a row under its key, in place of the one that is there."""
         text = json.dumps(row.to_json(), indent=1, allow_nan=False) + "\n"
-        write_whole(self._runs / f"{row.key}.json", text.encode())
+        write_atomic(self._runs / f"{row.key}.json", text.encode())
 
     def rows(self) -> list[RunResult]:
         """Give all rows by key; a damaged one warns and is left out."""
@@ -95,7 +95,7 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Write a file so that a reader, now or after a crash, sees all of it or what was there.
 
     A symbolic link is followed. A device or FIFO is written into; a directory is an error.
@@ -105,7 +105,7 @@ def write_whole(path: Path, content: bytes) -> None:
         path.write_bytes(content)
         return
     temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
-    _IN_HAND.add(temporary)
+    _TEMP_FILES.add(temporary)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
@@ -122,27 +122,27 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:  # after Ctrl-C as well
         with suppress(OSError):
             temporary.unlink()
-        _IN_HAND.discard(temporary)
+        _TEMP_FILES.discard(temporary)
 
 
-def put_away() -> None:
+def remove_temp_files() -> None:
     """Remove what this process has written half, before it ends."""
-    for temporary in list(_IN_HAND):
+    for temporary in list(_TEMP_FILES):
         with suppress(OSError):
             temporary.unlink()
 
 
 def read_rows(source: Path | str) -> list[RunResult]:
     """Read rows from a store, from a file that ``collect`` wrote, or a folder of such files."""
-    return [row for row, _ in placed_rows(source)]
+    return [row for row, _ in locate_rows(source)]
 
 
-def placed_rows(source: Path | str) -> Iterator[tuple[RunResult, str]]:
+def locate_rows(source: Path | str) -> Iterator[tuple[RunResult, str]]:
     """Read rows, each with the file and line where it stands."""
     path = Path(source)
     files = sorted(path.glob("*.jsonl")) if not (path / "runs").is_dir() else []
     for file in files:
-        yield from placed_rows(file)
+        yield from locate_rows(file)
     if files:
         return
     if path.is_dir():
@@ -151,10 +151,10 @@ def placed_rows(source: Path | str) -> Iterator[tuple[RunResult, str]]:
         return
     if not path.exists():
         raise FileNotFoundError(f"there is no store or file of rows at {path}")
-    yield from _placed_lines(path)
+    yield from _locate_lines(path)
 
 
-def rows_below(sources: Iterable[Path | str]) -> str:
+def suggest_subfolder(sources: Iterable[Path | str]) -> str:
     """Ask, where folders have no rows, whether one right below them was meant that has some."""
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     below = (path for folder in folders for path in sorted(folder.iterdir()) if path.is_dir())
@@ -162,12 +162,12 @@ def rows_below(sources: Iterable[Path | str]) -> str:
     return "" if meant is None else f"; did you mean {meant}?"
 
 
-def differing(row: RunResult, other: RunResult) -> list[str]:
+def differing_fields(row: RunResult, other: RunResult) -> list[str]:
     """Name what two rows of a run say differently, apart from time, memory and machine."""
     one, two = row.to_json(), other.to_json()
     apart = set[str]() if "curves" in one and "curves" in two else {"curves"}
     # The key is the digest of the spec, which an older row may write without a later option.
-    names = sorted((one.keys() | two.keys()) - _CIRCUMSTANCES - apart - {"spec"})
+    names = sorted((one.keys() | two.keys()) - _ENVIRONMENT_FIELDS - apart - {"spec"})
     return [name for name in names if one.get(name) != two.get(name)]
 
 
@@ -185,20 +185,20 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
     if out.is_dir():
         raise ValueError(f"{out} is a folder; name a file, such as {out / 'rows.jsonl'}")
     named = list(sources)
-    found = [placed for source in named for placed in placed_rows(source)]
+    found = [placed for source in named for placed in locate_rows(source)]
     if not found:
         where = ", ".join(map(str, named))
-        raise ValueError(f"there are no rows to collect in {where}{rows_below(named)}")
-    before = list(placed_rows(out)) if out.is_file() else []
+        raise ValueError(f"there are no rows to collect in {where}{suggest_subfolder(named)}")
+    before = list(locate_rows(out)) if out.is_file() else []
     kept = _merged([*before, *found], curves=curves)
     whole = kept.keys() if curves else {row.key for row, _ in before if row.curves is not None}
     rows = [kept[key] if key in whole else kept[key].having(curves=None) for key in sorted(kept)]
     lines = (json.dumps(row.to_json(), sort_keys=True, allow_nan=False) + "\n" for row in rows)
-    write_whole(out, "".join(lines).encode())
+    write_atomic(out, "".join(lines).encode())
     return rows
 
 
-def _placed_lines(path: Path) -> Iterator[tuple[RunResult, str]]:
+def _locate_lines(path: Path) -> Iterator[tuple[RunResult, str]]:
     """Read the rows of a file; blank lines are none."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -215,7 +215,7 @@ def _placed_lines(path: Path) -> Iterator[tuple[RunResult, str]]:
 
 def _has_rows(folder: Path) -> bool:
     try:
-        return next(placed_rows(folder), None) is not None
+        return next(locate_rows(folder), None) is not None
     except (ValueError, OSError):  # files of something else
         return False
 
@@ -228,7 +228,7 @@ def _merged(found: Iterable[tuple[RunResult, str]], *, curves: bool) -> dict[str
         if other is None or (other.status == "failed" and row.done):
             kept[row.key] = row, place
         elif row.status == other.status == "done":
-            if names := differing(row, other):
+            if names := differing_fields(row, other):
                 raise ValueError(
                     f"run {row.key} has two rows, in {home} and in {place}, that differ in "
                     f"{', '.join(names)}; keep one of the two"
@@ -260,7 +260,7 @@ def _parse(content: bytes | str) -> RunResult | None:
         return None
     if not isinstance(row, dict) or not isinstance(row.get("key"), str):
         return None
-    finished = row.get("status") == "done" and row.keys() >= set(_FINISHED)
+    finished = row.get("status") == "done" and row.keys() >= set(_REQUIRED_FIELDS)
     parts = (row.get("spec"), row.get("split"), row.get("other_rules"))
     whole = finished and all(isinstance(part, dict) for part in parts)
     return RunResult.from_json(row) if whole or row.get("status") == "failed" else None

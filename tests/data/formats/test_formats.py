@@ -14,7 +14,7 @@ from gtpool.data.sources import load
 from gtpool.explain import explain_source
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import inputs
-from gtpool.study.unit import run_one
+from gtpool.study.run_one import run_one
 
 ROOT = Path(__file__).parents[3]
 RING, PATH = "0-1 1-2 2-3 3-0", "0-1 1-2 2-3"

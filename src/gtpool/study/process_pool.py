@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gtpool.study.store import put_away
+from gtpool.study.store import remove_temp_files
 
 ATTEMPTS = 3
 """How often a task is begun before it is blamed for the death of its worker."""
@@ -23,10 +23,10 @@ Work = Callable[[Any, Callable[[object], None]], object]
 """Does a task and gives its result; what it reports on the way reaches the parent at once."""
 
 _CONTEXT = get_context("spawn")  # a fork would copy the locks of torch's threads
-_PATIENCE = 5.0  # seconds for workers to put away what they have in hand
+_EXIT_SECONDS = 5.0  # seconds for workers to put away what they have in hand
 
 
-class Said(NamedTuple):
+class WorkerEvent(NamedTuple):
     """What is heard of a task."""
 
     task: Any
@@ -36,9 +36,9 @@ class Said(NamedTuple):
     """The report or the result; of a task that died, the exit code of its last worker."""
 
 
-def work_in_processes(
+def run_in_processes(
     work: Work, tasks: Sequence[Hashable], processes: int
-) -> Generator[Said, None, None]:
+) -> Generator[WorkerEvent, None, None]:
     """Do tasks in fresh processes of one torch thread each, and yield what is heard of them.
 
     A task whose worker dies is begun again, ``ATTEMPTS`` times in all, while the others go on. An
@@ -51,28 +51,28 @@ def work_in_processes(
         processes: How many at once.
     """
     waiting, deaths = deque(tasks), Counter[Hashable]()
-    crew = [_Worker(work) for _ in range(min(processes, len(tasks)))]
+    workers = [_Worker(work) for _ in range(min(processes, len(tasks)))]
     try:
-        while crew:
-            worker = _first_ready(crew)
+        while workers:
+            worker = _first_ready(workers)
             kind, value = worker.listen()
             if kind == "ready":
                 del deaths[None]  # workers do come up: only one after another is a bad sign
             if kind == "died":
-                crew[crew.index(worker)] = _Worker(work)
-                if _may_try_again(worker, deaths, waiting):
+                workers[workers.index(worker)] = _Worker(work)
+                if _count_death(worker, deaths, waiting):
                     continue
             if kind != "ready":
-                yield Said(worker.task, kind, value)
+                yield WorkerEvent(worker.task, kind, value)
             if kind not in {"ready", "result"}:
                 continue
             worker.begin(waiting.popleft() if waiting else None)
             if worker.task is None:
-                crew.remove(worker)
+                workers.remove(worker)
             else:
-                yield Said(worker.task, "started")
+                yield WorkerEvent(worker.task, "started")
     finally:
-        _end(crew)
+        _terminate(workers)
 
 
 class _Worker:
@@ -80,7 +80,7 @@ class _Worker:
 
     def __init__(self, work: Work) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(target=_serve, args=(work, theirs), daemon=True)
+        self.process = _CONTEXT.Process(target=_worker_main, args=(work, theirs), daemon=True)
         with _interrupts_blocked():  # which the process inherits: Ctrl-C is the parent's business
             self.process.start()
         theirs.close()
@@ -104,12 +104,12 @@ class _Worker:
         return kind, value
 
 
-def _first_ready(crew: Sequence[_Worker]) -> _Worker:
-    ready = wait([worker.pipe for worker in crew])
-    return next(worker for worker in crew if worker.pipe in ready)
+def _first_ready(workers: Sequence[_Worker]) -> _Worker:
+    ready = wait([worker.pipe for worker in workers])
+    return next(worker for worker in workers if worker.pipe in ready)
 
 
-def _may_try_again(worker: _Worker, deaths: Counter[Hashable], waiting: deque[Any]) -> bool:
+def _count_death(worker: _Worker, deaths: Counter[Hashable], waiting: deque[Any]) -> bool:
     """Count a death, and let its task wait again unless there were too many."""
     deaths[worker.task] += 1
     again = deaths[worker.task] < ATTEMPTS
@@ -123,11 +123,11 @@ def _may_try_again(worker: _Worker, deaths: Counter[Hashable], waiting: deque[An
     return again
 
 
-def _end(crew: Sequence[_Worker]) -> None:
-    for worker in crew:
+def _terminate(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
         worker.process.terminate()
-    deadline = monotonic() + _PATIENCE
-    for worker in crew:
+    deadline = monotonic() + _EXIT_SECONDS
+    for worker in workers:
         worker.process.join(max(0.0, deadline - monotonic()))
         worker.process.kill()  # of one that has ended nothing is left to kill
         worker.process.join()
@@ -148,28 +148,28 @@ def _interrupts_blocked() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(work: Work, pipe: Connection) -> None:
+def _worker_main(work: Work, pipe: Connection) -> None:
     """Do what comes through the pipe until the end is sent, or the parent is gone."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, _leave)
-    Thread(target=_leave_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, _exit_now)
+    Thread(target=_exit_with_parent, daemon=True).start()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(("ready", None))
         while (task := pipe.recv()) is not None:
             pipe.send(_attempt(work, task, pipe))
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     """Wait for the parent to end, however it ends, and end as well."""
     parent = parent_process()
     if parent is not None:
         parent.join()
-        _leave()
+        _exit_now()
 
 
-def _leave(*_: object) -> None:
+def _exit_now(*_: object) -> None:
     """End at once, but leave no file half-written."""
-    put_away()
+    remove_temp_files()
     os._exit(128 + signal.SIGTERM)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gtpool.report.table import Table, methods_table, rules_table, runs_table, tasks_table
-from gtpool.study.cells import best, grid, shown, summary
 from gtpool.study.result import RunResult
+from gtpool.study.summarize import best_run, format_metric, score_grid, summarize
 
 
 def row(test, *, seed=42, fold=0, status="done", rule="stratified", folds=3, **more):
@@ -32,7 +32,7 @@ def rows_of(values, **more):
 
 def test_mean_over_seeds_of_the_mean_over_folds_with_the_deviation_over_seeds():
     values = [[0.7, 0.8, 0.9], [0.8, 0.8, 0.95], [0.6, 0.7, 0.8]]
-    cell = summary(rows_of(values))
+    cell = summarize(rows_of(values))
     assert cell.mean == pytest.approx(np.mean(values))
     assert cell.std == pytest.approx(np.std(np.mean(values, 1), ddof=1))
     assert (cell.spread, cell.n, cell.missing) == ("seeds", 9, 0)
@@ -41,14 +41,14 @@ def test_mean_over_seeds_of_the_mean_over_folds_with_the_deviation_over_seeds():
 
 
 def test_one_seed_has_its_deviation_over_folds_and_says_so():
-    cell = summary(rows_of([[0.7, 0.8, 0.9]]))
+    cell = summarize(rows_of([[0.7, 0.8, 0.9]]))
     assert cell.mean == pytest.approx(0.8)
     assert cell.std == pytest.approx(0.1)
     assert "over folds" in cell.evidence
 
 
 def test_a_single_run_has_no_deviation():
-    cell = summary([row(0.5, rule="random")])
+    cell = summarize([row(0.5, rule="random")])
     assert (cell.text, cell.evidence) == ("50.00", "1 run")
 
 
@@ -62,28 +62,28 @@ def test_a_split_without_folds_is_named_by_its_rule():
 def test_failed_and_absent_runs_are_missing_and_in_no_mean():
     rows = rows_of([[0.8, 0.9]])  # the third fold is not there
     rows[1] = rows[1].having(status="failed", test=None)
-    cell = summary(rows)
+    cell = summarize(rows)
     assert (cell.mean, cell.n, cell.missing) == (pytest.approx(0.8), 1, 2)
-    assert grid(rows).values == ((0.8, None, None),)
+    assert score_grid(rows).values == ((0.8, None, None),)
     assert runs_table(rows).lines[1] == ("2", "–")
 
 
 def test_a_metric_that_is_not_defined_is_missing_too():
     for undefined in (None, math.nan):
-        cell = summary(rows_of([[0.8, undefined, 0.9]]))
+        cell = summarize(rows_of([[0.8, undefined, 0.9]]))
         assert (cell.n, cell.missing, cell.text) == (2, 1, "85.00 ± 7.07")
 
 
 def test_nothing_done_is_no_number():
-    cell = summary(rows_of([[None, None, None]], status="failed"))
+    cell = summarize(rows_of([[None, None, None]], status="failed"))
     assert (cell.mean, cell.text, cell.n, cell.missing) == (None, "missing", 0, 3)
-    assert best(rows_of([[None]], status="failed")) is None
+    assert best_run(rows_of([[None]], status="failed")) is None
 
 
 @pytest.mark.parametrize("rule", ["scaffold", "random", "column"])
 def test_a_split_without_folds_expects_one_run_a_seed(rule):
     rows = [row(test, seed=seed, rule=rule) for seed, test in enumerate([0.7, 0.9])]
-    assert (summary(rows).n, summary(rows).missing, summary(rows).spread) == (2, 0, "seeds")
+    assert (summarize(rows).n, summarize(rows).missing, summarize(rows).spread) == (2, 0, "seeds")
 
 
 def test_rows_of_an_older_version_are_averaged_with_those_of_today():
@@ -92,20 +92,20 @@ def test_rows_of_an_older_version_are_averaged_with_those_of_today():
         new.having(spec_json={**new.spec_json, "data": {"source": "MUTAG", "atom_order": order}})
         for order in ("given", "canonical")
     )
-    assert summary([old, given]).n == 2
+    assert summarize([old, given]).n == 2
     with pytest.raises(ValueError, match="differ in their method or dataset"):
-        summary([old, canonical])
+        summarize([old, canonical])
 
 
 def test_runs_that_differ_cannot_be_averaged():
     other = row(0.5, fold=1)
     other = other.having(spec_json={**other.spec_json, "model": {"pool": "other"}})
     with pytest.raises(ValueError, match="differ in their method or dataset"):
-        summary([row(0.5), other])
+        summarize([row(0.5), other])
     with pytest.raises(ValueError, match="two runs have seed 42 and fold 1"):
-        summary([row(0.5), row(0.6)])
+        summarize([row(0.5), row(0.6)])
     with pytest.raises(ValueError, match="no runs"):
-        summary([])
+        summarize([])
 
 
 def test_the_best_run_has_the_lowest_validation_loss_whatever_its_test_metric():
@@ -114,15 +114,19 @@ def test_the_best_run_has_the_lowest_validation_loss_whatever_its_test_metric():
         row(0.1, fold=1, valid_loss=0.2),
         row(1.0, fold=2, valid_loss=0.1, status="failed"),
     ]
-    assert best(rows) is rows[1]
+    assert best_run(rows) is rows[1]
 
 
 def test_metrics_that_are_no_share_are_written_as_they_are():
-    assert shown(0.12345, "rmse") == "0.1235"
-    assert shown(12.5, "rmse") == "12.50"
-    assert [shown(value, "rmse") for value in (0.0, 2.0, 100.0)] == ["0.000", "2.000", "100.0"]
-    assert shown(1234.4, "rmse") == "1234"
-    assert shown(123456.0, "rmse") == "1.235e+05"
+    assert format_metric(0.12345, "rmse") == "0.1235"
+    assert format_metric(12.5, "rmse") == "12.50"
+    assert [format_metric(value, "rmse") for value in (0.0, 2.0, 100.0)] == [
+        "0.000",
+        "2.000",
+        "100.0",
+    ]
+    assert format_metric(1234.4, "rmse") == "1234"
+    assert format_metric(123456.0, "rmse") == "1.235e+05"
 
 
 def test_tables_for_terminal_and_markdown():
@@ -141,7 +145,7 @@ def test_a_method_whose_runs_all_failed_does_not_name_the_metric_of_the_others()
     lost = rows_of([[None] * 3], status="failed", metric=None)
     table = methods_table({"lost": lost, "sound": rows_of([[1.0, 2.0, 3.0]], metric="rmse")})
     assert table.heads[1] == "RMSE"
-    assert summary(rows_of([[None]], status="failed", metric="rmse")).metric == "rmse"
+    assert summarize(rows_of([[None]], status="failed", metric="rmse")).metric == "rmse"
 
 
 def test_other_rules_are_told_beside_ours():
@@ -153,8 +157,8 @@ def test_other_rules_are_told_beside_ours():
 
 def test_numbers_tables_pictures_and_page_need_no_torch():
     code = (
-        "import sys; sys.modules['torch'] = None; import gtpool.study.cells, gtpool.report.table,"
-        "gtpool.study.heldout, gtpool.report.plot, gtpool.report.site, gtpool.study.plan"
+        "import sys; sys.modules['torch'] = None; import gtpool.study.summarize, gtpool.study.plan,"
+        "gtpool.study.heldout, gtpool.report.table, gtpool.report.plot, gtpool.report.site"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

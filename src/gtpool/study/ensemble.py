@@ -12,20 +12,19 @@ import torch
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
-from gtpool.deprecated import old_names
 from gtpool.model.classifier import Classifier
 from gtpool.model.stack import why_not_stacked
 from gtpool.spec import TU, RunSpec
+from gtpool.study.build_result import add_environment, add_outcome, start_result
 from gtpool.study.inputs import choose_split, load_data, shape_of
 from gtpool.study.result import RunResult
-from gtpool.study.row import circumstances, ended, opening
-from gtpool.study.unit import choose_device, pack, settled, write_artifact
+from gtpool.study.run_one import choose_device, pack_artifact, reproducible_torch, write_artifact
 from gtpool.train.course import Epoch, Outcome, TrainingError, unmeasurable
 from gtpool.train.crossval import fit_many
 from gtpool.train.fit import seeded
 
 
-def group(
+def group_by_network(
     specs: Sequence[RunSpec], most: int, data_dir: Path | None, loaded: Loaded | None = None
 ) -> tuple[list[list[RunSpec]], list[RunSpec]]:
     """Divide runs into groups that train side by side, and those that go by themselves.
@@ -71,7 +70,7 @@ def run_ensemble(
     Where the memory does not suffice for all, halves of them train one after the other.
 
     Args:
-        specs: The runs, as ``group`` puts them together.
+        specs: The runs, as ``group_by_network`` puts them together.
         data_dir: Where to look first for a dataset known by name.
         device: As for ``run_one``.
         deterministic: As for ``run_one``.
@@ -82,7 +81,7 @@ def run_ensemble(
     place = choose_device(device)
     loaded = load_data(specs[0].data, data_dir, loaded)
     splits = [choose_split(spec.split, loaded, data_dir) for spec in specs]
-    with settled(place, deterministic):
+    with reproducible_torch(place, deterministic):
         models = [_network(spec, loaded.dataset).to(place) for spec in specs]
         untested = unmeasurable(loaded.dataset, [split.test for split in splits], "test")
         rest = [run for run in range(len(specs)) if run not in untested]
@@ -90,13 +89,15 @@ def run_ensemble(
         trained = _fit(rest, models, loaded.dataset.to(place), splits, specs, on_epoch)
         for run, outcome, seconds, beside in chain(refused, trained):
             spec, split, model = specs[run], splits[run], models[run]
-            row = opening(loaded.dataset, split, model, spec).having(source_digest=loaded.digest)
-            row = ended(row, outcome)
+            row = start_result(loaded.dataset, split, model, spec).having(
+                source_digest=loaded.digest
+            )
+            row = add_outcome(row, outcome)
             if artifact is not None and row.done:  # on the CPU: the GPU is full of other runs
-                data = _as_trained(spec, loaded.dataset, split)
-                content = pack(model.cpu(), data, split, spec)
+                data = _scaled(spec, loaded.dataset, split)
+                content = pack_artifact(model.cpu(), data, split, spec)
                 row = row.having(artifact_digest=write_artifact(artifact(spec.key), content))
-            yield circumstances(row, place, seconds).having(together=beside)
+            yield add_environment(row, place, seconds).having(together=beside)
 
 
 def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
@@ -104,7 +105,7 @@ def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
         return Classifier(spec.model, shape_of(data))
 
 
-_End = tuple[int, Outcome | TrainingError, float, int]
+_RunEnd = tuple[int, Outcome | TrainingError, float, int]
 """The number of a run, what it gave, its share of the time, and how many trained at once."""
 
 
@@ -115,7 +116,7 @@ def _fit(
     splits: Sequence[Split],
     specs: Sequence[RunSpec],
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
-) -> Iterator[_End]:
+) -> Iterator[_RunEnd]:
     """Train some of the runs, in two halves if there is no memory for all of them at once."""
     left = list(runs)
     if not left:
@@ -140,7 +141,7 @@ def _fit_all(
     splits: Sequence[Split],
     specs: Sequence[RunSpec],
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
-) -> Iterator[_End]:
+) -> Iterator[_RunEnd]:
     """Train some of the runs to their ends; what fails but for memory, fails those that go on."""
     scaled = specs[0].data.standardize
     parts = [splits[run] for run in runs]
@@ -157,7 +158,7 @@ def _fit_all(
     going, seconds = set(range(len(runs))), [0.0] * len(runs)
     while going:
         start = perf_counter()
-        heard, error = _hear(epochs)
+        heard, error = _next_epochs(epochs)
         full = isinstance(error, torch.OutOfMemoryError)
         if error is not None and not full:
             reason = TrainingError(str(error) or type(error).__name__)
@@ -177,7 +178,7 @@ def _fit_all(
             raise error
 
 
-def _hear(
+def _next_epochs(
     epochs: Generator[dict[int, Epoch], None, object],
 ) -> tuple[dict[int, Epoch], Exception | None]:
     """Give the next epochs, or what torch has to complain of."""
@@ -188,8 +189,5 @@ def _hear(
         return {}, error.with_traceback(None)
 
 
-def _as_trained(spec: RunSpec, data: GraphDataset, split: Split) -> GraphDataset:
+def _scaled(spec: RunSpec, data: GraphDataset, split: Split) -> GraphDataset:
     return data.standardized(split.train) if spec.data.standardize else data
-
-
-__getattr__ = old_names(__name__, {"run_together": "run_ensemble"})

@@ -7,10 +7,10 @@ from re import sub
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from gtpool.spec import FOLDED, RunSpec
+from gtpool.spec import FOLD_RULES, RunSpec
 from gtpool.study.result import RunResult
 
-RULES = {
+EPOCH_RULES = {
     "valid_loss": "by validation loss",
     "valid_metric": "by validation metric",
     "last": "last epoch",
@@ -20,7 +20,7 @@ RULES = {
 _PERCENT = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 
 
-class Cell(NamedTuple):
+class MetricSummary(NamedTuple):
     """One figure of a table: a mean with its spread and what it rests on."""
 
     metric: str
@@ -40,8 +40,8 @@ class Cell(NamedTuple):
         """The figure in words, such as ``85.61 ± 6.20``."""
         if self.mean is None:
             return "missing"
-        spread = "" if self.std is None else f" ± {shown(self.std, self.metric)}"
-        return shown(self.mean, self.metric) + spread
+        spread = "" if self.std is None else f" ± {format_metric(self.std, self.metric)}"
+        return format_metric(self.mean, self.metric) + spread
 
     @property
     def evidence(self) -> str:
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
         return f"{self.n} {'run' if self.n == 1 else 'runs'}{over}{gone}"
 
 
-class Grid(NamedTuple):
+class ScoreGrid(NamedTuple):
     """The test metric of each run, by seed and fold."""
 
     metric: str
@@ -68,7 +68,7 @@ class Grid(NamedTuple):
         return tuple(fmean(line) if line else None for line in there)
 
 
-def grid(rows: Iterable[RunResult]) -> Grid:
+def score_grid(rows: Iterable[RunResult]) -> ScoreGrid:
     """Lay out the runs of one method on one dataset by seed and fold.
 
     Where the split rule has folds, all of them are expected, for each seed that was begun.
@@ -86,17 +86,17 @@ def grid(rows: Iterable[RunResult]) -> Grid:
         place = row.spec.seed, _fold(row)
         if place in found:
             raise ValueError(f"two runs have seed {place[0]} and fold {place[1] + 1}")
-        found[place] = reported(row)
+        found[place] = reported_score(row)
     split = rows[0].spec.split
     seeds = sorted({seed for seed, _ in found})
     folds = sorted({fold for _, fold in found})
-    if split.rule in FOLDED or folds[-1] > 0:
+    if split.rule in FOLD_RULES or folds[-1] > 0:
         folds = list(range(split.folds))
     values = tuple(tuple(found.get((seed, fold)) for fold in folds) for seed in seeds)
-    return Grid(metric, tuple(seeds), tuple(folds), values)
+    return ScoreGrid(metric, tuple(seeds), tuple(folds), values)
 
 
-def summary(rows: Iterable[RunResult]) -> Cell:
+def summarize(rows: Iterable[RunResult]) -> MetricSummary:
     """Sum up the runs of one method on one dataset.
 
     The mean is that over seeds of the mean over folds, the deviation that over seeds. One seed has
@@ -116,14 +116,14 @@ def summary(rows: Iterable[RunResult]) -> Cell:
         ...     )
         ...     for spec, test in zip(specs, [0.8, 0.9])
         ... ]
-        >>> cell = summary(rows)
+        >>> cell = summarize(rows)
         >>> cell.text, cell.evidence
         ('85.00 ± 7.07', '2 runs, ± standard deviation over folds, 1 missing')
     """
-    return sum_up(grid(rows))
+    return summarize_grid(score_grid(rows))
 
 
-def sum_up(laid: Grid, *, wanted: int | None = None) -> Cell:
+def summarize_grid(laid: ScoreGrid, *, wanted: int | None = None) -> MetricSummary:
     """Sum up runs that are laid out already.
 
     Args:
@@ -134,7 +134,7 @@ def sum_up(laid: Grid, *, wanted: int | None = None) -> Cell:
     means = [mean for mean in laid.means if mean is not None]
     spread = "seeds" if len(laid.seeds) > 1 else "folds"
     spreading = means if spread == "seeds" else values
-    return Cell(
+    return MetricSummary(
         laid.metric,
         fmean(means) if means else None,
         stdev(spreading) if len(spreading) > 1 else None,
@@ -144,27 +144,27 @@ def sum_up(laid: Grid, *, wanted: int | None = None) -> Cell:
     )
 
 
-def best(rows: Iterable[RunResult]) -> RunResult | None:
+def best_run(rows: Iterable[RunResult]) -> RunResult | None:
     """Give the finished run of the lowest validation loss, the first of equals; None if none is."""
     done = (row for row in rows if row.done)
     return min(done, key=_valid_loss, default=None)
 
 
-def reported(row: RunResult) -> float | None:
+def reported_score(row: RunResult) -> float | None:
     """Give what a run reports; one that failed, or whose test part has one class, has nothing."""
     value = row.test if row.done else None
     return None if value is None or isnan(value) else value
 
 
-def place_of(spec: RunSpec) -> str:
+def run_label(spec: RunSpec) -> str:
     """Name a run by its seed, and by its fold where the split has folds.
 
     Example:
         >>> from gtpool.spec import DataSpec, SplitSpec
         >>> data = DataSpec(source="MUTAG")
-        >>> place_of(RunSpec(data=data, seed=42, split=SplitSpec(rule="fixed")))
+        >>> run_label(RunSpec(data=data, seed=42, split=SplitSpec(rule="fixed")))
         'seed 42, fold 1'
-        >>> place_of(RunSpec(data=data, seed=42, split=SplitSpec(rule="random")))
+        >>> run_label(RunSpec(data=data, seed=42, split=SplitSpec(rule="random")))
         'seed 42'
     """
     fold = f", fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else ""
@@ -173,56 +173,56 @@ def place_of(spec: RunSpec) -> str:
 
 def has_folds(rule: str) -> bool:
     """Say whether a split rule divides the graphs into folds; "auto" may."""
-    return rule in (*FOLDED, "auto")
+    return rule in (*FOLD_RULES, "auto")
 
 
-def rule_of(rule: str) -> str:
+def split_name(rule: str) -> str:
     """Name the rule that divided the graphs, without the number of the fold.
 
     Example:
-        >>> rule_of("stratified folds, seed 0, fold 3 of 10")
+        >>> split_name("stratified folds, seed 0, fold 3 of 10")
         'stratified folds, seed 0, 10 folds'
     """
     return sub(r"fold \d+ of (\d+)", r"\1 folds", rule)
 
 
-def shown(value: float | None, metric: str) -> str:
+def format_metric(value: float | None, metric: str) -> str:
     """Write a value of a metric: a share in percent, another as it is.
 
     Example:
-        >>> shown(0.8561, "accuracy"), shown(1.5, "rmse"), shown(None, "rmse")
-        ('85.61', '1.500', '–')
+        >>> [format_metric(*pair) for pair in ((0.8561, "accuracy"), (1.5, "rmse"), (None, "rmse"))]
+        ['85.61', '1.500', '–']
     """
     if value is None:
         return "–"
     return f"{100 * value:.2f}" if metric in _PERCENT else f"{value:#.4g}".rstrip(".")
 
 
-def titled(metric: str) -> str:
+def metric_title(metric: str) -> str:
     """Name a metric with its unit.
 
     Example:
-        >>> titled("accuracy"), titled("rmse")
+        >>> metric_title("accuracy"), metric_title("rmse")
         ('accuracy, %', 'RMSE')
     """
-    return f"{named(metric)}, %" if metric in _PERCENT else named(metric)
+    return f"{metric_name(metric)}, %" if metric in _PERCENT else metric_name(metric)
 
 
-def named(metric: str) -> str:
+def metric_name(metric: str) -> str:
     """Name a metric as people write it.
 
     Example:
-        >>> named("accuracy"), named("roc_auc")
+        >>> metric_name("accuracy"), metric_name("roc_auc")
         ('accuracy', 'ROC-AUC')
     """
     return _PERCENT.get(metric, metric.upper())
 
 
-def spell_time(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Write a time as a person says it.
 
     Example:
-        >>> spell_time(8), spell_time(200), spell_time(9000)
+        >>> format_seconds(8), format_seconds(200), format_seconds(9000)
         ('8 s', '3 min', '2.5 h')
     """
     if seconds < 100:

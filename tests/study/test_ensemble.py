@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
-from gtpool.study import together
-from gtpool.study.executor import Unit
-from gtpool.study.inputs import lay_out
+from gtpool.study import ensemble
+from gtpool.study.ensemble import group_by_network, run_ensemble
+from gtpool.study.executor import RunTask
+from gtpool.study.inputs import expand_folds
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.study.together import group, run_ensemble
 from gtpool.train import crossval
 
 SPEC = RunSpec(
@@ -35,7 +35,7 @@ def _no_data_folder(monkeypatch):
 
 
 def folds(count=3, spec=SPEC):
-    return lay_out(spec)[:count]
+    return expand_folds(spec)[:count]
 
 
 def many(specs, path, **options):
@@ -147,21 +147,21 @@ def test_runs_are_grouped_that_differ_in_fold_seed_and_rates_alone():
     brief = [replace(spec, train=replace(spec.train, epochs=2)) for spec in folds(2)]
     other = [replace(spec, split=replace(spec.split, seed=7)) for spec in folds(2)]
     raw = [replace(spec, data=replace(spec.data, standardize=False)) for spec in folds(2)]
-    groups, alone = group([*specs, *wide, *brief, *other, *raw], 100, None)
+    groups, alone = group_by_network([*specs, *wide, *brief, *other, *raw], 100, None)
     assert groups == [specs, wide, brief, other, raw]
     assert alone == []
 
 
 def test_a_group_is_no_larger_than_allowed():
     specs = folds(5)
-    assert group(specs, 2, None) == ([specs[:2], specs[2:4], specs[4:]], [])
-    assert group(specs, 1, None) == ([], specs)
+    assert group_by_network(specs, 2, None) == ([specs[:2], specs[2:4], specs[4:]], [])
+    assert group_by_network(specs, 1, None) == ([], specs)
 
 
 def test_what_has_no_static_form_or_no_kin_goes_alone(tmp_path):
     foreign = [replace(spec, model=ModelSpec(pool="asap", width=8)) for spec in folds(2)]
     single = [replace(SPEC, model=ModelSpec(width=16))]
-    assert group([*foreign, *single], 100, None) == ([], [*foreign, *single])
+    assert group_by_network([*foreign, *single], 100, None) == ([], [*foreign, *single])
     specs = [*foreign, *folds(2)]
     rows = many(specs, tmp_path, together=3)
     assert [row.key for row in rows] == [spec.key for spec in specs]
@@ -176,7 +176,7 @@ def test_several_in_one_program_and_several_processes_exclude_each_other(count, 
 
 def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, monkeypatch):
     specs = folds(3)
-    make = together._network
+    make = ensemble._network
 
     def network(spec, data):
         model = make(spec, data)
@@ -185,7 +185,7 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
         return model
 
     wanted = many(specs, tmp_path / "alone")
-    monkeypatch.setattr(together, "_network", network)
+    monkeypatch.setattr(ensemble, "_network", network)
     found = many(specs, tmp_path / "beside", together=3, keep=True)
     assert [row.status for row in found] == ["done", "failed", "done"]
     assert "loss at batch 1 of 2 of epoch 1 is nan" in found[1].error
@@ -193,7 +193,7 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
     assert not Store(tmp_path / "beside").artifact(specs[1].key).exists()
     for run in (0, 2):
         assert_alike(found[run], wanted[run])
-    monkeypatch.setattr(together, "_network", make)
+    monkeypatch.setattr(ensemble, "_network", make)
     again = many(specs, tmp_path / "beside", together=3)
     assert_alike(again[1], wanted[1])
 
@@ -203,13 +203,13 @@ def test_what_torch_complains_of_fails_all_runs_of_a_group(tmp_path, monkeypatch
         raise RuntimeError("the device is on fire")
         yield
 
-    monkeypatch.setattr(together, "fit_many", complain)
+    monkeypatch.setattr(ensemble, "fit_many", complain)
     rows = many(folds(3), tmp_path, together=3)
     assert [(row.status, row.error) for row in rows] == [("failed", "the device is on fire")] * 3
 
 
 def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
-    specs, fit_many, tried, held = folds(3), together.fit_many, [], []
+    specs, fit_many, tried, held = folds(3), ensemble.fit_many, [], []
 
     def short(models, *args, **options):
         tried.append(len(models))
@@ -221,13 +221,13 @@ def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
         return (yield from fit_many(models, *args, **options))
 
     wanted = list(run_ensemble(specs, device="cpu"))
-    monkeypatch.setattr(together, "fit_many", short)
+    monkeypatch.setattr(ensemble, "fit_many", short)
     rows = list(run_ensemble(specs, device="cpu"))
     assert tried == [3, 1, 2, 1, 1]
     assert [row.together for row in rows] == [1, 1, 1]
     for found, other in zip(rows, wanted, strict=True):
         assert_alike(found, other)
-    monkeypatch.setattr(together, "fit_many", lambda *_args, **_options: exhausted())
+    monkeypatch.setattr(ensemble, "fit_many", lambda *_args, **_options: exhausted())
     assert {row.status for row in run_ensemble(specs, device="cpu")} == {"failed"}
 
 
@@ -301,7 +301,7 @@ def test_where_memory_is_short_at_the_end_no_run_trains_twice(tmp_path, monkeypa
 
 def test_a_run_that_failed_gives_way_to_what_another_process_has_done(tmp_path):
     spec = SPEC
-    unit = Unit(Store(tmp_path), device="cpu")
+    unit = RunTask(Store(tmp_path), device="cpu")
     done = unit(spec, lambda _: None)
     failed = done.having(status="failed", error="the memory was full")
     assert unit.stored(spec, failed) == done

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gtpool.study import store
-from gtpool.study.pool import ATTEMPTS, work_in_processes
+from gtpool.study.process_pool import ATTEMPTS, run_in_processes
 
 pytestmark = pytest.mark.slow  # each test starts processes that import torch
 
@@ -56,7 +56,7 @@ def write_for_ever(task, report):
         time.sleep(600)
 
     store.os.fsync = stall
-    store.write_whole(Path(task), b"half")
+    store.write_atomic(Path(task), b"half")
 
 
 def hold_on(task, report):
@@ -72,7 +72,7 @@ def complain(task, report):
 
 
 def test_every_task_is_done_once_in_few_processes_of_one_thread():
-    heard = list(work_in_processes(square, range(6), 2))
+    heard = list(run_in_processes(square, range(6), 2))
     results = {said.task: said.value for said in heard if said.kind == "result"}
     assert {task: value[0] for task, value in results.items()} == {n: n**2 for n in range(6)}
     pids = {value[1] for value in results.values()}
@@ -85,7 +85,7 @@ def test_every_task_is_done_once_in_few_processes_of_one_thread():
 
 
 def test_a_task_that_kills_its_workers_is_blamed_and_the_others_are_done():
-    heard = list(work_in_processes(kill_at_13, [13, 1, 2, 3], 2))
+    heard = list(run_in_processes(kill_at_13, [13, 1, 2, 3], 2))
     assert sum(said == (13, "started", None) for said in heard) == ATTEMPTS
     assert [said for said in heard if said.kind == "died"] == [(13, "died", -signal.SIGKILL)]
     assert {said.value for said in heard if said.kind == "result"} == {1, 2, 3}
@@ -93,13 +93,13 @@ def test_a_task_that_kills_its_workers_is_blamed_and_the_others_are_done():
 
 def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
     tasks = [str(tmp_path / name) for name in "ab"]
-    heard = list(work_in_processes(die_once, tasks, 2))
+    heard = list(run_in_processes(die_once, tasks, 2))
     assert [said.value for said in heard if said.kind == "result"] == ["survived"] * 2
     assert not [said for said in heard if said.kind == "died"]
 
 
 def test_a_worker_that_dies_while_it_speaks_is_replaced(tmp_path):
-    heard = work_in_processes(die_in_mid_sentence, [str(tmp_path / "a")], 1)
+    heard = run_in_processes(die_in_mid_sentence, [str(tmp_path / "a")], 1)
     said = [next(heard)]
     time.sleep(1)
     kinds = [said.kind for said in (*said, *heard)]
@@ -108,27 +108,27 @@ def test_a_worker_that_dies_while_it_speaks_is_replaced(tmp_path):
 
 def test_an_exception_is_raised_in_the_parent_with_its_trace():
     with pytest.raises(ValueError, match=r"task \d is wrong") as caught:
-        list(work_in_processes(complain, [1, 2], 2))
+        list(run_in_processes(complain, [1, 2], 2))
     assert "in complain" in "".join(caught.value.__notes__)
 
 
 def test_closing_ends_the_workers():
-    with closing(work_in_processes(kill_at_13, [1, 2, 3, 4], 2)) as heard:
+    with closing(run_in_processes(kill_at_13, [1, 2, 3, 4], 2)) as heard:
         pid = next(said.value for said in heard if said.kind == "report")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
 def test_closing_leaves_nothing_half_written(tmp_path):
-    with closing(work_in_processes(write_for_ever, [str(tmp_path / "a")], 1)) as heard:
+    with closing(run_in_processes(write_for_ever, [str(tmp_path / "a")], 1)) as heard:
         assert next(said for said in heard if said.kind == "report")
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_closing_ends_a_worker_that_does_not_listen(monkeypatch):
-    monkeypatch.setattr("gtpool.study.pool._PATIENCE", 0.1)
-    with closing(work_in_processes(hold_on, [600], 1)) as heard:
+    monkeypatch.setattr("gtpool.study.process_pool._EXIT_SECONDS", 0.1)
+    with closing(run_in_processes(hold_on, [600], 1)) as heard:
         pid = next(said.value for said in heard if said.kind == "report")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -139,14 +139,14 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     script.write_text(
         textwrap.dedent("""
             import os, signal, time
-            from gtpool.study.pool import work_in_processes
+            from gtpool.study.process_pool import run_in_processes
 
             def work(task, report):
                 report(os.getpid())
                 time.sleep(60)
 
             if __name__ == "__main__":
-                for said in work_in_processes(work, [1], 1):
+                for said in run_in_processes(work, [1], 1):
                     if said.kind == "report":
                         print(said.value, flush=True)
                         os.kill(os.getpid(), signal.SIGKILL)
@@ -161,12 +161,12 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
-            from gtpool.study.pool import work_in_processes
+            from gtpool.study.process_pool import run_in_processes
 
             def work(task, report):
                 return task
 
-            print(list(work_in_processes(work, [1, 2], 2)))
+            print(list(run_in_processes(work, [1, 2], 2)))
         """)
     )
     done = subprocess.run(

@@ -17,15 +17,15 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.inputs import source_digest
-from gtpool.study.pool import ATTEMPTS
-from gtpool.study.result import Parts, RunResult
+from gtpool.study.process_pool import ATTEMPTS
+from gtpool.study.result import RunResult, SplitSummary
 from gtpool.train.course import Outcome, TrainingError
 from gtpool.train.metric import METRICS
 
 _CURVES = ("train_loss", "valid_loss", "valid_metric", "test_metric")
 
 
-def blank(spec: RunSpec) -> RunResult:
+def new_result(spec: RunSpec) -> RunResult:
     """Give the result of a run of which nothing is known yet."""
     return RunResult(
         key=spec.key,
@@ -36,19 +36,19 @@ def blank(spec: RunSpec) -> RunResult:
     )
 
 
-def opening(data: GraphDataset, split: Split, model: Classifier, spec: RunSpec) -> RunResult:
+def start_result(data: GraphDataset, split: Split, model: Classifier, spec: RunSpec) -> RunResult:
     """Give what is known of a run before its first epoch."""
     metric = METRICS[data.schema.task]
     sizes = (part.numel() for part in (split.train, split.valid, split.test))
-    return blank(spec).having(
+    return new_result(spec).having(
         metric=metric.name,
         higher_is_better=metric.higher_is_better,
-        split_json=Parts(split.rule, split.digest, *sizes)._asdict(),
+        split_json=SplitSummary(split.rule, split.digest, *sizes)._asdict(),
         parameters=sum(part.numel() for part in model.parameters()),
     )
 
 
-def ended(row: RunResult, outcome: Outcome | TrainingError) -> RunResult:
+def add_outcome(row: RunResult, outcome: Outcome | TrainingError) -> RunResult:
     """Add what a run gave; a number that is not finite is None, as JSON has none."""
     if isinstance(outcome, TrainingError):
         return row.having(status="failed", error=str(outcome))
@@ -66,7 +66,7 @@ def ended(row: RunResult, outcome: Outcome | TrainingError) -> RunResult:
     )
 
 
-def circumstances(row: RunResult, place: torch.device, seconds: float) -> RunResult:
+def add_environment(row: RunResult, place: torch.device, seconds: float) -> RunResult:
     """Add the circumstances, which may differ between two runs of one spec."""
     gpu = place.type == "cuda"
     return row.having(
@@ -85,16 +85,16 @@ def circumstances(row: RunResult, place: torch.device, seconds: float) -> RunRes
     )
 
 
-def lost(spec: RunSpec, end: str) -> RunResult:
+def lost_result(spec: RunSpec, end: str) -> RunResult:
     """Give the failed row of a run that no worker process survived."""
     why = f"its process died {ATTEMPTS} times, last with {end}; perhaps the memory was full"
-    return given_up(spec, why)
+    return failed_result(spec, why)
 
 
-def given_up(spec: RunSpec, why: str, seconds: float = 0.0) -> RunResult:
+def failed_result(spec: RunSpec, why: str, seconds: float = 0.0) -> RunResult:
     """Give the failed row of a run of which no more is known than why it was given up."""
-    failed = blank(spec).having(status="failed", error=why)
-    return circumstances(failed, torch.device("cpu"), seconds)
+    failed = new_result(spec).having(status="failed", error=why)
+    return add_environment(failed, torch.device("cpu"), seconds)
 
 
 def _finite(value: float) -> float | None:

@@ -16,13 +16,12 @@ from safetensors.torch import save
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
-from gtpool.deprecated import old_names
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
+from gtpool.study.build_result import add_environment, add_outcome, start_result
 from gtpool.study.inputs import choose_split, load_data, shape_of
 from gtpool.study.result import RunResult
-from gtpool.study.row import circumstances, ended, opening
-from gtpool.study.store import write_whole
+from gtpool.study.store import write_atomic
 from gtpool.train.course import Epoch, Outcome, TrainingError, check_measurable
 from gtpool.train.fit import fit, predict, seeded
 from gtpool.train.parallel import Group, join, joined
@@ -61,10 +60,10 @@ def run_one(
     loaded = load_data(spec.data, data_dir, loaded)
     split = choose_split(spec.split, loaded, data_dir)
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
-    with settled(place, deterministic):
+    with reproducible_torch(place, deterministic):
         with seeded(spec.seed, torch.device("cpu")):
             model = Classifier(spec.model, shape_of(data))
-        row = opening(data, split, model, spec).having(source_digest=loaded.digest)
+        row = start_result(data, split, model, spec).having(source_digest=loaded.digest)
         start = perf_counter()
         try:
             check_measurable(data, split.test, "test")
@@ -72,15 +71,15 @@ def run_one(
                 group.check_same([row.source_digest, row.split])
                 model, data = model.to(place), data.to(place)
             epochs = fit(model, data, split, spec.train, seed=spec.seed, group=group)
-            outcome = _drain(epochs, on_epoch, group)
+            outcome = _run_to_end(epochs, on_epoch, group)
         except TrainingError as error:
-            row = ended(row, error)
+            row = add_outcome(row, error)
         else:
-            row = ended(row, outcome)
+            row = add_outcome(row, outcome)
             if artifact is not None:
-                digest = write_artifact(artifact, pack(model, data, split, spec))
+                digest = write_artifact(artifact, pack_artifact(model, data, split, spec))
                 row = row.having(artifact_digest=digest)
-        row = circumstances(row, place, perf_counter() - start)
+        row = add_environment(row, place, perf_counter() - start)
         return row if group.size == 1 else row.having(processes=group.size)
 
 
@@ -123,7 +122,7 @@ def choose_device(device: str) -> torch.device:
 
 
 @contextmanager
-def settled(place: torch.device, deterministic: bool) -> Generator[None]:
+def reproducible_torch(place: torch.device, deterministic: bool) -> Generator[None]:
     """Hold torch to what makes a run repeatable, and put its settings back after.
 
     A sum over several threads depends on their number, so a run on a CPU has one.
@@ -145,7 +144,7 @@ def settled(place: torch.device, deterministic: bool) -> Generator[None]:
         torch.use_deterministic_algorithms(strict)
 
 
-def _drain(
+def _run_to_end(
     epochs: Generator[Epoch, None, Outcome],
     on_epoch: Callable[[Epoch], None] | None,
     group: Group,
@@ -163,7 +162,7 @@ def _drain(
 
 def write_artifact(path: Path, content: bytes) -> str:
     """Write an artifact, and give its digest."""
-    write_whole(path, content)
+    write_atomic(path, content)
     return sha256(content).hexdigest()
 
 
@@ -187,13 +186,10 @@ def has_artifact(path: Path, row: RunResult) -> bool:
     return False
 
 
-def pack(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> bytes:
+def pack_artifact(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> bytes:
     """Pack the weights, and what they say of the test part."""
     tensors = {f"weights.{name}": part for name, part in model.state_dict().items()}
     tensors["test_index"] = split.test
     tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)
     tensors["test_y"] = data.y[split.test.to(data.y.device)]
     return save({name: part.cpu().contiguous() for name, part in tensors.items()})
-
-
-__getattr__ = old_names(__name__, {"run_unit": "run_one"})
