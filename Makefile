@@ -41,7 +41,8 @@ bench: $(READY)
 
 performance: $(READY)
 	$(BIN)/python docs/performance.py > docs/performance.new
-	mv docs/performance.new docs/performance.md
+	mv docs/performance.new docs/performance-tables.md
+	$(BIN)/python docs/tables.py
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict --quiet

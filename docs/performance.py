@@ -1,6 +1,6 @@
-"""Print docs/performance.md, made from results/bench/*.jsonl; a test compares.
+"""Print docs/performance-tables.md, made from results/bench/*.jsonl; a test compares.
 
-`make performance` makes it anew.
+`make performance` makes it anew, and then the tables of docs/performance.md by docs/tables.py.
 """
 
 import json
@@ -27,49 +27,52 @@ TEXT = {
     "precision",
     "of",
     "training",
+    "machine",
 }
 """Headings of words; under the others stand numbers."""
 INTRO = """\
-# Performance
+# Performance: all tables
 
-This page is made from `results/bench/` by `make performance`: the newest row of each case and
-machine. Each ratio is between two things that were measured in the same run on the same machine, in
-turns. `make bench` measures on a CPU, `gtpool bench --device cuda` on a GPU. What was not measured
-is shown as missing.
+All measurements of speed and memory, behind the short page on [performance](performance.md). `make
+performance` makes this page from `results/bench/`: the newest row of each case and machine.
+
+Each ratio is between two things measured in the same run on the same machine, in turns. What was
+not measured is shown as missing.
 """
 WORDS = {
     "speed": """\
 ## The paper's speed table
 
-Forward and backward pass of a batch of 128 graphs, median and standard deviation over rounds in
-which every network has its turn. Batches lie on the device already: gathering them counts for
-nobody. A speed-up above 1 is faster than SAGPool_h; "published" is the paper's own, on an RTX
-2080 Ti.
+Forward and backward pass of a batch of 128 graphs: median and standard deviation over rounds. In
+each round every network has one turn. Batches are on the device already. A speed-up above 1 is
+faster than SAGPool_h. "Published" is the paper's own speed-up, on an RTX 2080 Ti.
 
-The rivals are PyG's own layers: three GCN layers with the pooler after each, ratio .5, maximum and
-mean read out and added up; GMT reads out once after the third. A captured step is one CUDA graph of
-forward, backward, clip and Adam: all of it counts, against forward and backward alone of the
-others.
+The rivals are PyG's own layers: three GCN layers with the pooler after each, ratio 0.5, maximum and
+mean read-outs added up. GMT reads out once after the third layer. A captured step also includes
+clipping and Adam; the others are forward and backward alone.
 """,
     "step": """\
 ## A whole training step
 
-Forward, backward, clip and Adam (fused), at one width for all.
+Forward, backward, clipping and Adam (fused). All networks have the same width.
 """,
     "scalability": """\
 ## The paper's scalability table
 
-Erdős–Rényi graphs, forward and backward: time and peak memory. The paper does not say how many
-graphs or which width it took; here it is width 128, one graph on a CPU and eight on a GPU. Memory
-is what the passes add to the peak of a process of their own on a CPU, and all that was allocated on
-a GPU. 11 GB is the paper's card. A cell no smaller than one that failed is not tried.
+Time and peak memory of forward and backward on Erdős–Rényi graphs. The paper gives neither width
+nor number of graphs; here width is 128, with one graph on a CPU and eight on a GPU.
+
+On a CPU, memory is what the passes add to the peak of their own process. On a GPU it is all
+allocated memory. 11 GB is the memory of the paper's card. A case at least as large as a failed one
+is not run.
 """,
     "roofline": """\
-## How far from the floor
+## Roofline
 
-The training step of GTPool-V on PROTEINS. Operations and bytes are counted from the sizes of the
-batch (`gtpool.bench.roofline.count_work` says how); the floor is the longer of the two at the rates
-that this machine reaches in a large matrix product and a large copy, measured in the same run.
+The training step of GTPool-V on PROTEINS. `gtpool.bench.roofline.count_work` counts operations and
+bytes from the sizes of the batch. The floor is the longer of two times: operations at the rate of a
+large matrix product, and bytes at the rate of a large copy. Both rates are measured in the same
+run.
 """,
 }
 
@@ -225,6 +228,32 @@ def page(folder: Path = RESULTS) -> str:
     for brief in BRIEFS:
         parts += _brief(folder, brief)
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def summary(folder: Path = RESULTS) -> str:
+    """Give the table of training steps in short: PyG's SAGPool_h beside GTPool-V."""
+    heads = ("machine", "dataset", "PyG's SAGPool_h, ms", "GTPool-V, eager", "GTPool-V, captured")
+    rows = [{**row, "machine": device_name(row)} for row in _read(folder, "step")]
+    found = newest(rows, "machine", "dataset", "model")
+    places = dict.fromkeys((row["machine"], row["dataset"]) for row in rows)
+    shown = (("SAGPool_h",), ("GTPool-V (eager)", "GTPool-V"), ("GTPool-V (captured)",))
+    lines: list[list[str]] = []
+    for place in places:
+        cells = [
+            [found[*place, name] for name in names if (*place, name) in found] for names in shown
+        ]
+        lines.append([*place, *(_step(cell[0]) if cell else "–" for cell in cells)])
+    return _table(heads, sorted(lines))
+
+
+def part(file: str, folder: Path = RESULTS) -> str:
+    """Give the table of one of the scripts in bench/, without its heading."""
+    brief = next(one for one in BRIEFS if one.file == file)
+    return "\n\n".join(_brief(folder, brief)[1:])
+
+
+def _step(row: Row) -> str:
+    return f"{row['step_ms']:.1f} ± {row['step_std']:.1f}"
 
 
 def _brief(folder: Path, brief: Brief) -> list[str]:

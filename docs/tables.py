@@ -1,8 +1,16 @@
-"""Print the tables of docs/baselines.md and docs/findings.md, made from results/."""
+"""Write the tables of README.md and docs/*.md between their marks, made from results/.
 
+A page marks a table by ``<!-- docs/tables.py: NAME -->`` before it and ``<!-- end -->`` after it.
+``make performance`` calls this. With ``--check`` nothing is written: stale pages are named.
+"""
+
+import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+import performance
 
 from gtpool.reproduce.paper import STUDIES, find
 from gtpool.reproduce.status import known_rows
@@ -10,29 +18,15 @@ from gtpool.reproduce.study_cells import OURS, Result, results
 from gtpool.reproduce.study_compare import paired
 from gtpool.study.summarize import EPOCH_RULES
 
-EVIDENCE = Path(__file__).parent.parent / "results"
+ROOT = Path(__file__).parent.parent
+EVIDENCE = ROOT / "results"
 ROWS = known_rows([EVIDENCE / "runs"])
 TABLE = results("table1", STUDIES["table1"], ROWS)
 TUNED = results("tuned", STUDIES["tuned"], ROWS)
 FIRST = results("tuned", find(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS)
 COMPARED = ("MUTAG", "PROTEINS")
+MARK = re.compile(r"(<!-- docs/tables\.py: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RIVALRY = ("MUTAG", "PROTEINS", "ogbg-molbbbp")
-PAGES = {
-    "docs/baselines.md": ("baselines",),
-    "docs/findings.md": (
-        "headline",
-        "rules",
-        "mutag",
-        "table2",
-        "table3",
-        "ablation",
-        "features",
-        "tasks",
-        "tuned",
-        "rivals",
-        "paired",
-    ),
-}
 TU = tuple(name for name in STUDIES["table1"].datasets if not name.startswith("ogbg"))
 ALIKE = tuple(
     (name, f"tuned: {line}", f"table1: {line}")
@@ -73,7 +67,7 @@ TESTED = (
     *ALIKE,
     *((name, tuned, "tuned: gtpool-v") for name, tuned, _ in ALIKE),
 )
-"""What findings.md compares: the dataset, and two lines of studies."""
+"""Comparisons of the paired tests: the dataset, and two lines of studies."""
 
 
 def headline() -> str:
@@ -89,6 +83,27 @@ def headline() -> str:
             _published(cells["gtpool-v"]),
             tuned,
             _best([cell for name, cell in cells.items() if name not in OURS]),
+        )
+        lines.append(f"| {dataset} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def results_in_short() -> str:
+    """Give the table of the README: one line a dataset, figures without their number of runs."""
+    heads = ("dataset", "GTPool-V", "tuned", "best baseline, untuned", "paper's GTPool-V")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for dataset in STUDIES["table1"].datasets:
+        cells = {result.place.line: result for result in TABLE if result.place.dataset == dataset}
+        known = [one for name, one in cells.items() if name not in OURS and one.settled]
+        best = max(known, key=lambda one: one.percent or 0.0)
+        tuned = next(
+            one for one in TUNED if (one.place.line, one.place.dataset) == ("gtpool-v", dataset)
+        )
+        figures = (
+            cells["gtpool-v"].figure.text,
+            tuned.figure.text,
+            f"{best.place.line} {best.figure.text}",
+            _published(cells["gtpool-v"]),
         )
         lines.append(f"| {dataset} | {' | '.join(figures)} |")
     return "\n".join(lines)
@@ -230,11 +245,15 @@ def _beside(result: Result) -> str:
 
 MADE = {
     "headline": headline,
+    "results": results_in_short,
     "baselines": baselines,
     "rules": rules,
     "tuned": tuned,
     "rivals": rivals,
     "paired": tests,
+    "speed": performance.summary,
+    "ensembles": lambda: performance.part("crossval"),
+    "layers": lambda: performance.part("layers"),
 }
 
 
@@ -243,7 +262,26 @@ def table(name: str) -> str:
     return MADE[name]() if name in MADE else study(name)
 
 
+def fill(text: str) -> str:
+    """Give a page with all its marked tables as they follow from the results."""
+    return MARK.sub(lambda found: f"{found[1]}\n{table(found[2])}\n\n{found[3]}", text)
+
+
+def stale(*, write: bool) -> list[str]:
+    """Name the pages whose tables are not those of the results; bring them up to date if asked."""
+    found: list[str] = []
+    for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
+        text = page.read_text(encoding="utf-8")
+        filled = fill(text)
+        if filled != text:
+            found.append(str(page.relative_to(ROOT)))
+            if write:
+                page.write_text(filled, encoding="utf-8")
+    return found
+
+
 if __name__ == "__main__":
-    for page, names in PAGES.items():
-        for name in names:
-            print(page, table(name), sep="\n", end="\n\n")  # noqa: T201
+    check = "--check" in sys.argv
+    pages = stale(write=not check)
+    sys.stdout.writelines(f"{page}\n" for page in pages)
+    sys.exit(bool(pages) and check)

@@ -245,7 +245,7 @@ def make_page(*folder):
 
 
 def test_the_page_is_that_of_the_results():
-    assert make_page() == (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    assert make_page() == (ROOT / "docs/performance-tables.md").read_text(encoding="utf-8")
 
 
 def test_the_page_shows_what_was_not_measured_as_missing(tmp_path):
