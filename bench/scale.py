@@ -145,11 +145,11 @@ def written(row: RunResult) -> str:
 def row_of(spec: RunSpec) -> RunResult:
     """Give a row as long as that of a run."""
     curves = {name: [0.123456] * EPOCHS for name in CURVES}
-    return new_result(spec).having(epochs_run=EPOCHS, curves=curves)
+    return new_result(spec).updated(epochs_run=EPOCHS, curves=curves)
 
 
 class Trivial(RunTask):
-    """A unit that does nothing but store a row."""
+    """A task that only stores a result."""
 
     def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> RunResult:
         """Store."""
@@ -166,10 +166,10 @@ class Trivially:
         self.executor = executor
 
     def __call__(
-        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+        self, task: RunTask, specs: Sequence[RunSpec], watch: Watcher
     ) -> Iterator[RunResult]:
         """Do them."""
-        yield from self.executor(Trivial(*unit), specs, watch)
+        yield from self.executor(Trivial(*task), specs, watch)
 
 
 class Clock:

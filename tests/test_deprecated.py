@@ -10,6 +10,8 @@ OLD = {
     "gtpool.data.stock": ("Stock", "DeviceDataset"),
     "gtpool.model.stack": ("Stack", "ModelEnsemble"),
     "gtpool.train.program": ("Program", "CapturedTrainer"),
+    "gtpool.study.inputs": ("lay_out", "expand_folds"),
+    "gtpool.study.space": ("PAPER", "PAPER_SPACE"),
     "gtpool.study.cross_validate": ("Chosen", "BestModel"),
     "gtpool.study.ray_executor": ("Ray", "RayExecutor"),
 }

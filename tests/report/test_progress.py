@@ -105,7 +105,7 @@ def test_a_done_run_without_a_figure_says_why_it_has_none(clock):
     progress, file = watcher(clock)
     with progress:
         progress.begin([spec(0)], [])
-        progress.finished(row(spec(0)).having(test=None))
+        progress.finished(row(spec(0)).updated(test=None))
     assert "fold 1: failed: its test metric is not a number (1 of 1" in file.getvalue()
 
 

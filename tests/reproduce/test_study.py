@@ -242,7 +242,7 @@ def test_the_time_on_a_dataset_without_runs_goes_by_its_size():
     assert seconds("gcn") > 10 * 20.0  # more than on any set that has run
     for key, row in known.items():  # of a source of which no size is known
         mine = row.spec_json | {"data": {"source": "mine.csv"}}
-        known[key] = row.having(spec_json=mine)
+        known[key] = row.updated(spec_json=mine)
     assert seconds("gcn") is None
 
 

@@ -181,7 +181,7 @@ def test_shards_are_disjoint_and_together_all_runs():
 
 @pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "-1/2", "1/0", ""])
 def test_a_shard_that_is_none_is_an_error(part):
-    with pytest.raises(ValueError, match="i from 1 to n"):
+    with pytest.raises(ValueError, match="shard"):
         shard(FOLDS, part)
 
 
@@ -194,7 +194,7 @@ def test_shards_done_apart_are_collected_into_what_one_run_gives(tmp_path):
     rows = collect([store.folder for store in stores], tmp_path / "all.jsonl")
     whole = run_many(specs, Store(tmp_path / "whole"))
     assert {row.key: row.test for row in rows} == {row.key: row.test for row in whole}
-    row = stores[0].rows()[0].having(test=0.123)
+    row = stores[0].rows()[0].updated(test=0.123)
     Store(tmp_path / "other").put(row)
     with pytest.raises(ValueError, match=rf"{row.key} has two rows.* differ in test"):
         collect([stores[0].folder, tmp_path / "other"], tmp_path / "all.jsonl")
@@ -269,21 +269,21 @@ def test_without_ray_the_error_names_what_to_install(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"executor": RayExecutor(), "jobs": 2}, "jobs and together are for this machine"),
-        ({"executor": RayExecutor(), "together": 1}, "jobs and together are for this machine"),
+        ({"executor": RayExecutor(), "jobs": 2}, "jobs=.* and together="),
+        ({"executor": RayExecutor(), "together": 1}, "jobs=.* and together="),
         (
             {"executor": RayExecutor(), "device": "cuda"},
-            "gpus_per_unit=0 the device is cpu, not 'cuda'",
+            "gpus_per_unit=0 .*'cuda'",
         ),
         (
             {"executor": RayExecutor(gpus_per_unit=0.5), "device": "cpu"},
-            "device is cuda, not 'cpu'",
+            "cuda, got 'cpu'",
         ),
         (
             {"executor": RayExecutor("nonsense")},
-            "auto or the HOST:PORT .* 'nonsense' cannot be reached",
+            "'nonsense'.*HOST:PORT",
         ),
-        ({"executor": RayExecutor("127.0.0.1:1")}, "'127.0.0.1:1' cannot be reached"),
+        ({"executor": RayExecutor("127.0.0.1:1")}, "'127.0.0.1:1'"),
     ],
 )
 def test_what_cannot_be_had_of_a_cluster_is_an_error_at_once(tmp_path, options, message):
@@ -367,7 +367,7 @@ def test_what_is_wrong_with_a_spec_raises_from_afar(tmp_path):
     with pytest.raises(ValueError, match="sagpol") as raised:
         run_many([wrong], Store(tmp_path), executor=RayExecutor())
     assert type(raised.value) is ValueError
-    with pytest.raises(ValueError, match="the Ray cluster has no GPU"):
+    with pytest.raises(ValueError, match="no GPU"):
         run_many(FOLDS, Store(tmp_path), executor=RayExecutor(gpus_per_unit=0.5))
     assert Store(tmp_path).rows() == []
 

@@ -170,7 +170,7 @@ def test_what_has_no_static_form_or_no_kin_goes_alone(tmp_path):
 
 @pytest.mark.parametrize(("count", "jobs"), [(3, 2), (0, 1), (-1, 1)])
 def test_several_in_one_program_and_several_processes_exclude_each_other(count, jobs, tmp_path):
-    with pytest.raises(ValueError, match=f"got {count} and jobs={jobs}"):
+    with pytest.raises(ValueError, match=f"together={count}, jobs={jobs}"):
         many(folds(2), tmp_path, together=count, jobs=jobs)
 
 
@@ -303,6 +303,6 @@ def test_a_run_that_failed_gives_way_to_what_another_process_has_done(tmp_path):
     spec = SPEC
     unit = RunTask(Store(tmp_path), device="cpu")
     done = unit(spec, lambda _: None)
-    failed = done.having(status="failed", error="the memory was full")
+    failed = done.updated(status="failed", error="the memory was full")
     assert unit.stored(spec, failed) == done
     assert Store(tmp_path).get(spec.key) == done

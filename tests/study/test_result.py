@@ -54,13 +54,13 @@ def test_what_a_row_does_not_say_is_not_added_and_what_is_unknown_is_kept():
     assert result.to_json() == row
     assert (result.metric, result.commit, result.more) == ("", None, {"new": 1})
     assert result.split == SplitSummary("x", "", 0, 0, 0)
-    changed = result.having(commit="abc", test=None)
+    changed = result.updated(commit="abc", test=None)
     assert changed.to_json() == {**row, "commit": "abc", "test": None}
 
 
 def test_a_result_without_curves_has_no_place_for_them():
     row = {"key": "a", "status": "done", "spec": {}, "curves": {"train_loss": [1.0]}}
-    assert "curves" not in RunResult.from_json(row).having(curves=None).to_json()
+    assert "curves" not in RunResult.from_json(row).updated(curves=None).to_json()
 
 
 def test_the_spec_of_an_old_row_is_read_and_stays_as_it_is_written():

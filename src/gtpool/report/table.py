@@ -87,7 +87,7 @@ def rules_table(rows: Sequence[RunResult]) -> Table:
     done = [row for row in rows if row.done]
     lines: list[tuple[str, ...]] = []
     for rule, words in EPOCH_RULES.items():
-        cell = summarize([row.having(test=row.other_rules[rule]) for row in done])
+        cell = summarize([row.updated(test=row.other_rules[rule]) for row in done])
         lines.append((words, cell.text))
     return Table(("epoch chosen", metric_title(done[0].metric)), tuple(lines))
 

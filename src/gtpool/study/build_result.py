@@ -1,4 +1,4 @@
-"""From what a run gave to its result for the store."""
+"""Build the RunResult of a run: spec, outcome, environment."""
 
 import math
 import platform
@@ -26,7 +26,7 @@ _CURVES = ("train_loss", "valid_loss", "valid_metric", "test_metric")
 
 
 def new_result(spec: RunSpec) -> RunResult:
-    """Give the result of a run of which nothing is known yet."""
+    """Return a result that holds the spec only."""
     return RunResult(
         key=spec.key,
         spec_json=spec.to_json(),
@@ -37,10 +37,10 @@ def new_result(spec: RunSpec) -> RunResult:
 
 
 def start_result(data: GraphDataset, split: Split, model: Classifier, spec: RunSpec) -> RunResult:
-    """Give what is known of a run before its first epoch."""
+    """Return a result with all that is known before training."""
     metric = METRICS[data.schema.task]
     sizes = (part.numel() for part in (split.train, split.valid, split.test))
-    return new_result(spec).having(
+    return new_result(spec).updated(
         metric=metric.name,
         higher_is_better=metric.higher_is_better,
         split_json=SplitSummary(split.rule, split.digest, *sizes)._asdict(),
@@ -49,11 +49,11 @@ def start_result(data: GraphDataset, split: Split, model: Classifier, spec: RunS
 
 
 def add_outcome(row: RunResult, outcome: Outcome | TrainingError) -> RunResult:
-    """Add what a run gave; a number that is not finite is None, as JSON has none."""
+    """Add the outcome of training; non-finite numbers become None, as JSON lacks them."""
     if isinstance(outcome, TrainingError):
-        return row.having(status="failed", error=str(outcome))
+        return row.updated(status="failed", error=str(outcome))
     best, epochs = outcome.best, outcome.epochs
-    return row.having(
+    return row.updated(
         test=_finite(best.test_metric),
         valid_loss=_finite(best.valid_loss),
         valid_metric=_finite(best.valid_metric),
@@ -67,9 +67,9 @@ def add_outcome(row: RunResult, outcome: Outcome | TrainingError) -> RunResult:
 
 
 def add_environment(row: RunResult, place: torch.device, seconds: float) -> RunResult:
-    """Add the circumstances, which may differ between two runs of one spec."""
+    """Add time, memory, device and versions, which may differ between runs of one spec."""
     gpu = place.type == "cuda"
-    return row.having(
+    return row.updated(
         seconds=round(seconds, 3),
         peak_rss_mb=_peak_rss_mb(),
         peak_gpu_mb=round(torch.cuda.max_memory_allocated(place) / 1e6, 1) if gpu else None,
@@ -86,14 +86,14 @@ def add_environment(row: RunResult, place: torch.device, seconds: float) -> RunR
 
 
 def lost_result(spec: RunSpec, end: str) -> RunResult:
-    """Give the failed row of a run that no worker process survived."""
-    why = f"its process died {ATTEMPTS} times, last with {end}; perhaps the memory was full"
+    """Return the failed result of a run whose worker died on every attempt."""
+    why = f"its process died {ATTEMPTS} times, last with {end}; possibly out of memory"
     return failed_result(spec, why)
 
 
 def failed_result(spec: RunSpec, why: str, seconds: float = 0.0) -> RunResult:
-    """Give the failed row of a run of which no more is known than why it was given up."""
-    failed = new_result(spec).having(status="failed", error=why)
+    """Return a failed result that holds only the reason."""
+    failed = new_result(spec).updated(status="failed", error=why)
     return add_environment(failed, torch.device("cpu"), seconds)
 
 
@@ -102,7 +102,7 @@ def _finite(value: float) -> float | None:
 
 
 def _peak_rss_mb() -> float | None:
-    """Give the most memory that this process has had so far; None where the system is silent."""
+    """Return the peak resident memory of this process; None if the system does not report it."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
     sizes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
@@ -111,7 +111,7 @@ def _peak_rss_mb() -> float | None:
 
 @cache
 def commit() -> str | None:
-    """Name the commit of a checkout, "-dirty" if it was changed; None for an installed one."""
+    """Return the git commit of a checkout, with "-dirty" if modified; None if installed."""
     root = Path(gtpool.__file__).parents[2]
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
@@ -126,5 +126,5 @@ def commit() -> str | None:
     try:
         changed = ask("status", "--porcelain", "--", ".", ":!results")
         return ask("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
-    except subprocess.CalledProcessError:  # a checkout of another user's, or without a commit
+    except subprocess.CalledProcessError:  # owned by another user, or without a commit
         return None

@@ -1,4 +1,4 @@
-"""Runs of one network side by side in one program; each leaves the row of a single run."""
+"""Train several runs of one network as an ensemble: one program, one result per run."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,33 +25,33 @@ from gtpool.train.fit import seeded
 
 
 def group_by_network(
-    specs: Sequence[RunSpec], most: int, data_dir: Path | None, loaded: Loaded | None = None
+    specs: Sequence[RunSpec], max_size: int, data_dir: Path | None, loaded: Loaded | None = None
 ) -> tuple[list[list[RunSpec]], list[RunSpec]]:
-    """Divide runs into groups that train side by side, and those that go by themselves.
+    """Return groups of runs that can train as one ensemble, and the runs that cannot.
 
-    Those of a group differ in fold, seed, learning rate and weight decay alone.
+    Runs of a group differ only in fold, seed, learning rate and weight decay.
 
     Args:
         specs: The runs.
-        most: Largest number of runs in a group; with 1 all go by themselves.
-        data_dir: Where to look first for a dataset known by name.
-        loaded: Graphs of some of the runs, if they are loaded already.
+        max_size: Maximum number of runs in a group; 1 disables grouping.
+        data_dir: Folder searched first for a dataset known by name.
+        loaded: Data that is already loaded.
     """
-    if most == 1:
+    if max_size == 1:
         return [], list(specs)
-    kin: dict[RunSpec, list[RunSpec]] = {}
+    by_network: dict[RunSpec, list[RunSpec]] = {}
     for spec in specs:
         train = replace(spec.train, lr=TU.lr, weight_decay=TU.weight_decay)
-        alike = replace(spec, seed=0, split=replace(spec.split, fold=0), train=train)
-        kin.setdefault(alike, []).append(spec)
+        template = replace(spec, seed=0, split=replace(spec.split, fold=0), train=train)
+        by_network.setdefault(template, []).append(spec)
     groups: list[list[RunSpec]] = []
     alone: list[RunSpec] = []
-    for alike, several in kin.items():
-        shape = shape_of(load_data(alike.data, data_dir, loaded).dataset)
-        if len(several) == 1 or why_not_stacked(alike.model, shape) is not None:
+    for template, several in by_network.items():
+        shape = shape_of(load_data(template.data, data_dir, loaded).dataset)
+        if len(several) == 1 or why_not_stacked(template.model, shape) is not None:
             alone += several
         else:
-            groups += [several[at : at + most] for at in range(0, len(several), most)]
+            groups += [several[at : at + max_size] for at in range(0, len(several), max_size)]
     return groups, alone
 
 
@@ -65,18 +65,18 @@ def run_ensemble(
     on_epoch: Callable[[RunSpec, Epoch], None] | None = None,
     loaded: Loaded | None = None,
 ) -> Iterator[RunResult]:
-    """Do runs of one network, all at once, and give each row as its run ends.
+    """Train runs of one network at once and yield the result of each when it ends.
 
-    Where the memory does not suffice for all, halves of them train one after the other.
+    If memory runs out, the runs are split into halves that train one after the other.
 
     Args:
-        specs: The runs, as ``group_by_network`` puts them together.
-        data_dir: Where to look first for a dataset known by name.
+        specs: A group from ``group_by_network``.
+        data_dir: Folder searched first for a dataset known by name.
         device: As for ``run_one``.
         deterministic: As for ``run_one``.
-        artifact: From a run's key to the file for its weights and test logits.
-        on_epoch: Called at the end of each epoch of each run.
-        loaded: The graphs, if they are loaded already.
+        artifact: Maps the key of a run to the file for its weights and test logits.
+        on_epoch: Called after each epoch of each run.
+        loaded: Data that is already loaded.
     """
     place = choose_device(device)
     loaded = load_data(specs[0].data, data_dir, loaded)
@@ -89,15 +89,15 @@ def run_ensemble(
         trained = _fit(rest, models, loaded.dataset.to(place), splits, specs, on_epoch)
         for run, outcome, seconds, beside in chain(refused, trained):
             spec, split, model = specs[run], splits[run], models[run]
-            row = start_result(loaded.dataset, split, model, spec).having(
+            row = start_result(loaded.dataset, split, model, spec).updated(
                 source_digest=loaded.digest
             )
             row = add_outcome(row, outcome)
-            if artifact is not None and row.done:  # on the CPU: the GPU is full of other runs
+            if artifact is not None and row.done:  # on the CPU: other runs occupy the GPU
                 data = _scaled(spec, loaded.dataset, split)
                 content = pack_artifact(model.cpu(), data, split, spec)
-                row = row.having(artifact_digest=write_artifact(artifact(spec.key), content))
-            yield add_environment(row, place, seconds).having(together=beside)
+                row = row.updated(artifact_digest=write_artifact(artifact(spec.key), content))
+            yield add_environment(row, place, seconds).updated(together=beside)
 
 
 def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
@@ -106,7 +106,7 @@ def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
 
 
 _RunEnd = tuple[int, Outcome | TrainingError, float, int]
-"""The number of a run, what it gave, its share of the time, and how many trained at once."""
+"""Index of a run, its outcome, its share of the time, and the size of its ensemble."""
 
 
 def _fit(
@@ -117,7 +117,7 @@ def _fit(
     specs: Sequence[RunSpec],
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
 ) -> Iterator[_RunEnd]:
-    """Train some of the runs, in two halves if there is no memory for all of them at once."""
+    """Train some of the runs; split them into halves when memory runs out."""
     left = list(runs)
     if not left:
         return
@@ -142,7 +142,7 @@ def _fit_all(
     specs: Sequence[RunSpec],
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
 ) -> Iterator[_RunEnd]:
-    """Train some of the runs to their ends; what fails but for memory, fails those that go on."""
+    """Train some of the runs; an error other than out-of-memory fails all that are unfinished."""
     scaled = specs[0].data.standardize
     parts = [splits[run] for run in runs]
     ended: deque[tuple[int, Outcome | TrainingError]] = deque()
@@ -158,7 +158,7 @@ def _fit_all(
     going, seconds = set(range(len(runs))), [0.0] * len(runs)
     while going:
         start = perf_counter()
-        heard, error = _next_epochs(epochs)
+        reports, error = _next_epochs(epochs)
         full = isinstance(error, torch.OutOfMemoryError)
         if error is not None and not full:
             reason = TrainingError(str(error) or type(error).__name__)
@@ -167,25 +167,25 @@ def _fit_all(
         share = (perf_counter() - start) / len(going)
         for place in going:
             seconds[place] += share
-        for place, epoch in heard.items():
+        for place, epoch in reports.items():
             if on_epoch is not None:
                 on_epoch(specs[runs[place]], epoch)
         while ended:
             place, outcome = ended.popleft()
             going.remove(place)
             yield runs[place], outcome, seconds[place], len(runs)
-        if error is not None and full:  # only now: what has ended must not train again
+        if error is not None and full:  # after yielding finished runs, which must not train again
             raise error
 
 
 def _next_epochs(
     epochs: Generator[dict[int, Epoch], None, object],
 ) -> tuple[dict[int, Epoch], Exception | None]:
-    """Give the next epochs, or what torch has to complain of."""
+    """Return the next epoch of each run, or the error of torch."""
     try:
         return next(epochs, {}), None
     except (RuntimeError, MemoryError) as error:
-        # What failed holds the memory of the program, and its traceback would hold what failed.
+        # The traceback would keep the tensors of the failed step alive.
         return {}, error.with_traceback(None)
 
 

@@ -1,4 +1,4 @@
-"""Ways to do many runs: here, side by side, in processes. All call one unit and yield rows."""
+"""Executors: serial, ensemble, processes. Each yields the results of many runs."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,44 +20,44 @@ from gtpool.train.course import Epoch
 
 
 class Watcher(Protocol):
-    """Whoever wants to see how far many runs have come."""
+    """Receives the progress events of many runs."""
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
-        """All runs are known, and the rows of those that were done before."""
+        """Called first, with all runs and the results that are already stored."""
         ...
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """So much is done of what the runs wait for."""
+        """Called while data that the runs need is computed."""
         ...
 
     def started(self, spec: RunSpec) -> None:
-        """A run has started."""
+        """Called when a run starts."""
         ...
 
     def epoch(self, spec: RunSpec, epoch: Epoch) -> None:
-        """A run has come to the end of an epoch."""
+        """Called after an epoch of a run."""
         ...
 
     def finished(self, row: RunResult) -> None:
-        """A run is stored."""
+        """Called when the result of a run is stored."""
         ...
 
 
 class RunTask(NamedTuple):
-    """The work unit: does a run and stores its row, or gives the row that is there."""
+    """Callable that does a run and stores its result, or returns the stored one."""
 
     store: Store
     keep: bool = False
-    """Keep the weights and test logits of each run beside its row."""
+    """Store the weights and test logits of each run."""
     data_dir: Path | None = None
     device: str = "auto"
     deterministic: bool = False
     loaded: Loaded | None = None
-    """Graphs of some of the runs; other processes load their own."""
+    """Data that is already loaded; other processes load their own."""
 
     def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> RunResult:
-        """Do a run, unless another process on the store has done it by now."""
-        with warnings.catch_warnings():  # whoever asked for the run has said what is damaged
+        """Return the result of a run; do the run unless another process has stored it."""
+        with warnings.catch_warnings():  # the caller has already warned
             warnings.simplefilter("ignore")
             row = self.done(spec)
         if row is None:
@@ -74,7 +74,7 @@ class RunTask(NamedTuple):
         return row
 
     def stored(self, spec: RunSpec, row: RunResult) -> RunResult:
-        """Store a row and give it; one that failed gives way to what another process has done."""
+        """Store a result and return it; a failed one does not replace a finished one."""
         there = self.done(spec) if row.status == "failed" else None
         if there is not None:
             return there
@@ -82,7 +82,7 @@ class RunTask(NamedTuple):
         return row
 
     def done(self, spec: RunSpec) -> RunResult | None:
-        """Give the row of a run that need not be repeated."""
+        """Return the stored result of a run, or None if the run must be done."""
         row = self.store.get(spec.key)
         if row is None or not row.done:
             return None
@@ -93,83 +93,83 @@ class RunTask(NamedTuple):
 
 
 class Executor(Protocol):
-    """Does runs, in any order, and yields the row of each as soon as it is stored."""
+    """Does runs in any order and yields each result when it is stored."""
 
     def __call__(
-        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+        self, task: RunTask, specs: Sequence[RunSpec], watch: Watcher
     ) -> Iterator[RunResult]:
-        """Call the unit for each run, wherever, and tell the watcher."""
+        """Call ``task`` for each run and report progress to ``watch``."""
         ...
 
 
 class SerialExecutor:
-    """One run after the other in this process."""
+    """Does one run after the other in this process."""
 
     def __call__(
-        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+        self, task: RunTask, specs: Sequence[RunSpec], watch: Watcher
     ) -> Iterator[RunResult]:
-        """Do the runs."""
+        """Yield the results."""
         for spec in specs:
             watch.started(spec)
-            row = unit(spec, partial(watch.epoch, spec))
+            row = task(spec, partial(watch.epoch, spec))
             watch.finished(row)
             yield row
 
 
 class EnsembleExecutor:
-    """Runs of one network side by side in one program, and those that cannot, one by one.
+    """Trains runs of one network as ensembles, and all others one by one.
 
     Args:
-        most: How many at once.
+        max_size: Maximum number of runs in an ensemble.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_size: int) -> None:
+        self.max_size = max_size
 
     def __call__(
-        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+        self, task: RunTask, specs: Sequence[RunSpec], watch: Watcher
     ) -> Iterator[RunResult]:
-        """Do the runs group after group."""
-        groups, alone = group_by_network(specs, self.most, unit.data_dir, unit.loaded)
+        """Yield the results, group by group."""
+        groups, alone = group_by_network(specs, self.max_size, task.data_dir, task.loaded)
         for several in groups:
             for spec in several:
                 watch.started(spec)
             known = {spec.key: spec for spec in several}
             for found in run_ensemble(
                 several,
-                data_dir=unit.data_dir,
-                device=unit.device,
-                deterministic=unit.deterministic,
-                artifact=unit.store.artifact if unit.keep else None,
+                data_dir=task.data_dir,
+                device=task.device,
+                deterministic=task.deterministic,
+                artifact=task.store.artifact if task.keep else None,
                 on_epoch=watch.epoch,
-                loaded=unit.loaded,
+                loaded=task.loaded,
             ):
-                row = unit.stored(known[found.key], found)
+                row = task.stored(known[found.key], found)
                 watch.finished(row)
                 yield row
-        yield from SerialExecutor()(unit, alone, watch)
+        yield from SerialExecutor()(task, alone, watch)
 
 
 class ProcessExecutor:
-    """Several runs at once, in processes of their own that store what they finish themselves.
+    """Does several runs at once in worker processes, which store their results themselves.
 
     Args:
-        jobs: How many.
+        jobs: Number of worker processes.
     """
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
 
     def __call__(
-        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+        self, task: RunTask, specs: Sequence[RunSpec], watch: Watcher
     ) -> Iterator[RunResult]:
-        """Do the runs; one alone needs no other process."""
+        """Yield the results; a single run is done in this process."""
         if len(specs) == 1:
-            yield from SerialExecutor()(unit, specs, watch)
+            yield from SerialExecutor()(task, specs, watch)
             return
-        there = unit._replace(loaded=None)
-        with closing(run_in_processes(there, specs, self.jobs)) as heard:
-            for spec, kind, value in heard:
+        remote_task = task._replace(loaded=None)
+        with closing(run_in_processes(remote_task, specs, self.jobs)) as events:
+            for spec, kind, value in events:
                 if kind == "started":
                     watch.started(spec)
                 elif kind == "report":
@@ -177,6 +177,6 @@ class ProcessExecutor:
                 else:
                     row = value
                     if kind == "died":
-                        row = unit.stored(spec, lost_result(spec, f"exit code {value}"))
+                        row = task.stored(spec, lost_result(spec, f"exit code {value}"))
                     watch.finished(row)
                     yield row

@@ -1,4 +1,4 @@
-"""What the runs said of graphs that they had not seen: read, written as CSV, counted."""
+"""Predictions on the test parts of runs: reading, CSV export, confusion matrix, ROC curves."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -18,27 +18,27 @@ Array = NDArray[Any]
 
 
 class HeldOut(NamedTuple):
-    """The test part of one run."""
+    """Predictions and targets on the test part of one run."""
 
     seed: int
     fold: int
     """From 0."""
     graph: Array
-    """Number of each graph in the dataset, from 0, [n]."""
+    """Index of each graph in the dataset, [n]."""
     output: Array
-    """Probability of each class, of each task, or the predicted values, [n, outputs]."""
+    """Probabilities of the classes or tasks, or predicted values, [n, outputs]."""
     y: Array
-    """Class of each graph, [n], or one value a task, NaN where missing, [n, tasks]."""
+    """Class of each graph, [n], or targets of the tasks, NaN where missing, [n, tasks]."""
 
 
 def read_held_out(
     rows: Iterable[RunResult], artifact: Callable[[str], Path], task: str
 ) -> list[HeldOut]:
-    """Read the test part of each finished run, by seed and fold.
+    """Return the test predictions of each finished run, sorted by seed and fold.
 
     Args:
-        rows: The runs; those that failed have none.
-        artifact: Gives the file of a run by its key.
+        rows: The runs; failed ones are skipped.
+        artifact: Maps the key of a run to its artifact file.
         task: "classes", "binary" or "regression".
     """
     parts: list[HeldOut] = []
@@ -59,14 +59,14 @@ def write_held_out(
     targets: Sequence[str],
     names: Mapping[str, Sequence[object]],
 ) -> None:
-    """Write one line a tested graph, whole or not at all.
+    """Write a CSV file with one row per tested graph, atomically.
 
     Args:
         path: The CSV file.
-        parts: What the runs said.
+        parts: The predictions.
         task: "classes", "binary" or "regression".
         targets: Names of the classes or tasks.
-        names: Further columns that say which graph it is, such as its line in a table.
+        names: Further columns that identify a graph, such as its line in a table.
     """
     if task == "classes":
         heads = ["true", "prediction", *(f"p_{name}" for name in targets)]
@@ -82,13 +82,13 @@ def write_held_out(
 
 
 def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as CSV, whole or not at all; text is made safe for spreadsheets."""
+    """Write a CSV file atomically; text that a spreadsheet would run as a formula is escaped."""
     safe = ([safe_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     write_atomic(path, write_records(chain([heads], safe)).encode())
 
 
 def confusion(parts: Iterable[HeldOut], classes: int) -> Array:
-    """Count true classes (rows) against predicted ones (columns), [classes, classes]."""
+    """Return the confusion matrix, [true classes, predicted classes]."""
     counts = np.zeros((classes, classes), np.int64)
     for part in parts:
         np.add.at(counts, (part.y, part.output.argmax(1)), 1)
@@ -96,9 +96,9 @@ def confusion(parts: Iterable[HeldOut], classes: int) -> Array:
 
 
 def roc_curves(parts: Iterable[HeldOut]) -> list[tuple[Array, Array]]:
-    """Give the shares of false and of true alarms, from 0 to 1, for each run and task.
+    """Return false and true positive rates for each run and task.
 
-    A task whose test part has one class only has no curve.
+    A task with a single class in the test part has no curve.
     """
     curves: list[tuple[Array, Array]] = []
     for part in parts:
@@ -123,7 +123,7 @@ _OUTPUTS: dict[str, Callable[[Array], Array]] = {
 
 
 def _cells(part: HeldOut, task: str, targets: Sequence[str]) -> Iterator[list[str]]:
-    """Write what is known and what was said of each graph."""
+    """Yield the target and prediction cells of each graph."""
     if task == "classes":
         for true, row in zip(part.y, part.output, strict=True):
             said = targets[int(row.argmax())]
@@ -135,8 +135,8 @@ def _cells(part: HeldOut, task: str, targets: Sequence[str]) -> Iterator[list[st
 
 
 def _roc(score: Array, yes: Array) -> tuple[Array, Array]:
-    """Lower the threshold past one score after the other; equal scores fall together."""
+    """Return false and true positive rates at each distinct score."""
     order = np.argsort(-score, kind="stable")
     last = np.append(np.diff(score[order]) != 0, True)
-    alarms = [np.append(0, np.cumsum(hit[order])[last]) / hit.sum() for hit in (~yes, yes)]
-    return alarms[0], alarms[1]
+    rates = [np.append(0, np.cumsum(hit[order])[last]) / hit.sum() for hit in (~yes, yes)]
+    return rates[0], rates[1]

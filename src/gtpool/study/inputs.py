@@ -26,6 +26,7 @@ from gtpool.data.split import (
     scaffold_split,
     stratified_folds,
 )
+from gtpool.deprecated import old_names
 from gtpool.spec import FOLD_RULES, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
 
 FIXED_FOLDS = 10
@@ -246,3 +247,6 @@ def _fixed_folder(loaded: Loaded, data_dir: Path | None) -> Path | None:
 
 def _display_name(loaded: Loaded) -> str:
     return loaded.name or loaded.dataset.schema.name
+
+
+__getattr__ = old_names(__name__, {"lay_out": "expand_folds"})

@@ -1,4 +1,4 @@
-"""Work in several processes: one that dies is replaced, and none outlives its parent for long."""
+"""A pool of worker processes that replaces dead workers and exits with its parent."""
 
 import os
 import signal
@@ -17,47 +17,47 @@ import torch
 from gtpool.study.store import remove_temp_files
 
 ATTEMPTS = 3
-"""How often a task is begun before it is blamed for the death of its worker."""
+"""Attempts per task before it is recorded as failed."""
 
 Work = Callable[[Any, Callable[[object], None]], object]
-"""Does a task and gives its result; what it reports on the way reaches the parent at once."""
+"""Function of a task and a callback that sends progress reports to the parent."""
 
 _CONTEXT = get_context("spawn")  # a fork would copy the locks of torch's threads
-_EXIT_SECONDS = 5.0  # seconds for workers to put away what they have in hand
+_EXIT_SECONDS = 5.0  # for workers to exit before they are killed
 
 
 class WorkerEvent(NamedTuple):
-    """What is heard of a task."""
+    """An event in the life of a task."""
 
     task: Any
     kind: str
-    """started, report, result or died."""
+    """One of "started", "report", "result" and "died"."""
     value: Any = None
-    """The report or the result; of a task that died, the exit code of its last worker."""
+    """The report, the result, or the exit code of the last worker that died."""
 
 
 def run_in_processes(
     work: Work, tasks: Sequence[Hashable], processes: int
 ) -> Generator[WorkerEvent, None, None]:
-    """Do tasks in fresh processes of one torch thread each, and yield what is heard of them.
+    """Run tasks in spawned processes with one torch thread each and yield their events.
 
-    A task whose worker dies is begun again, ``ATTEMPTS`` times in all, while the others go on. An
-    exception in ``work`` is raised here. When the iterator is closed, or left by Ctrl-C, the
-    workers are ended; when this process is killed, they end by themselves.
+    A task whose worker dies is retried, up to ``ATTEMPTS`` attempts. An exception in ``work`` is
+    raised in this process. Closing the iterator or pressing Ctrl-C terminates the workers. If this
+    process is killed, the workers exit on their own.
 
     Args:
-        work: A function that a new process can import, or a ``partial`` of one.
-        tasks: Its first arguments, all different, one call each.
-        processes: How many at once.
+        work: An importable function, or a ``partial`` of one.
+        tasks: First arguments of ``work``, all different, one per call.
+        processes: Maximum number of worker processes.
     """
     waiting, deaths = deque(tasks), Counter[Hashable]()
     workers = [_Worker(work) for _ in range(min(processes, len(tasks)))]
     try:
         while workers:
             worker = _first_ready(workers)
-            kind, value = worker.listen()
+            kind, value = worker.receive()
             if kind == "ready":
-                del deaths[None]  # workers do come up: only one after another is a bad sign
+                del deaths[None]  # count only consecutive deaths at startup
             if kind == "died":
                 workers[workers.index(worker)] = _Worker(work)
                 if _count_death(worker, deaths, waiting):
@@ -66,7 +66,7 @@ def run_in_processes(
                 yield WorkerEvent(worker.task, kind, value)
             if kind not in {"ready", "result"}:
                 continue
-            worker.begin(waiting.popleft() if waiting else None)
+            worker.send(waiting.popleft() if waiting else None)
             if worker.task is None:
                 workers.remove(worker)
             else:
@@ -76,27 +76,27 @@ def run_in_processes(
 
 
 class _Worker:
-    """A process, the pipe to it, and the task it has."""
+    """A worker process, the pipe to it and its current task."""
 
     def __init__(self, work: Work) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_worker_main, args=(work, theirs), daemon=True)
-        with _interrupts_blocked():  # which the process inherits: Ctrl-C is the parent's business
+        with _interrupts_blocked():  # inherited: only the parent handles Ctrl-C
             self.process.start()
         theirs.close()
         self.task: Any = None
 
-    def begin(self, task: Hashable | None) -> None:
-        """Hand over a task; None is the end."""
+    def send(self, task: Hashable | None) -> None:
+        """Send a task; None tells the worker to exit."""
         self.task = task
-        with suppress(BrokenPipeError):  # a dead worker is noticed when it is listened to
+        with suppress(BrokenPipeError):  # receive() reports a dead worker
             self.pipe.send(task)
 
-    def listen(self) -> tuple[str, Any]:
-        """Hear what the process says; an exception of its is raised here."""
+    def receive(self) -> tuple[str, Any]:
+        """Receive a message; raise an exception that the worker sent."""
         try:
             kind, value = self.pipe.recv()
-        except (EOFError, OSError):  # the latter if it ended in the middle of a message
+        except (EOFError, OSError):  # OSError: it died in the middle of a message
             self.process.join()
             return "died", self.process.exitcode
         if kind == "error":
@@ -110,17 +110,17 @@ def _first_ready(workers: Sequence[_Worker]) -> _Worker:
 
 
 def _count_death(worker: _Worker, deaths: Counter[Hashable], waiting: deque[Any]) -> bool:
-    """Count a death, and let its task wait again unless there were too many."""
+    """Count a death and queue its task again; return whether it may be retried."""
     deaths[worker.task] += 1
-    again = deaths[worker.task] < ATTEMPTS
-    if worker.task is None and not again:
+    retry = deaths[worker.task] < ATTEMPTS
+    if worker.task is None and not retry:
         raise RuntimeError(
-            f"worker processes end at their start, with exit code {worker.process.exitcode}; "
-            'a script that starts jobs must do so below `if __name__ == "__main__":`'
+            f"worker processes exit at startup with code {worker.process.exitcode}; a script "
+            'that starts jobs must do so below `if __name__ == "__main__":`'
         )
-    if worker.task is not None and again:
+    if worker.task is not None and retry:
         waiting.append(worker.task)
-    return again
+    return retry
 
 
 def _terminate(workers: Sequence[_Worker]) -> None:
@@ -129,7 +129,7 @@ def _terminate(workers: Sequence[_Worker]) -> None:
     deadline = monotonic() + _EXIT_SECONDS
     for worker in workers:
         worker.process.join(max(0.0, deadline - monotonic()))
-        worker.process.kill()  # of one that has ended nothing is left to kill
+        worker.process.kill()  # no effect on a process that has exited
         worker.process.join()
 
 
@@ -140,7 +140,7 @@ def _interrupts_blocked() -> Generator[None]:
         return
     from multiprocessing.resource_tracker import ensure_running  # noqa: PLC0415 - POSIX alone
 
-    ensure_running()  # which the first process starts otherwise, and which unblocks what it can
+    ensure_running()  # else the first process starts it with signals blocked, and it unblocks them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -149,7 +149,7 @@ def _interrupts_blocked() -> Generator[None]:
 
 
 def _worker_main(work: Work, pipe: Connection) -> None:
-    """Do what comes through the pipe until the end is sent, or the parent is gone."""
+    """Run tasks from the pipe until None arrives or the parent exits."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, _exit_now)
     Thread(target=_exit_with_parent, daemon=True).start()
@@ -160,7 +160,7 @@ def _worker_main(work: Work, pipe: Connection) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Wait for the parent to end, however it ends, and end as well."""
+    """Exit when the parent exits for any reason."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -168,7 +168,7 @@ def _exit_with_parent() -> None:
 
 
 def _exit_now(*_: object) -> None:
-    """End at once, but leave no file half-written."""
+    """Delete temporary files and exit, as on SIGTERM."""
     remove_temp_files()
     os._exit(128 + signal.SIGTERM)
 

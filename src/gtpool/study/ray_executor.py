@@ -1,4 +1,4 @@
-"""Runs on a cluster: tasks of Ray, whose rows come back to be stored here."""
+"""Executor that does runs as tasks of a Ray cluster and stores their results locally."""
 
 import logging
 import os
@@ -23,12 +23,12 @@ from gtpool.study.store import Store, write_atomic
 from gtpool.train.course import Epoch
 
 QUEUED_AHEAD = 2
-"""Units that wait at Ray beyond those that run, so that no core is idle between two."""
+"""Tasks submitted to Ray beyond those that can run, so that no core waits for work."""
 
 _POLL_SECONDS = 1.0  # between two polls of the tasks, and between two reports of a run
 _CONNECT_SECONDS = 10.0  # timeout of the first connection
 _ENVIRONMENT = {
-    # A cut link is noticed in seconds; Ray's own settings take minutes.
+    # Detect a lost connection in seconds; the defaults of Ray take minutes.
     "RAY_grpc_client_keepalive_time_ms": "5000",
     "RAY_grpc_client_keepalive_timeout_ms": "5000",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -36,16 +36,16 @@ _ENVIRONMENT = {
 
 
 class RayExecutor:
-    """An executor for ``run_many``: each run is a task of Ray's, wherever there is room.
+    """Executor for ``run_many`` on a Ray cluster: each run is one task.
 
-    A worker needs gtpool and the data, but no disk in common with this process, which alone writes
-    the store. A run whose worker or node is lost is begun again, ``ATTEMPTS`` times in all. Ray's
-    processes are reused, so each loads a dataset once.
+    Workers need gtpool and the data, but no shared disk: only this process writes the store. A run
+    whose worker or node is lost is retried, up to ``ATTEMPTS`` attempts. Ray reuses its processes,
+    so each loads a dataset once.
 
     Args:
-        address: Of the cluster: "auto" for the one that this machine belongs to, or HOST:PORT; None
-            starts one of this machine alone, which ends with the runs.
-        gpus_per_unit: Share of a GPU that a run gets, such as 0.1; with 0 it runs on a CPU.
+        address: "auto" for the cluster of this machine, or HOST:PORT. None starts a local cluster
+            that ends with the runs.
+        gpus_per_unit: Fraction of a GPU per run, such as 0.1; 0 runs on the CPU.
         unit_limit: Seconds after which a run is cancelled and stored as failed; None for no limit.
     """
 
@@ -65,29 +65,29 @@ class RayExecutor:
         self.unit_limit = unit_limit
 
     def __call__(
-        self, unit: RunTask, specs: Sequence[RunSpec], watch: Watcher
+        self, task: RunTask, specs: Sequence[RunSpec], watch: Watcher
     ) -> Iterator[RunResult]:
-        """Do the runs."""
+        """Yield the results."""
         kind = "cuda" if self.gpus_per_unit > 0 else "cpu"
-        if unit.device not in {"auto", kind}:
+        if task.device not in {"auto", kind}:
             share = f"gpus_per_unit={self.gpus_per_unit:g}"
-            raise ValueError(f"with {share} the device is {kind}, not {unit.device!r}")
-        there = unit._replace(device=kind, loaded=None)
+            raise ValueError(f"with {share} the device must be auto or {kind}, got {task.device!r}")
+        remote_task = task._replace(device=kind, loaded=None)
         with _connected(self.address) as ray:
-            crew = _Scheduler(ray, there, self.gpus_per_unit, watch)
+            scheduler = _Scheduler(ray, remote_task, self.gpus_per_unit, watch)
             try:
-                for spec, sent in crew.work(specs, self.unit_limit):
+                for spec, sent in scheduler.run(specs, self.unit_limit):
                     if sent.artifact is not None:
-                        write_atomic(unit.store.artifact(spec.key), sent.artifact)
-                    row = unit.stored(spec, sent.row)
+                        write_atomic(task.store.artifact(spec.key), sent.artifact)
+                    row = task.stored(spec, sent.row)
                     watch.finished(row)
                     yield row
             finally:
-                crew.cancel(list(crew.flying))
+                scheduler.cancel(list(scheduler.pending))
 
 
 class _TaskResult(NamedTuple):
-    """What a task gives back."""
+    """Result of a task, with the content of its artifact."""
 
     row: RunResult
     artifact: bytes | None = None
@@ -95,9 +95,9 @@ class _TaskResult(NamedTuple):
 
 @contextmanager
 def _connected(address: str | None) -> Generator[Any]:
-    """Connect to a cluster, unless the caller has, and leave it again; the cluster stays.
+    """Connect to a cluster within the context, unless the caller is already connected.
 
-    Ray reads a cluster's token itself, from RAY_AUTH_TOKEN or its file.
+    Ray reads the token of the cluster from RAY_AUTH_TOKEN or from its file.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -115,19 +115,19 @@ def _connected(address: str | None) -> Generator[Any]:
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module
-    """Import Ray with what must be set before."""
+    """Set the environment of Ray and import it."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import ray  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        hint = "to run on a cluster, Ray is needed: pip install '.[cluster]' in a clone"
+        hint = "--executor ray requires Ray: run pip install '.[cluster]' in a clone"
         raise ValueError(hint) from error
     return ray
 
 
 def _check_reachable(address: str) -> None:
-    """Say at once where nobody listens; Ray would try for minutes."""
+    """Raise if the address does not answer; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if address == "auto":
         return
@@ -135,40 +135,39 @@ def _check_reachable(address: str) -> None:
         create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"address must be auto or the HOST:PORT of a Ray cluster, and {address!r} cannot be "
-            f"reached ({error})"
+            f"no Ray cluster answers at address {address!r} ({error}); use auto or HOST:PORT"
         ) from error
 
 
 class _Scheduler:
-    """The units that are on their way."""
+    """Submits tasks to Ray and collects their results."""
 
-    def __init__(self, ray: Any, unit: RunTask, gpus: float, watch: Watcher) -> None:  # noqa: ANN401
+    def __init__(self, ray: Any, task: RunTask, gpus: float, watch: Watcher) -> None:  # noqa: ANN401
         self.ray, self.watch, self.gpus = ray, watch, gpus
-        self.flying: dict[Any, RunSpec] = {}
+        self.pending: dict[Any, RunSpec] = {}
         self.since: dict[str, float] = {}
-        """When a unit was begun, by its key."""
+        """Start time of a run, by its key."""
         if gpus > 0 and not ray.cluster_resources().get("GPU"):
-            raise ValueError("gpus_per_unit is more than 0, and the Ray cluster has no GPU")
-        # Deaths are counted here: Ray would begin a unit that fills the memory again for ever. And
-        # without max_calls each unit on a GPU would have a new process, and load its data anew.
+            raise ValueError(f"gpus_per_unit is {gpus:g}, but the Ray cluster has no GPU")
+        # Retries are counted here: Ray would retry a task that runs out of memory forever. Without
+        # max_calls=0 each task on a GPU would start a new process and load its data again.
         self.task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0, max_calls=0)(_run_task)
-        self.shared = ray.put((unit, Path.cwd()))
-        self.board = _on_driver_node(ray, ray.remote(ProgressQueue)).remote()
+        self.shared = ray.put((task, Path.cwd()))
+        self.queue = _on_driver_node(ray, ray.remote(ProgressQueue)).remote()
 
-    def work(
+    def run(
         self, specs: Sequence[RunSpec], limit: float | None
     ) -> Iterator[tuple[RunSpec, _TaskResult]]:
-        """Have runs done, and give what comes back."""
+        """Yield the result of each run."""
         waiting, deaths = deque(specs), Counter[str]()
-        while waiting or self.flying:
-            for _ in range(min(len(waiting), self._room() - len(self.flying))):
+        while waiting or self.pending:
+            for _ in range(min(len(waiting), self._max_pending() - len(self.pending))):
                 spec = waiting.popleft()
-                self.flying[self.task.remote(spec, self.shared, self.board)] = spec
-            ready, _ = self.ray.wait(list(self.flying), timeout=_POLL_SECONDS)
-            self._tell()
+                self.pending[self.task.remote(spec, self.shared, self.queue)] = spec
+            ready, _ = self.ray.wait(list(self.pending), timeout=_POLL_SECONDS)
+            self._forward_progress()
             for ref in ready:
-                spec = self.flying.pop(ref)
+                spec = self.pending.pop(ref)
                 self.since.pop(spec.key, None)
                 try:
                     sent = self.ray.get(ref)
@@ -181,95 +180,95 @@ class _Scheduler:
                         continue
                     sent = _TaskResult(lost_result(spec, f"{type(error).__name__} of Ray"))
                 yield spec, sent
-            yield from self._overdue(limit)
+            yield from self._cancel_overdue(limit)
 
     def cancel(self, refs: Sequence[Any]) -> None:
-        """Stop units with their processes, which may hear of nothing else."""
+        """Cancel tasks by killing their processes."""
         for ref in refs:
-            del self.flying[ref]
+            del self.pending[ref]
             self.ray.cancel(ref, force=True)
 
-    def _room(self) -> int:
-        """Count how many units may be on their way, as nodes come and go."""
+    def _max_pending(self) -> int:
+        """Return how many tasks may be submitted to the nodes that are there now."""
         there = self.ray.cluster_resources()
         slots = there.get("CPU", 0)
         if self.gpus > 0:
             slots = min(slots, there.get("GPU", 0) / self.gpus)
         return int(slots) + QUEUED_AHEAD
 
-    def _tell(self) -> None:
-        """Pass on what units have reported."""
-        flying = {spec.key: spec for spec in self.flying.values()}
-        for key, epoch in self.ray.get(self.board.take.remote()):
-            if key in flying and epoch is None:
+    def _forward_progress(self) -> None:
+        """Pass reports of tasks on to the watcher."""
+        running = {spec.key: spec for spec in self.pending.values()}
+        for key, epoch in self.ray.get(self.queue.take.remote()):
+            if key in running and epoch is None:
                 self.since[key] = monotonic()
-                self.watch.started(flying[key])
-            elif key in flying:
-                self.watch.epoch(flying[key], Epoch(*epoch))
+                self.watch.started(running[key])
+            elif key in running:
+                self.watch.epoch(running[key], Epoch(*epoch))
 
-    def _overdue(self, limit: float | None) -> Iterator[tuple[RunSpec, _TaskResult]]:
-        """Give up units that take too long."""
+    def _cancel_overdue(self, limit: float | None) -> Iterator[tuple[RunSpec, _TaskResult]]:
+        """Cancel tasks that exceed the limit and yield failed results for them."""
         if limit is None:
             return
         late = {key for key, since in self.since.items() if monotonic() - since > limit}
-        given = {ref: spec for ref, spec in self.flying.items() if spec.key in late}
-        if given:  # what has ended meanwhile was in time, as far as is known, and comes next
-            over, _ = self.ray.wait(list(given), num_returns=len(given), timeout=0)
-            given = {ref: spec for ref, spec in given.items() if ref not in over}
-        self.cancel(list(given))
-        for spec in given.values():
+        overdue = {ref: spec for ref, spec in self.pending.items() if spec.key in late}
+        if overdue:  # a task that has just ended counts as in time
+            ended, _ = self.ray.wait(list(overdue), num_returns=len(overdue), timeout=0)
+            overdue = {ref: spec for ref, spec in overdue.items() if ref not in ended}
+        self.cancel(list(overdue))
+        for spec in overdue.values():
             seconds = monotonic() - self.since.pop(spec.key)
-            why = f"it was cancelled at the limit of {limit:g} s a run"
+            why = f"cancelled at the limit of {limit:g} s per run"
             yield spec, _TaskResult(failed_result(spec, why, seconds))
 
 
 def _on_driver_node(ray: Any, actor: Any) -> Any:  # noqa: ANN401 - Ray has types of its own at run time
-    """Keep an actor on the driver's node, where it costs no core and comes back if it dies."""
+    """Pin an actor to the node of the driver, without a core, restarted if it dies."""
     node = ray.get_runtime_context().get_node_id()
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
     return actor.options(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)
 
 
-def _run_task(spec: RunSpec, shared: tuple[RunTask, Path], board: Any) -> _TaskResult:  # noqa: ANN401
-    """Do a unit in a process of Ray's, with a store of its own that lasts as long."""
+def _run_task(spec: RunSpec, shared: tuple[RunTask, Path], queue: Any) -> _TaskResult:  # noqa: ANN401
+    """Do a run in a process of Ray, with a temporary store."""
     import ray  # noqa: PLC0415 - it runs there
 
-    (unit, home), key = shared, spec.key
+    (task, home), key = shared, spec.key
     torch.set_num_threads(1)
-    ray.get(board.add.remote((key, None)))  # so that its start is known before its end
-    told = monotonic()
+    ray.get(queue.add.remote((key, None)))  # wait, so that the start is reported before the end
+    reported = monotonic()
 
-    def tell(epoch: Epoch) -> None:
-        nonlocal told
-        if monotonic() - told >= _POLL_SECONDS:
-            told = monotonic()
-            board.add.remote((key, tuple(epoch)))
+    def report(epoch: Epoch) -> None:
+        nonlocal reported
+        if monotonic() - reported >= _POLL_SECONDS:
+            reported = monotonic()
+            queue.add.remote((key, tuple(epoch)))
 
-    # A path that a spec or an option names is one from where the driver was started.
-    there = chdir(home) if home.is_dir() else nullcontext()
-    with TemporaryDirectory() as folder, there:
+    # Relative paths are relative to the working directory of the driver.
+    working_dir = chdir(home) if home.is_dir() else nullcontext()
+    with TemporaryDirectory() as folder, working_dir:
         store = Store(folder)
-        row = unit._replace(store=store)(spec, tell)
+        row = task._replace(store=store)(spec, report)
         weights = store.artifact(key)
         return _TaskResult(row, weights.read_bytes() if weights.exists() else None)
 
 
 Report = tuple[str, tuple[float, ...] | None]
-"""The key of a unit, and the values of an epoch; None says that it has started."""
+"""Key of a run and the values of an epoch; None reports the start."""
 
 
 class ProgressQueue:
-    """An actor beside the driver."""
+    """Actor on the node of the driver that collects progress reports."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
 
     def add(self, report: Report) -> None:
-        """Leave a report."""
+        """Append a report."""
         self.reports.append(report)
 
     def take(self) -> list[Report]:
-        """Give all that came since the last call."""
+        """Return the reports since the last call."""
         reports, self.reports = self.reports, []
         return reports
 

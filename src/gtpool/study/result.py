@@ -1,4 +1,4 @@
-"""What a run gave, as a value: typed, frozen, written as JSON and read back. No torch."""
+"""RunResult: the frozen, typed result of a run, stored as JSON. No torch."""
 
 import json
 from collections.abc import Mapping
@@ -16,54 +16,54 @@ _OPTIONAL = ("curves", "artifact_digest", "together", "processes")  # not writte
 
 
 class SplitSummary(NamedTuple):
-    """How the graphs of a run were divided."""
+    """Split of a run: rule, digest and sizes."""
 
     rule: str = ""
-    """The rule in words, with the number of the fold."""
+    """Description of the rule, with the number of the fold."""
     digest: str = ""
-    """Equal for equal divisions."""
+    """Equal for equal splits."""
     train: int = 0
-    """Graphs to train on."""
+    """Number of graphs."""
     valid: int = 0
     test: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """A finished run: its spec, its numbers and their circumstances.
+    """Result of a run: its spec, metrics and environment.
 
-    ``from_json`` and ``to_json`` read and write a row of a store or of JSON lines. A field that a
-    row does not have is not added to it, and one that this version does not know is kept.
+    ``from_json`` and ``to_json`` read and write a row of a store or JSON lines. Fields that a row
+    lacks are not added to it, and unknown fields are kept.
     """
 
     key: str
-    """The digest of the spec."""
+    """Digest of the spec."""
     spec_json: Json = field(repr=False)
-    """The spec as the row says it; an old one may lack a later option."""
+    """The spec as stored; an old row may lack newer options."""
     status: Status
     error: str | None = None
-    """Why a run failed."""
+    """Reason of a failure."""
     metric: str = ""
-    """Name of the metric, such as "accuracy"; empty where the run was lost before it began."""
+    """Name of the metric, such as "accuracy"; empty if the run failed before training."""
     higher_is_better: bool | None = None
     test: float | None = None
-    """The metric on the test part at the chosen epoch; None if it failed or is not finite."""
+    """Test metric at the selected epoch; None if the run failed or it is not finite."""
     valid_loss: float | None = None
     valid_metric: float | None = None
     epoch: int | None = None
-    """The chosen epoch, from 1."""
+    """The selected epoch, from 1."""
     epochs_run: int | None = None
     other_rules: dict[str, float | None] = field(default_factory=dict, repr=False)
-    """The test metric, had the epoch been chosen by another rule."""
+    """Test metric at the epoch that each other rule would select."""
     curves: dict[str, list[float | None]] | None = field(default=None, repr=False)
-    """What each epoch gave; None where it was not kept."""
+    """Losses and metrics of each epoch; None if they were not stored."""
     split_json: Json = field(default_factory=dict, repr=False)
-    """The division of the graphs as the row says it."""
+    """The split as stored."""
     source_digest: str | None = None
     """Digest of the user's files; None for a dataset known by name."""
     parameters: int | None = None
     artifact_digest: str | None = field(default=None, repr=False)
-    """Digest of the file of weights and test logits, if it was kept."""
+    """Digest of the artifact (weights and test logits), if stored."""
     seconds: float = 0.0
     peak_rss_mb: float | None = field(default=None, repr=False)
     peak_gpu_mb: float | None = field(default=None, repr=False)
@@ -72,30 +72,30 @@ class RunResult:
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     commit: str | None = None
     finished: str = ""
-    """When, in ISO format."""
+    """End time, in ISO format."""
     together: int | None = None
-    """How many runs trained side by side."""
+    """Number of runs in the ensemble."""
     processes: int | None = None
-    """How many processes did the run together."""
+    """Number of processes under torchrun."""
     more: Json = field(default_factory=dict, repr=False)
-    """Fields of a row that this version does not know."""
+    """Unknown fields of the row."""
     absent: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
-    """Fields that a row does not have, though this version writes them."""
+    """Fields that this version writes but the row lacks."""
 
     @property
     def done(self) -> bool:
-        """Whether the run was finished."""
+        """Whether the run finished."""
         return self.status == "done"
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The spec; options that came after the row have the values that held when it was written.
+        """The spec; options newer than the row have the values that applied when it was written.
 
-        A ValueError where the row names an option that this version does not know.
+        Raises a ValueError if the row has an unknown option.
         """
         said = self.spec_json
         if "data" not in said:
-            return RunSpec.from_stored(said)  # which says what is wrong
+            return RunSpec.from_stored(said)  # raises
         parts = {name: said[name] for name in _PARTS if isinstance(said.get(name), dict)}
         rest = {name: value for name, value in said.items() if name not in parts}
         read = {name: _part(name, json.dumps(part)) for name, part in parts.items()}
@@ -103,16 +103,16 @@ class RunResult:
 
     @cached_property
     def split(self) -> SplitSummary:
-        """The division of the graphs; empty where the run was lost before it began."""
+        """The split; empty if the run failed before training."""
         said = self.split_json
         return SplitSummary(**{name: said[name] for name in SplitSummary._fields if name in said})
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row.
+        """Return the result that a row holds.
 
         Args:
-            row: Plain values; "key" and "status" are needed.
+            row: Values as in JSON; "key" and "status" are required.
 
         Example:
             >>> row = {"key": "ab", "spec": {}, "status": "done", "test": 0.5, "later": 1}
@@ -121,7 +121,7 @@ class RunResult:
             (0.5, {'later': 1}, True)
         """
         if row["status"] not in get_args(Status):
-            raise ValueError(f"the status of a run is done or failed, got {row['status']!r}")
+            raise ValueError(f"status must be done or failed, got {row['status']!r}")
         given = {_FIELDS[name]: value for name, value in row.items() if name in _FIELDS}
         absent = _WRITTEN - given.keys()
         given.setdefault("spec_json", {})
@@ -130,7 +130,7 @@ class RunResult:
         return cls(**given, more=more, absent=absent)
 
     def to_json(self) -> Json:
-        """Give the row: plain values that ``from_json`` reads back."""
+        """Return the row, which ``from_json`` reads back."""
         row: Json = {}
         for name, part in _FIELDS.items():
             value = getattr(self, part)
@@ -138,8 +138,8 @@ class RunResult:
                 row[name] = None if part == "metric" and not value else value
         return row | self.more
 
-    def having(self, **changes: Any) -> Self:  # noqa: ANN401 - values of the fields
-        """Give the same result with some fields changed, which it then has."""
+    def updated(self, **changes: Any) -> Self:  # noqa: ANN401 - values of the fields
+        """Return a copy with some fields changed."""
         return replace(self, **changes, absent=self.absent - changes.keys())
 
 
@@ -148,16 +148,16 @@ _FIELDS = {
     for part in fields(RunResult)
     if part.name not in {"more", "absent"}
 }
-"""The field of each name of a row, in the order in which they are written."""
+"""Maps names of a row to fields, in the order of writing."""
 _WRITTEN = frozenset(_FIELDS.values()) - set(_OPTIONAL)
 
 
-@lru_cache(maxsize=4096)  # the runs of a study share their parts, and are many
+@lru_cache(maxsize=4096)  # runs of a study share parts
 def _part(name: str, text: str) -> Any:  # noqa: ANN401 - one of _PARTS
     return _PARTS[name].from_stored(json.loads(text), f"{name}.")
 
 
 @lru_cache(maxsize=4096)
 def _rest(text: str) -> RunSpec:
-    """Read all of a spec but its parts, which stand in as they are by default."""
+    """Return a spec from all but its parts, which keep their defaults."""
     return RunSpec.from_stored({"data": {"source": ""}, **json.loads(text)})

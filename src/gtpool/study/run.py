@@ -1,4 +1,4 @@
-"""The conductor: many runs by an executor, and their stored rows."""
+"""Do many runs with an executor and store their results."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,7 +24,7 @@ from gtpool.study.store import Store, check_writable
 from gtpool.train.course import Epoch
 
 ENSEMBLE_SIZE = 100
-"""Runs that train side by side on a GPU."""
+"""Default number of runs that train as one ensemble on a GPU."""
 
 
 def run_many(
@@ -41,51 +41,50 @@ def run_many(
     watch: Watcher | None = None,
     loaded: Loaded | None = None,
 ) -> list[RunResult]:
-    """Do the runs that the store does not have as done, and give the rows of all, in order.
+    """Return the results of all runs, in order; only runs that the store lacks are done.
 
-    Each row is stored as soon as its run is over: after Ctrl-C, a crash or a loss of power the same
-    call goes on where it stopped. Failed runs are tried again. A run on files of the user's counts
-    as done only while those files are the same. On a CPU every executor gives the same numbers, bit
-    for bit; runs side by side (``together``) give them up to rounding.
+    Each result is stored as soon as its run ends, so the same call resumes after Ctrl-C, a crash or
+    a power loss. Failed runs are retried. A run on user files is repeated if the files change. On
+    a CPU all executors give bitwise equal results; ensembles (``together``) agree up to rounding.
 
     Args:
         specs: The runs.
-        store: Where rows are kept.
-        jobs: How many at once, each in a process of its own if more than one.
-        together: How many runs of one network may train side by side in one program; by default
-            ``ENSEMBLE_SIZE`` on a GPU and one on a CPU. More than one excludes several ``jobs``.
-        executor: Who does the runs in place of this machine's processes, such as
-            ``gtpool.study.ray_executor.RayExecutor``; excludes ``jobs`` and ``together``.
-        keep: Keep the weights and test logits of each run beside its row.
-        data_dir: Where to look first for a dataset known by name.
+        store: Holds the results.
+        jobs: Number of worker processes.
+        together: Maximum number of runs of one network that train as one ensemble. The default is
+            ``ENSEMBLE_SIZE`` on a GPU and 1 on a CPU. Requires ``jobs=1`` if above 1.
+        executor: Does the runs instead of local processes, such as
+            ``gtpool.study.ray_executor.RayExecutor``. Excludes ``jobs`` and ``together``.
+        keep: Store the weights and test logits of each run.
+        data_dir: Folder searched first for a dataset known by name.
         device: As for ``run_one``.
         deterministic: As for ``run_one``.
-        watch: Who is told of the progress.
-        loaded: Graphs of some of the runs, if they are loaded already.
+        watch: Receives progress events.
+        loaded: Data that is already loaded.
     """
     if executor is None:
         executor = _local_executor(jobs, together, device)
     elif jobs != 1 or together is not None:
         raise ValueError(
-            f"jobs and together are for this machine; with an executor leave them out, "
+            "jobs and together apply to local runs and cannot be combined with an executor, "
             f"got jobs={jobs} and together={together}"
         )
     check_writable(store.folder)
     store.sweep()
     watch = _SilentWatcher() if watch is None else watch
-    unit = RunTask(store, keep, data_dir, device, deterministic, loaded)
+    task = RunTask(store, keep, data_dir, device, deterministic, loaded)
     wanted = {spec.key: spec for spec in specs}
-    rows = {key: unit.done(spec) for key, spec in wanted.items()}
+    rows = {key: task.done(spec) for key, spec in wanted.items()}
     todo = [wanted[key] for key, row in rows.items() if row is None]
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
     if todo:
-        _prepare(todo, unit, watch)
-        rows.update((row.key, row) for row in executor(unit, todo, watch))
+        _prepare(todo, task, watch)
+        rows.update((row.key, row) for row in executor(task, todo, watch))
     return [cast("RunResult", rows[spec.key]) for spec in specs]
 
 
 def _local_executor(jobs: int, together: int | None, device: str) -> Executor:
-    """Choose how to do runs on this machine."""
+    """Return the executor for runs on this machine."""
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     on_gpu = choose_device(device).type == "cuda"
@@ -93,24 +92,24 @@ def _local_executor(jobs: int, together: int | None, device: str) -> Executor:
         together = ENSEMBLE_SIZE if on_gpu and jobs == 1 else 1
     if together < 1 or (together > 1 and jobs > 1):
         raise ValueError(
-            f"together must be at least 1, and 1 with several jobs, got {together} and jobs={jobs}"
+            f"together must be at least 1, or 1 if jobs > 1, got together={together}, jobs={jobs}"
         )
     if together > 1:
         return EnsembleExecutor(together)
     return ProcessExecutor(jobs) if jobs > 1 else SerialExecutor()
 
 
-def _prepare(specs: Sequence[RunSpec], unit: RunTask, watch: Watcher) -> None:
-    """Compute once, and leave in the cache, what several runs need of the same graphs."""
+def _prepare(specs: Sequence[RunSpec], task: RunTask, watch: Watcher) -> None:
+    """Compute and cache what several runs need of the same graphs."""
     for data, steps in dict.fromkeys((spec.data, chain_steps(spec.model)) for spec in specs):
         if steps:
-            dataset = load_data(data, unit.data_dir, unit.loaded).dataset
+            dataset = load_data(data, task.data_dir, task.loaded).dataset
             told = partial(watch.preparing, f"clusterings of {dataset.schema.name}")
             with_chain(dataset, steps, tell=told)
 
 
 class _SilentWatcher:
-    """A watcher that does not look."""
+    """Ignores all events."""
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None: ...
     def preparing(self, what: str, done: int, total: int) -> None: ...

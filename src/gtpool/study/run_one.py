@@ -1,4 +1,4 @@
-"""One run: from a spec to a row."""
+"""Train and test one run: RunSpec -> RunResult."""
 
 import os
 import warnings
@@ -37,20 +37,20 @@ def run_one(
     on_epoch: Callable[[Epoch], None] | None = None,
     loaded: Loaded | None = None,
 ) -> RunResult:
-    """Do one run and give its row; on a CPU the same spec gives the same numbers, bit for bit.
+    """Return the result of one run. On a CPU it is bitwise reproducible.
 
-    A run that cannot go on (the loss is not finite, the memory is full) gives a row of status
-    "failed"; what is wrong with the spec or the data raises. In the first of several processes, the
-    others of which ``follow``, all do the run together.
+    A run that cannot continue (non-finite loss, out of memory) has status "failed". An invalid spec
+    or dataset raises. Under torchrun the first process calls this and the others call ``follow``:
+    all train the run together.
 
     Args:
         spec: The run.
-        data_dir: Where to look first for a dataset known by name.
-        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        deterministic: Forbid torch the algorithms that are not.
-        artifact: A file for the weights and the logits of the test part, as safetensors.
-        on_epoch: Called at the end of each epoch.
-        loaded: The graphs, if they are loaded already.
+        data_dir: Folder searched first for a dataset known by name.
+        device: "auto" (a GPU if available), "cpu", "cuda" or "cuda:N".
+        deterministic: Use deterministic algorithms of torch only.
+        artifact: File for the weights and test logits, in safetensors format.
+        on_epoch: Called after each epoch.
+        loaded: Data that is already loaded.
     """
     group = joined()
     place = group.place(choose_device(device))
@@ -63,7 +63,7 @@ def run_one(
     with reproducible_torch(place, deterministic):
         with seeded(spec.seed, torch.device("cpu")):
             model = Classifier(spec.model, shape_of(data))
-        row = start_result(data, split, model, spec).having(source_digest=loaded.digest)
+        row = start_result(data, split, model, spec).updated(source_digest=loaded.digest)
         start = perf_counter()
         try:
             check_measurable(data, split.test, "test")
@@ -78,16 +78,17 @@ def run_one(
             row = add_outcome(row, outcome)
             if artifact is not None:
                 digest = write_artifact(artifact, pack_artifact(model, data, split, spec))
-                row = row.having(artifact_digest=digest)
+                row = row.updated(artifact_digest=digest)
         row = add_environment(row, place, perf_counter() - start)
-        return row if group.size == 1 else row.having(processes=group.size)
+        return row if group.size == 1 else row.updated(processes=group.size)
 
 
 def follow() -> bool:
-    """Join the processes of torchrun; all but the first do their share of its runs to the end.
+    """Join the process group of torchrun and, in all processes but the first, serve its runs.
 
     Returns:
-        Whether this one has followed; the first does its runs, and then ``joined().leave()``.
+        True in the processes that followed, after the last run. False in the first process, which
+        then calls ``run_one`` and finally ``joined().leave()``.
     """
     group = join()
     if group.rank == 0:
@@ -95,7 +96,7 @@ def follow() -> bool:
     try:
         while (task := _next_task(group)) is not None:
             run_one(**task)
-    except KeyboardInterrupt:  # the first has it too, and speaks for all
+    except KeyboardInterrupt:  # the first process reports it
         raise SystemExit(1) from None
     group.leave()
     return True
@@ -104,12 +105,12 @@ def follow() -> bool:
 def _next_task(group: Group) -> dict[str, Any] | None:
     try:
         return group.hear()
-    except RuntimeError:  # the first has gone between two runs, and said why
+    except RuntimeError:  # the first process has exited and reported why
         raise SystemExit(1) from None
 
 
 def choose_device(device: str) -> torch.device:
-    """Say where to run: "auto" is a GPU if there is one, else the CPU."""
+    """Return the torch device; "auto" is a GPU if available, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -117,15 +118,15 @@ def choose_device(device: str) -> torch.device:
     except RuntimeError:
         raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {device!r} is asked for, but torch sees no such GPU here")
+        raise ValueError(f"device {device!r} is not available: torch finds no such GPU")
     return place
 
 
 @contextmanager
 def reproducible_torch(place: torch.device, deterministic: bool) -> Generator[None]:
-    """Hold torch to what makes a run repeatable, and put its settings back after.
+    """Make torch reproducible within the context and restore its settings afterwards.
 
-    A sum over several threads depends on their number, so a run on a CPU has one.
+    Sums depend on the number of threads, so a run on a CPU uses one.
     """
     threads = torch.get_num_threads()
     strict = torch.are_deterministic_algorithms_enabled()
@@ -135,9 +136,9 @@ def reproducible_torch(place: torch.device, deterministic: bool) -> Generator[No
         else:
             torch.cuda.reset_peak_memory_stats(place)
         if deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by torch
             torch.use_deterministic_algorithms(True)
-        with torch.cuda.device(place if place.type == "cuda" else -1):  # -1 changes nothing
+        with torch.cuda.device(place if place.type == "cuda" else -1):  # -1: no change
             yield
     finally:
         torch.set_num_threads(threads)
@@ -149,7 +150,6 @@ def _run_to_end(
     on_epoch: Callable[[Epoch], None] | None,
     group: Group,
 ) -> Outcome:
-    """Run to the end."""
     while True:
         with group.guard():
             try:
@@ -161,15 +161,15 @@ def _run_to_end(
 
 
 def write_artifact(path: Path, content: bytes) -> str:
-    """Write an artifact, and give its digest."""
+    """Write an artifact atomically and return its SHA-256."""
     write_atomic(path, content)
     return sha256(content).hexdigest()
 
 
 def has_artifact(path: Path, row: RunResult) -> bool:
-    """Say whether the artifact of a run is there, whole and its own; a wrong one warns.
+    """Return whether the artifact of a run exists and matches its digest; warn on a mismatch.
 
-    A row from before digests were stored has none: its artifact need only be readable.
+    Old rows have no digest: their artifact must only be readable.
     """
     digest = row.artifact_digest
     try:
@@ -182,12 +182,12 @@ def has_artifact(path: Path, row: RunResult) -> bool:
         return False
     except (OSError, SafetensorError):
         pass
-    warnings.warn(f"{path} is damaged or of another run: its run is done again", stacklevel=2)
+    warnings.warn(f"{path} is damaged or belongs to another run; the run is repeated", stacklevel=2)
     return False
 
 
 def pack_artifact(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> bytes:
-    """Pack the weights, and what they say of the test part."""
+    """Serialize the weights, test indices, test logits and test targets."""
     tensors = {f"weights.{name}": part for name, part in model.state_dict().items()}
     tensors["test_index"] = split.test
     tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)

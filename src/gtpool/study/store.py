@@ -192,7 +192,7 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
     before = list(locate_rows(out)) if out.is_file() else []
     kept = _merged([*before, *found], curves=curves)
     whole = kept.keys() if curves else {row.key for row, _ in before if row.curves is not None}
-    rows = [kept[key] if key in whole else kept[key].having(curves=None) for key in sorted(kept)]
+    rows = [kept[key] if key in whole else kept[key].updated(curves=None) for key in sorted(kept)]
     lines = (json.dumps(row.to_json(), sort_keys=True, allow_nan=False) + "\n" for row in rows)
     write_atomic(out, "".join(lines).encode())
     return rows

@@ -1,4 +1,4 @@
-"""From the rows of runs to the numbers that people read: each is computed here, once."""
+"""Aggregate results of runs: mean, standard deviation, missing runs; formatting of metrics."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,28 +16,28 @@ EPOCH_RULES = {
     "last": "last epoch",
     "best_test": "by test (optimistic)",
 }
-"""How the epoch might have been chosen, in words; rows keep what each would have given."""
+"""Names of the epoch selection rules whose test metric each result holds."""
 _PERCENT = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
 
 
 class MetricSummary(NamedTuple):
-    """One figure of a table: a mean with its spread and what it rests on."""
+    """Mean and standard deviation of a metric over runs."""
 
     metric: str
     mean: float | None
-    """Mean over seeds of the mean over folds; None where no run is done."""
+    """Mean over seeds of the mean over folds; None if no run is done."""
     std: float | None
-    """Standard deviation (n - 1) of what ``spread`` names; None for a single value."""
+    """Standard deviation (n - 1) over ``spread``; None for a single value."""
     spread: str
-    """What the deviation is over: "seeds", or "folds" where there is one seed."""
+    """What ``std`` is taken over: "seeds", or "folds" for a single seed."""
     n: int
-    """Runs that count."""
+    """Number of runs."""
     missing: int
-    """Runs that failed or are not there; they are in no mean."""
+    """Number of runs that failed or were not done; they do not enter the mean."""
 
     @property
     def text(self) -> str:
-        """The figure in words, such as ``85.61 ± 6.20``."""
+        """Mean and standard deviation as text, such as ``85.61 ± 6.20``."""
         if self.mean is None:
             return "missing"
         spread = "" if self.std is None else f" ± {format_metric(self.std, self.metric)}"
@@ -45,40 +45,40 @@ class MetricSummary(NamedTuple):
 
     @property
     def evidence(self) -> str:
-        """What the figure rests on, in words."""
+        """Number of runs, what the deviation is over, and missing runs, as text."""
         over = "" if self.std is None else f", ± standard deviation over {self.spread}"
         gone = f", {self.missing} missing" if self.missing else ""
         return f"{self.n} {'run' if self.n == 1 else 'runs'}{over}{gone}"
 
 
 class ScoreGrid(NamedTuple):
-    """The test metric of each run, by seed and fold."""
+    """Test metric of each run, by seed and fold."""
 
     metric: str
     seeds: tuple[int, ...]
     folds: tuple[int, ...]
     """Numbered from 0; a single 0 where the split has no folds."""
     values: tuple[tuple[float | None, ...], ...]
-    """One line a seed, one column a fold; None where the run failed or is not there."""
+    """One row per seed, one column per fold; None for a failed or missing run."""
 
     @property
     def means(self) -> tuple[float | None, ...]:
-        """Mean over the folds that are there, a seed."""
+        """Mean over the available folds, for each seed."""
         there = [[value for value in line if value is not None] for line in self.values]
         return tuple(fmean(line) if line else None for line in there)
 
 
 def score_grid(rows: Iterable[RunResult]) -> ScoreGrid:
-    """Lay out the runs of one method on one dataset by seed and fold.
+    """Return the test metric of the runs of one method on one dataset, by seed and fold.
 
-    Where the split rule has folds, all of them are expected, for each seed that was begun.
+    If the split rule has folds, each seed is expected to have all of them.
 
     Args:
-        rows: The runs; two for one seed and fold are an error.
+        rows: The runs. Two runs of the same seed and fold raise a ValueError.
     """
     rows = list(rows)
     if not rows:
-        raise ValueError("there are no runs to sum up")
+        raise ValueError("there are no runs to summarize")
     (metric,) = _only("metric", {row.metric for row in rows if row.metric} or {"accuracy"})
     _only("method or dataset", {_without_place(row.spec) for row in rows})
     found: dict[tuple[int, int], float | None] = {}
@@ -97,10 +97,10 @@ def score_grid(rows: Iterable[RunResult]) -> ScoreGrid:
 
 
 def summarize(rows: Iterable[RunResult]) -> MetricSummary:
-    """Sum up the runs of one method on one dataset.
+    """Return mean and standard deviation of the runs of one method on one dataset.
 
-    The mean is that over seeds of the mean over folds, the deviation that over seeds. One seed has
-    its deviation over folds, and the cell says so.
+    The mean is taken over folds, then over seeds. The deviation is taken over seeds, or over folds
+    if there is a single seed.
 
     Example:
         >>> from gtpool.spec import DataSpec, RunSpec, SplitSpec
@@ -124,11 +124,11 @@ def summarize(rows: Iterable[RunResult]) -> MetricSummary:
 
 
 def summarize_grid(laid: ScoreGrid, *, wanted: int | None = None) -> MetricSummary:
-    """Sum up runs that are laid out already.
+    """Return mean and standard deviation of a grid.
 
     Args:
-        laid: Those that count.
-        wanted: How many there should be; as many as the layout has places if not given.
+        laid: The scores.
+        wanted: Number of expected runs; by default the size of the grid.
     """
     values = [value for line in laid.values for value in line if value is not None]
     means = [mean for mean in laid.means if mean is not None]
@@ -145,19 +145,19 @@ def summarize_grid(laid: ScoreGrid, *, wanted: int | None = None) -> MetricSumma
 
 
 def best_run(rows: Iterable[RunResult]) -> RunResult | None:
-    """Give the finished run of the lowest validation loss, the first of equals; None if none is."""
+    """Return the finished run with the lowest validation loss (first of ties), or None."""
     done = (row for row in rows if row.done)
     return min(done, key=_valid_loss, default=None)
 
 
 def reported_score(row: RunResult) -> float | None:
-    """Give what a run reports; one that failed, or whose test part has one class, has nothing."""
+    """Return the test metric of a run; None if it failed or the metric is undefined."""
     value = row.test if row.done else None
     return None if value is None or isnan(value) else value
 
 
 def run_label(spec: RunSpec) -> str:
-    """Name a run by its seed, and by its fold where the split has folds.
+    """Return a label with the seed of a run and, if the split has folds, the fold.
 
     Example:
         >>> from gtpool.spec import DataSpec, SplitSpec
@@ -172,12 +172,12 @@ def run_label(spec: RunSpec) -> str:
 
 
 def has_folds(rule: str) -> bool:
-    """Say whether a split rule divides the graphs into folds; "auto" may."""
+    """Return whether a split rule has folds; "auto" may have."""
     return rule in (*FOLD_RULES, "auto")
 
 
 def split_name(rule: str) -> str:
-    """Name the rule that divided the graphs, without the number of the fold.
+    """Return the name of a split without the number of the fold.
 
     Example:
         >>> split_name("stratified folds, seed 0, fold 3 of 10")
@@ -187,7 +187,7 @@ def split_name(rule: str) -> str:
 
 
 def format_metric(value: float | None, metric: str) -> str:
-    """Write a value of a metric: a share in percent, another as it is.
+    """Format a value of a metric; accuracy and ROC-AUC in percent.
 
     Example:
         >>> [format_metric(*pair) for pair in ((0.8561, "accuracy"), (1.5, "rmse"), (None, "rmse"))]
@@ -199,7 +199,7 @@ def format_metric(value: float | None, metric: str) -> str:
 
 
 def metric_title(metric: str) -> str:
-    """Name a metric with its unit.
+    """Return the display name of a metric with its unit.
 
     Example:
         >>> metric_title("accuracy"), metric_title("rmse")
@@ -209,7 +209,7 @@ def metric_title(metric: str) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Name a metric as people write it.
+    """Return the display name of a metric.
 
     Example:
         >>> metric_name("accuracy"), metric_name("roc_auc")
@@ -219,7 +219,7 @@ def metric_name(metric: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a time as a person says it.
+    """Format a duration in seconds, minutes or hours.
 
     Example:
         >>> format_seconds(8), format_seconds(200), format_seconds(9000)
@@ -241,12 +241,10 @@ def _fold(row: RunResult) -> int:
 
 def _only(what: str, values: set[str]) -> Sequence[str]:
     if len(values) > 1:
-        raise ValueError(
-            f"these runs differ in their {what}, so that no mean of them means anything"
-        )
+        raise ValueError(f"cannot average runs that differ in {what}")
     return list(values)
 
 
 def _without_place(spec: RunSpec) -> str:
-    """Write what a run is but for its seed and fold; rows of all versions of gtpool alike."""
+    """Return the key of a run without seed and fold, which all versions of gtpool agree on."""
     return replace(spec, seed=0, split=replace(spec.split, fold=0)).key
