@@ -1,10 +1,13 @@
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from gtpool.cli import main
 
 # Without a GPU Triton's kernels are tested in its interpreter, which must be chosen before import.
 if not torch.cuda.is_available():
@@ -45,3 +48,16 @@ def inductor():
     yield "inductor"
     torch.compiler.reset()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def gtpool(monkeypatch, capsys):
+    """Run the command line in this process: exit code, standard output and standard error."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["gtpool", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capsys.readouterr()
+
+    return run

@@ -1,4 +1,4 @@
-"""A real `gtpool serve` process, and models for it that are made in a moment."""
+"""`gtpool serve` in a thread or in a process, and models for it that are made in a moment."""
 
 import json
 import os
@@ -9,16 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import httpx
+import pytest
 import torch
+import uvicorn
 
+from gtpool import cli
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.jsonl import read_jsonl
 from gtpool.data.schema import Recipe, Schema
 from gtpool.model.bundle import save_bundle
 from gtpool.model.classifier import Classifier
+from gtpool.serve import server
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
 
@@ -40,9 +47,9 @@ PATHS = [
 
 
 class Served(NamedTuple):
-    """A service that runs."""
+    """A service that runs, in a process of its own or in a thread of this one."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None
     url: str
     http: httpx.Client
     key: str | None
@@ -59,6 +66,46 @@ class Served(NamedTuple):
 
 @contextmanager
 def serving(model: Path, *options: str, key: str | None = None) -> Iterator[Served]:
+    """Run the command in a thread, where the signals that end it cannot arrive."""
+    servers = []
+
+    class Noted(uvicorn.Server):
+        def __init__(self, config: uvicorn.Config) -> None:
+            super().__init__(config)
+            servers.append(self)
+
+    without = SimpleNamespace(SIGINT=None, SIGTERM=None, signal=lambda *_: None)
+    words = ["serve", str(model), "--port", "0", *options]
+    command = Thread(target=cli.app, args=(words,), kwargs={"standalone_mode": False}, daemon=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "signal", without)
+        patch.setattr(server, "uvicorn", SimpleNamespace(Server=Noted, Config=uvicorn.Config))
+        patch.delenv("GTPOOL_API_KEY", raising=False)
+        if key is not None:
+            patch.setenv("GTPOOL_API_KEY", key)
+        command.start()
+        wait_for(lambda: (servers and servers[0].started) or not command.is_alive())
+        host, port, *_ = servers[0].servers[0].sockets[0].getsockname()
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        sent = {} if key is None else {"X-API-Key": key}
+        try:
+            with httpx.Client(base_url=url, headers=sent, timeout=120) as http:
+                yield Served(None, url, http, key)
+        finally:
+            servers[0].should_exit = True
+            command.join(60)
+    assert not command.is_alive()
+
+
+def wait_for(condition) -> None:
+    end = monotonic() + 60
+    while not condition():
+        assert monotonic() < end
+        sleep(0.02)
+
+
+@contextmanager
+def serving_process(model: Path, *options: str, key: str | None = None) -> Iterator[Served]:
     """Serve on a free port; at the end it must stop cleanly and have complained of nothing."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("GTPOOL_API_KEY", None)

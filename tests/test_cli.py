@@ -8,24 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool import __version__
-from gtpool.cli import app, main
+from gtpool.cli import app
 from gtpool.report.plot import draw_kept
 
 SVG = "{http://www.w3.org/2000/svg}"
 KEPT = "#2a6f97"
-
-
-@pytest.fixture
-def gtpool(monkeypatch, capsys):
-    """Run the program inside this process: its exit code, and what it wrote."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gtpool", *args])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        return exit_info.value.code, *capsys.readouterr()
-
-    return run
 
 
 def circles_of(picture: Path) -> list[tuple[float, float, str]]:

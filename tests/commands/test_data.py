@@ -4,27 +4,12 @@ import sys
 
 import pytest
 
-from gtpool.cli import main
 from gtpool.data.formats.jsonl import write_jsonl
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.registry import DATASETS
 from gtpool.data.sources import load
 
 MAIN = "from gtpool.cli import main; main()"
-
-
-@pytest.fixture
-def gtpool(monkeypatch, capsys):
-    """Run the command line in this process: exit code, what it said, what it complained of."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["gtpool", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code, said.out, said.err
-
-    return run
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gtpool.cli import main
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.jsonl import write_jsonl
 from gtpool.data.locate import EMBEDDED
@@ -38,20 +37,6 @@ def _alone(tmp_path_factory):
         patch.delenv("GTPOOL_DATA", raising=False)
         patch.setenv("GTPOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.fixture
-def gtpool(monkeypatch, capsys):
-    """Run the command line in this process: exit code, what it said, what it complained of."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["gtpool", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code, said.out, said.err
-
-    return run
 
 
 def test_a_memory_that_is_full_is_one_sentence(gtpool, tmp_path):

@@ -1,12 +1,10 @@
 import re
-import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
 
-from gtpool.cli import main
 from gtpool.estimator import GraphClassifier
 from gtpool.explain import (
     Cover,
@@ -277,20 +275,6 @@ def trained(tmp_path_factory):
     table = folder / "new.csv"
     table.write_text("smiles\nCCO\nC1CC(\nc1ccccc1C(=O)O\n[Na+]\n")
     return SimpleNamespace(model=folder / "model", table=table)
-
-
-@pytest.fixture
-def gtpool(monkeypatch, capsys):
-    """Run the command line in this process: exit code, what it said, what it complained of."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["gtpool", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code, said.out, said.err
-
-    return run
 
 
 def test_command_explains_a_few_graphs_and_the_diversity_of_all(trained, gtpool, tmp_path):

@@ -120,7 +120,7 @@ def test_an_explanation_stops_when_nobody_waits_for_it(molecules):
 
 
 def test_few_wait_for_an_explanation_and_predictions_go_on(molecules):
-    endless = Limits(explain_epochs=10**9, explain_requests=2, seconds=6.0)
+    endless = Limits(explain_epochs=10**9, explain_requests=2, seconds=2.0)
     with serve(molecules, endless) as client, ThreadPoolExecutor(2) as pool:
 
         def ask():

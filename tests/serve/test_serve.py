@@ -1,21 +1,18 @@
-"""A model behind HTTP, in a process of its own as users run it."""
+"""A model behind HTTP; one test runs the command in a process of its own, as users do."""
 
 import csv
 import gzip
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
-from serving import JSON, MAIN, PATHS, HalfSent, paths_model, serving
+from serving import JSON, PATHS, HalfSent, paths_model, serving, serving_process, wait_for
 
 from gtpool.data.locate import EMBEDDED
 from gtpool.estimator import GraphClassifier
@@ -366,13 +363,6 @@ def test_metrics_count_what_happened(molecules):
         assert kinds.get(base, kinds.get(re.sub("_(bucket|sum|count)$", "", base)))
 
 
-def wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
 def narrow(trained):
     with serving(trained, "--max-requests", "2", key=KEY) as served:
@@ -435,65 +425,54 @@ def test_only_requests_for_its_own_host_are_answered(trained, molecules):
 
 def test_what_takes_too_long_is_given_up(trained):
     rings = [LARGE_RING] * 40
-    with serving(trained, "--time-limit", "2", "--max-nodes", "99999") as served:
+    with serving(trained, "--time-limit", "1", "--max-nodes", "99999") as served:
         check_refused(served.ask({"smiles": rings}), 503, None)
         status, told = HalfSent(served, {"smiles": "C"}).answer()
         assert (status, told["where"]) == (408, None)
         wait_for(lambda: served.ask({"smiles": "C"}).status_code == 200)
 
 
-def test_memory_of_large_requests_comes_back(molecules):
-    def megabytes():
-        status = Path(f"/proc/{molecules.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
-
-    molecules.ask({"smiles": SMILES})
-    before = megabytes()
-    assert molecules.ask({"smiles": [LARGE_RING] * 8}).status_code == 200
-    wait_for(lambda: megabytes() < before + 50)
+def test_the_process_finishes_what_is_in_flight_when_it_is_stopped(trained):
+    with serving_process(trained) as served:
+        stop_in_flight(served, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_it_finishes_what_is_in_flight(trained, told):
-    with serving(trained) as served:
-        half = HalfSent(served, {"smiles": SMILES})
-        wait_for(lambda: served.metric("gtpool_requests_in_hand") == 1)
-        served.process.send_signal(told)
+@pytest.mark.slow
+def test_memory_of_large_requests_comes_back_and_ctrl_c_stops_too(trained):
+    with serving_process(trained) as served:
 
-        def refused():
-            try:
-                httpx.get(f"{served.url}/healthz")
-            except httpx.TransportError:
-                return True
-            return False
+        def megabytes():
+            status = Path(f"/proc/{served.process.pid}/status").read_text()
+            return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
-        wait_for(refused)
-        assert served.process.poll() is None
-        status, answer = half.finish()
-        assert status == 200
-        assert [row["id"] for row in answer["predictions"]] == SMILES
-        assert served.process.wait(timeout=60) == 0
+        served.ask({"smiles": SMILES})
+        before = megabytes()
+        assert served.ask({"smiles": [LARGE_RING] * 8}).status_code == 200
+        wait_for(lambda: megabytes() < before + 50)
+        stop_in_flight(served, signal.SIGINT)
 
 
-@pytest.fixture
-def gtpool(trained):
-    """Start the command and give what it ends with; it must end by itself."""
+def stop_in_flight(served, told):
+    half = HalfSent(served, {"smiles": SMILES})
+    wait_for(lambda: served.metric("gtpool_requests_in_hand") == 1)
+    served.process.send_signal(told)
 
-    def run(*words, before="", **more):
-        done = subprocess.run(
-            [sys.executable, "-c", before + MAIN, "serve", str(trained), *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env={**os.environ, **more},
-        )
-        return done.returncode, done.stdout, done.stderr
+    def refused():
+        try:
+            httpx.get(f"{served.url}/healthz")
+        except httpx.TransportError:
+            return True
+        return False
 
-    return run
+    wait_for(refused)
+    assert served.process.poll() is None
+    status, answer = half.finish()
+    assert status == 200
+    assert [row["id"] for row in answer["predictions"]] == SMILES
+    assert served.process.wait(timeout=60) == 0
 
 
-def test_a_key_in_a_file_and_what_is_no_key(trained, gtpool, tmp_path):
+def test_a_key_in_a_file_and_what_is_no_key(trained, gtpool, tmp_path, monkeypatch):
     path = tmp_path / "key"
     path.write_text("from a file\n")
     with serving(trained, "--api-key-file", str(path)) as served:
@@ -501,48 +480,39 @@ def test_a_key_in_a_file_and_what_is_no_key(trained, gtpool, tmp_path):
         served.http.headers["X-API-Key"] = "from a file"
         assert served.ask({"smiles": "C"}).status_code == 200
     path.write_text("\n")
-    code, out, err = gtpool("--api-key-file", str(path))
-    assert (code, out) == (2, "")
-    assert err == f"gtpool: {path} holds no API key: one line of plain characters is needed\n"
-    code, _, err = gtpool(GTPOOL_API_KEY="")
+    code, _, err = gtpool("serve", trained, "--api-key-file", path)
+    assert code == 2
+    assert f"{path} holds no API key" in err
+    monkeypatch.setenv("GTPOOL_API_KEY", "")
+    code, _, err = gtpool("serve", trained)
     assert (code, err.count("\n")) == (2, 1)
 
 
-def test_an_allowed_host_is_a_name_alone(gtpool):
-    code, out, err = gtpool("--allowed-host", "http://models.example.org", "--port", "0")
+def test_what_cannot_be_served_is_one_line(trained, gtpool, monkeypatch):
+    code, out, err = gtpool(
+        "serve", trained, "--allowed-host", "http://models.example.org", "--port", "0"
+    )
     assert (code, out) == (2, "")
     assert "http://models.example.org" in err
-
-
-def test_a_port_in_use_is_one_line(gtpool):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        code, out, err = gtpool("--port", port)
+        port = taken.getsockname()[1]
+        code, out, err = gtpool("serve", trained, "--port", port)
     assert (code, out) == (2, "")
     assert err == f"gtpool: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
-
-
-def test_without_the_extra_it_says_how_to_get_it(gtpool):
-    code, out, err = gtpool(before="import sys; sys.modules['fastapi'] = None; ")
+    monkeypatch.delitem(sys.modules, "gtpool.serve.app")
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    code, out, err = gtpool("serve", trained)
     assert (code, out) == (2, "")
     assert err == "gtpool: to serve, fastapi is needed: pip install '.[serve]' in a clone\n"
 
 
-def test_it_listens_to_this_machine_alone_unless_told(trained, molecules):
+def test_it_listens_to_this_machine_alone_unless_told(trained, molecules, capfd):
     assert molecules.url.startswith("http://127.0.0.1:")
-    with subprocess.Popen(
-        [sys.executable, "-c", MAIN, "serve", str(trained), "--host", "::", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        said = process.stdout.readline()
-        assert " on http://[::]:" in said
-        port = said.split()[-4].rpartition(":")[2]
+    capfd.readouterr()
+    with serving(trained, "--host", "::") as served:
+        at = served.url.replace("[::]", "[::1]")
         for host, status in (("[::1]", 200), ("192.0.2.7", 200), ("evil.test", 400)):
-            named = httpx.get(f"http://[::1]:{port}/healthz", headers={"Host": host})
-            assert named.status_code == status
-        process.terminate()
-        _, warned = process.communicate(timeout=60)
-    assert process.returncode == 0
+            assert httpx.get(f"{at}/healthz", headers={"Host": host}).status_code == status
+    said, warned = capfd.readouterr()
+    assert " on http://[::]:" in said
     assert warned.startswith("gtpool: whoever reaches this address can use the model;")

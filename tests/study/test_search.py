@@ -18,7 +18,6 @@ import pytest
 from optuna.trial import TrialState
 from rich.console import Console
 
-from gtpool.cli import main
 from gtpool.model import METHODS
 from gtpool.report.searching import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
@@ -54,20 +53,6 @@ TINY = """
 @pytest.fixture(autouse=True)
 def _no_data_folder(monkeypatch):
     monkeypatch.delenv("GTPOOL_DATA", raising=False)
-
-
-@pytest.fixture
-def gtpool(monkeypatch, capsys):
-    """Run the command line in this process: exit code, what it said, what it complained of."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["gtpool", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code, said.out, said.err
-
-    return run
 
 
 class Untested:

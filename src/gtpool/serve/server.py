@@ -24,8 +24,12 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, proto, _, address = found[0]
         # The loop sends at once only where it is told that this is TCP; answers would wait 40 ms.
         listener = socket.socket(family, kind, proto)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         raise ValueError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
     return listener
