@@ -68,7 +68,7 @@ def molecules(count):
     rows = [line.split("\t") for line in lines[:: len(lines) // count][:count]]
     y = torch.tensor([label == "BBB+" for _, label in rows]).long()
     read = read_molecules([smiles for smiles, _ in rows])
-    return read.labelled(y, "molecules", "classes", ("BBB-", "BBB+"))
+    return read.to_dataset(y, "molecules", "classes", ("BBB-", "BBB+"))
 
 
 def wider(capacity, rows):

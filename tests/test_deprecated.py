@@ -7,7 +7,10 @@ import pytest
 OLD = {
     "gtpool.graph": ("Level", "GraphLayout"),
     "gtpool.fixed": ("FixedBatch", "PaddedBatch"),
+    "gtpool.data.features": ("Raw", "RawGraphs"),
+    "gtpool.data.records": ("pack", "pack_records"),
     "gtpool.data.stock": ("Stock", "DeviceDataset"),
+    "gtpool.explain": ("Cover", "Coverage"),
     "gtpool.model.stack": ("Stack", "ModelEnsemble"),
     "gtpool.train.program": ("Program", "CapturedTrainer"),
     "gtpool.study.inputs": ("lay_out", "expand_folds"),

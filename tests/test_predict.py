@@ -23,7 +23,7 @@ from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.predict import evaluate_source, predict_source, schema_of, write_predictions
 from gtpool.serve.limits import Limits
-from gtpool.serve.request_reader import Reader
+from gtpool.serve.request_reader import RequestReader
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.fit import predict
@@ -116,13 +116,15 @@ def test_labels_in_several_columns_are_those_of_tu_folders_and_json_lines(tmp_pa
     found, same = predict_source(bundle, folder).rows, predict_source(bundle, lines).rows
     assert [row.probabilities for row in found] == [row.probabilities for row in same]
     schema = schema_of(bundle)
-    reader = Reader(bundle.model, schema, Limits())
+    reader = RequestReader(bundle.model, schema, Limits())
     asked = [*graphs, reader.example()]
-    question = reader.many(json.dumps({"graphs": asked}).encode(), monotonic() + 60)
+    question = reader.read_predict(json.dumps({"graphs": asked}).encode(), monotonic() + 60)
     assert not question.reasons
     assert torch.equal(question.data.x[:8], data.x)
     assert name_nodes(data, 1) == ["0,6", "0,5"]
-    lone = reader.many(b'{"graphs": [{"edges": [], "node_labels": [[0, 5]]}]}', monotonic() + 60)
+    lone = reader.read_predict(
+        b'{"graphs": [{"edges": [], "node_labels": [[0, 5]]}]}', monotonic() + 60
+    )
     assert lone.data.edge_attr.shape == (0, 4)
     (row,) = explain_source(bundle, folder, graph=2, epochs=2).graphs
     assert row.names == ["1,6", "1,6"]
@@ -196,7 +198,7 @@ def test_table_every_row_once_in_order_and_reasons(molecules, tmp_path):
     assert [row.id for row in found.rows] == ["CCO", "C1CC", "", "C#N"]
     reasons = [row.reason for row in found.rows]
     assert reasons == [None, "not a valid SMILES", "the SMILES is empty", None]
-    data = read_molecules(["CCO", "C#N"]).labelled(torch.empty(2, 0), "x", "regression", ())
+    data = read_molecules(["CCO", "C#N"]).to_dataset(torch.empty(2, 0), "x", "regression", ())
     expected = _logits(molecules, data).softmax(1).tolist()
     assert found.rows[0].probabilities == pytest.approx(expected[0], abs=1e-6)
     assert found.rows[3].probabilities == pytest.approx(expected[1], abs=1e-6)

@@ -19,14 +19,14 @@ from gtpool import __version__
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import (
     Array,
-    GraphsOf,
-    Target,
+    GraphInputs,
+    TargetEncoding,
+    as_graph_list,
     check_columns,
-    join,
-    labels_of,
-    listed,
-    numbers_of,
+    class_labels,
+    concatenate,
     read_graphs,
+    regression_targets,
 )
 from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.molecule import atom_numbers
@@ -55,7 +55,7 @@ class _GraphEstimator:
     _estimator_type: ClassVar[str]
     _tasks: ClassVar[tuple[Task, ...]]
     _labels: ClassVar[Callable[..., Array]]
-    _target: ClassVar[Callable[..., Target]]
+    _target: ClassVar[Callable[..., TargetEncoding]]
     classes_: Any
 
     def __init__(
@@ -169,10 +169,10 @@ class _GraphEstimator:
 
     def fit(
         self,
-        graphs: GraphsOf,
+        graphs: GraphInputs,
         y: Any = None,  # noqa: ANN401
         *,
-        validation_data: tuple[GraphsOf, Any] | None = None,
+        validation_data: tuple[GraphInputs, Any] | None = None,
     ) -> Self:
         """Learn from graphs and what is known of each.
 
@@ -185,10 +185,10 @@ class _GraphEstimator:
             validation_data: Graphs and their ``y`` that choose the epoch and are not trained on; by
                 default ``valid_fraction`` of the graphs.
         """
-        graphs = listed(graphs)
+        graphs = as_graph_list(graphs)
         labels = self._labels(graphs, y)
         target = self._target(labels)
-        data = target.put_on(self._read(graphs), labels)
+        data = target.with_targets(self._read(graphs), labels)
         self._train(data, target, validation_data)
         if target.classes is not None:
             self.classes_ = target.classes
@@ -212,7 +212,7 @@ class _GraphEstimator:
 
     def explain(
         self,
-        graphs: GraphsOf,
+        graphs: GraphInputs,
         index: int = 0,
         *,
         importance: bool = True,
@@ -230,7 +230,7 @@ class _GraphEstimator:
             seed: Of its random start.
             target: The number of the class or task to explain; by default what is predicted.
         """
-        graphs = listed(graphs)
+        graphs = as_graph_list(graphs)
         data = self._ready(graphs)
         known = graphs if isinstance(graphs, list) else []
         smiles = known[index] if 0 <= index < len(known) else None
@@ -259,8 +259,8 @@ class _GraphEstimator:
             )
         told = bundle.part("estimator")
         params = bundle.part("estimator", "params") or bundle.model.spec.to_json()
-        listed = {name: tuple(part) for name, part in params.items() if isinstance(part, list)}
-        found = cls().set_params(**{**params, **listed})
+        tuples = {name: tuple(part) for name, part in params.items() if isinstance(part, list)}
+        found = cls().set_params(**{**params, **tuples})
         found.model_, found.schema_, found.history_ = bundle.model, schema, []
         shape = bundle.model.shape
         found.n_features_in_ = shape.node_width or len(shape.node_categories)
@@ -270,15 +270,15 @@ class _GraphEstimator:
         self,
         pair: Any,  # noqa: ANN401
         recipe: Recipe,
-        target: Target,
+        target: TargetEncoding,
     ) -> GraphDataset:
         """Read the graphs that choose the epoch as those to train on were read."""
         if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
             raise ValueError("validation_data must be a pair (graphs, y); y may be None")
-        graphs = listed(pair[0])
-        return target.put_on(self._read(graphs, recipe), self._labels(graphs, pair[1]))
+        graphs = as_graph_list(pair[0])
+        return target.with_targets(self._read(graphs, recipe), self._labels(graphs, pair[1]))
 
-    def _train(self, data: GraphDataset, target: Target, validation_data: Any) -> None:  # noqa: ANN401
+    def _train(self, data: GraphDataset, target: TargetEncoding, validation_data: Any) -> None:  # noqa: ANN401
         """Train a network on labelled graphs; others, or a part of them, choose the epoch."""
         model_spec, train_spec = self._specs()
         place = choose_device(self.device)
@@ -296,7 +296,7 @@ class _GraphEstimator:
             held = self._read_validation(validation_data, data.schema.recipe, target)
             check_fit(held, model.shape, edges=bonds)
             parts = [part if bonds else replace(part, edge_attr=None) for part in (data, held)]
-            valid, data = torch.arange(len(data), len(data) + len(held)), join(parts)
+            valid, data = torch.arange(len(data), len(data) + len(held)), concatenate(parts)
         # There is no test part here: whoever scores the estimator holds one back.
         parts = cast("Split", _Parts(train, valid, train[:0]))
         epochs = fit(model, data.to(place), parts, train_spec, seed=self.seed)
@@ -325,7 +325,7 @@ class _GraphEstimator:
             raise NotFittedError(f"this {name} is not fitted yet: call fit(graphs, y) first")
         return self.schema_
 
-    def _read(self, graphs: GraphsOf, recipe: Recipe | None = None) -> GraphDataset:
+    def _read(self, graphs: GraphInputs, recipe: Recipe | None = None) -> GraphDataset:
         return read_graphs(
             graphs,
             recipe,
@@ -336,13 +336,13 @@ class _GraphEstimator:
             edge_weight=self.edge_weight,
         )
 
-    def _ready(self, graphs: GraphsOf) -> GraphDataset:
+    def _ready(self, graphs: GraphInputs) -> GraphDataset:
         """Read graphs by the recipe of the training, onto the device of the network."""
         data = self._read(graphs, self._check_fitted().recipe)
         check_fit(data, self.model_.shape, edges=self.model_.uses_edge_features)
         return data.to(self.model_.shift.device)
 
-    def _outputs(self, graphs: GraphsOf) -> Tensor:
+    def _outputs(self, graphs: GraphInputs) -> Tensor:
         """Run the network, [graphs, outputs], on the host."""
         data = self._ready(graphs)
         found = predict(self.model_, data, torch.arange(len(data))).cpu()
@@ -372,7 +372,7 @@ class GraphClassifier(_GraphEstimator):
 
     _estimator_type = "classifier"
     _tasks = ("classes", "binary")
-    _labels, _target = staticmethod(labels_of), staticmethod(Target.of_labels)
+    _labels, _target = staticmethod(class_labels), staticmethod(TargetEncoding.for_classification)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -387,14 +387,14 @@ class GraphClassifier(_GraphEstimator):
         found.classes_ = np.array(classes)
         return found
 
-    def predict(self, graphs: GraphsOf) -> Array:
+    def predict(self, graphs: GraphInputs) -> Array:
         """Give the class of each graph, [graphs], or 0 or 1 for each task, [graphs, tasks]."""
         shares = self.predict_proba(graphs)
         if self.schema_.task == "binary":
             return (shares >= 0.5).astype(int)
         return self.classes_[shares.argmax(1)]
 
-    def predict_proba(self, graphs: GraphsOf) -> Array:
+    def predict_proba(self, graphs: GraphInputs) -> Array:
         """Give the probability of each class by the order of ``classes_``, or of yes to each task.
 
         The shape is [graphs, classes] or [graphs, tasks].
@@ -402,10 +402,10 @@ class GraphClassifier(_GraphEstimator):
         found = self._outputs(graphs).double()
         return (found.sigmoid() if self.schema_.task == "binary" else found.softmax(1)).numpy()
 
-    def score(self, graphs: GraphsOf, y: Any = None) -> float:  # noqa: ANN401
+    def score(self, graphs: GraphInputs, y: Any = None) -> float:  # noqa: ANN401
         """Give the share of classes, or of the known answers to all tasks, that are found."""
-        graphs = listed(graphs)
-        found, wanted = self.predict(graphs), labels_of(graphs, y)
+        graphs = as_graph_list(graphs)
+        found, wanted = self.predict(graphs), class_labels(graphs, y)
         check_columns(found, wanted)
         right = found == wanted
         return float((right[~np.isnan(wanted)] if wanted.ndim == 2 else right).mean())
@@ -429,22 +429,22 @@ class GraphRegressor(_GraphEstimator):
 
     _estimator_type = "regressor"
     _tasks = ("regression",)
-    _labels, _target = staticmethod(numbers_of), staticmethod(Target.of_numbers)
+    _labels, _target = staticmethod(regression_targets), staticmethod(TargetEncoding.for_regression)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """Read a trained model, saved by an estimator or by ``gtpool train``."""
         return cls._load(folder)[0]
 
-    def predict(self, graphs: GraphsOf) -> Array:
+    def predict(self, graphs: GraphInputs) -> Array:
         """Give the number of each graph, [graphs], or a row of them, [graphs, tasks]."""
         found = self._outputs(graphs).numpy()
         return found[:, 0] if found.shape[1] == 1 else found
 
-    def score(self, graphs: GraphsOf, y: Any = None) -> float:  # noqa: ANN401
+    def score(self, graphs: GraphInputs, y: Any = None) -> float:  # noqa: ANN401
         """Give R², averaged over the tasks: 1 is perfect, 0 as good as the mean."""
-        graphs = listed(graphs)
-        found, wanted = self._outputs(graphs).double().numpy(), numbers_of(graphs, y)
+        graphs = as_graph_list(graphs)
+        found, wanted = self._outputs(graphs).double().numpy(), regression_targets(graphs, y)
         check_columns(found, wanted)
         residual = np.nansum((wanted - found) ** 2, 0)
         spread = np.nansum((wanted - np.nanmean(wanted, 0)) ** 2, 0)

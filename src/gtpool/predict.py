@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.data.delimited import safe_cell, write_records
-from gtpool.data.formats.reader import InferenceData, Unit, truth
+from gtpool.data.delimited import format_csv, safe_cell
+from gtpool.data.formats.reader import InferenceData, RowUnit, true_targets
 from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.schema import Schema, Task
-from gtpool.data.sources import read_unseen
+from gtpool.data.sources import read_for_inference
 from gtpool.model.bundle import Bundle
 from gtpool.study.inputs import source_digest
 from gtpool.study.run_one import choose_device
@@ -42,7 +42,7 @@ class Prediction(NamedTuple):
 class Predictions(NamedTuple):
     """The answers to all rows, in the order of the input."""
 
-    unit: Unit
+    unit: RowUnit
     """What a row's number counts."""
     task: Task
     targets: tuple[str, ...]
@@ -75,15 +75,15 @@ def predict_source(
         device: "auto", "cpu" or "cuda".
     """
     schema = schema_of(bundle)
-    read = read_unseen(
+    read = read_for_inference(
         source,
         schema,
         data_dir=data_dir,
         smiles_column=smiles_column,
         trained_column=bundle.part("run", "data").get("smiles_column"),
     )
-    logits, read = _sound(_logits(bundle, read, device), read)
-    told = answers(schema, logits)
+    logits, read = _drop_overflowed(_logits(bundle, read, device), read)
+    told = decode_logits(schema, logits)
     rows = tuple(
         Prediction(row.number, row.id, *next(told), record=row.record)
         if row.reason is None
@@ -125,7 +125,7 @@ def evaluate_source(
     """
     schema = schema_of(bundle)
     trained, targets = bundle.part("run", "data"), _trained_targets(bundle, schema)
-    read = read_unseen(
+    read = read_for_inference(
         source,
         schema,
         data_dir=data_dir,
@@ -134,12 +134,12 @@ def evaluate_source(
         target_columns=target_columns,
         trained_targets=targets,
     )
-    logits, read = _sound(_logits(bundle, read, device), read)
+    logits, read = _drop_overflowed(_logits(bundle, read, device), read)
     told = [row for row in read.rows if row.reason is None]
     labelled = [place for place, row in enumerate(told) if row.label is not None]
     if not labelled:
         raise ValueError(f"{source} has no graph that has a label and can be predicted")
-    y = truth([told[place] for place in labelled], schema)
+    y = true_targets([told[place] for place in labelled], schema)
     logits = logits[labelled]
     metric = METRICS[schema.task]
     left_out = [(row.number, row.reason) for row in read.rows if row.reason is not None]
@@ -205,7 +205,7 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
         chances = [f"{share:.6f}" for share in row.probabilities] or [""] * len(shares)
         known = [row.number] if given else [row.number, safe_cell(row.id)]
         records.append([*row.record, *known, *told, *chances, safe_cell(row.reason or "")])
-    return write_records(records, delimiter)
+    return format_csv(records, delimiter)
 
 
 def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
@@ -246,7 +246,7 @@ def schema_of(bundle: Bundle) -> Schema:
     return schema
 
 
-def answers(
+def decode_logits(
     schema: Schema, logits: Tensor
 ) -> Iterator[tuple[str | tuple[float, ...], tuple[float, ...]]]:
     """Give the value and the probabilities of each graph, as in ``Prediction``.
@@ -265,7 +265,7 @@ def answers(
             yield schema.targets[row.index(max(row))], tuple(row)
 
 
-def _sound(logits: Tensor, read: InferenceData) -> tuple[Tensor, InferenceData]:
+def _drop_overflowed(logits: Tensor, read: InferenceData) -> tuple[Tensor, InferenceData]:
     """Leave out the graphs on which the network overflowed, and say so in their rows."""
     finite = logits.isfinite().all(1)
     answered = iter(finite.tolist())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
 from gtpool.data.coarsening import with_chain
-from gtpool.data.dataset import GraphDataset, narrow, scale
+from gtpool.data.dataset import GraphDataset, standardize_columns, to_smallest_int
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.synthetic import low_scores_matter
 from gtpool.pool import KINDS, POOLS
@@ -274,7 +274,7 @@ def test_tasks_that_y_has_no_column_for_are_refused():
 @given(st.lists(st.integers(-(2**40), 2**40), max_size=5), st.sampled_from([1, 2**24, 2**40]))
 def test_narrow_stores_all_values_in_little_room(values, divisor):
     codes = torch.tensor([value // divisor for value in values], dtype=torch.long)
-    stored = narrow(codes)
+    stored = to_smallest_int(codes)
     assert torch.equal(stored.long(), codes)
     if codes.numel() and int(codes.min()) >= 0 and int(codes.max()) < 256:
         assert stored.dtype == torch.uint8
@@ -414,7 +414,7 @@ def test_standardizing_looks_at_the_training_part_alone():
     assert torch.equal(scaled.x[:, 2], data.x[:, 2])  # no attribute: left as it is
     elsewhere = continuous([[1.0, 3.0], [5.0], [-7.0]], attributes=2).standardized([0, 1])
     assert elsewhere.schema.recipe == scaled.schema.recipe
-    assert torch.equal(scale(data.x, scaled.schema.recipe), scaled.x)
+    assert torch.equal(standardize_columns(data.x, scaled.schema.recipe), scaled.x)
 
 
 def test_standardizing_happens_once_and_only_to_attributes():

@@ -220,7 +220,7 @@ def test_the_capacity_suffices_for_the_largest_run(drawn, ratios):
     data, index = drawn
     stock = DeviceDataset.of(data)
     capacity = stock.capacity(index, ratios)
-    needs = stock.needs(index, ratios)
+    needs = stock.requirements(index, ratios)
     for places, need in zip(index, needs, strict=True):
         taken = data.take(places[places >= 0], ratios)
         counts = [level.batch.numel() for level in taken.levels]

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from gtpool.data.features import FEATURES, MAX_DEGREE, Raw, featurize, learn_recipe
+from gtpool.data.features import FEATURES, MAX_DEGREE, RawGraphs, featurize, learn_recipe
 from gtpool.data.formats.tu import read_tu
 from gtpool.data.schema import Recipe, Schema
 
 
-def raw(name="mine", *, labels=False, attributes=0, **other) -> Raw:
+def raw(name="mine", *, labels=False, attributes=0, **other) -> RawGraphs:
     """A star of four nodes, its centre first, and a lone node."""
-    return Raw(
+    return RawGraphs(
         torch.tensor([4, 1]),
         torch.tensor([6, 0]),
         torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]]),
@@ -167,11 +167,11 @@ def test_degrees_above_those_seen_share_the_last_column():
     assert featurize(star, recipe).x[0].tolist() == [0, 0, 0, 1]
 
 
-def star(leaves: int, **other) -> Raw:
+def star(leaves: int, **other) -> RawGraphs:
     """One graph: a centre with so many leaves."""
     ends = torch.arange(1, leaves + 1)
     edges = torch.stack([torch.zeros_like(ends), ends])
-    return Raw(
+    return RawGraphs(
         torch.tensor([leaves + 1]),
         torch.tensor([2 * leaves]),
         torch.cat([edges, edges.flip(0)], 1),

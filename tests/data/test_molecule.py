@@ -119,7 +119,7 @@ def test_molecules_without_bonds_are_kept():
     assert ours.edge_counts.tolist() == [0, 0, 0]
     assert ours.edge_index.shape == (2, 0)
     assert ours.edge_attr.shape == (0, 3)
-    data = ours.labelled(torch.tensor([0, 1, 0]), "salts", "classes", ("a", "b"))
+    data = ours.to_dataset(torch.tensor([0, 1, 0]), "salts", "classes", ("a", "b"))
     assert data.take([2, 1]).x.shape == (3, 9)
 
 
@@ -206,7 +206,7 @@ def test_a_list_gives_what_its_molecules_give_one_by_one(smiles):
     assert [failure.position for failure in ours.failed] == [
         position for position, text in enumerate(smiles) if text in UNREADABLE
     ]
-    kept = ours.matching(smiles)
+    kept = ours.select_rows(smiles)
     assert kept == [text for text in smiles if text in READABLE]
     alone = [read_molecules([text]) for text in kept]
     assert ours.sizes.tolist() == [int(part.sizes) for part in alone]

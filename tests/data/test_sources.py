@@ -23,7 +23,7 @@ from gtpool.data.locate import (
     locate,
     splits_folder,
 )
-from gtpool.data.registry import DATASETS, look_up
+from gtpool.data.registry import DATASETS, dataset_info
 from gtpool.data.sources import load
 
 SLOW = ("ogbg-molhiv", "ogbg-moltoxcast", "B3DB")
@@ -113,7 +113,7 @@ def test_an_unknown_name_gets_the_nearest(wrong, meant):
 
 def test_a_name_that_is_near_none():
     with pytest.raises(ValueError, match="no dataset 'xyzzy'; known are MUTAG"):
-        look_up("xyzzy")
+        dataset_info("xyzzy")
 
 
 def test_the_order_of_look_up(alone, monkeypatch):

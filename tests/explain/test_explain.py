@@ -126,7 +126,7 @@ def test_levels_are_those_of_the_model_itself(mutag, options):
 def test_attention_is_that_of_the_dense_matrix(data, ratio, heads):
     options = {"heads": heads, "sampler": "rws"}
     model = network(named(data, 2), ratio=ratio, levels=2, pool_options=options, pool="gtpool")
-    steps = trace.watch(model, data.take([0]))[1]
+    steps = trace.trace_pooling(model, data.take([0]))[1]
     told = explain(model, named(data, 2), importance=False)
     for step, view in zip(steps, told.levels, strict=True):
         pool, width = step.pool, 16 // heads
@@ -153,7 +153,7 @@ def test_attention_of_a_large_graph_is_taken_in_rows(mutag, monkeypatch):
 @given(one_graph(), st.sampled_from(OPTIONS[:-1]))
 def test_score_is_what_the_nodes_were_chosen_by(data, options):
     model = network(named(data, 2), levels=2, **options)
-    steps = trace.watch(model, data.take([0]))[1]
+    steps = trace.trace_pooling(model, data.take([0]))[1]
     for step, view in zip(
         steps, explain(model, named(data, 2), importance=False).levels, strict=True
     ):
@@ -471,7 +471,7 @@ def test_graphs_of_a_table_go_by_their_line(molecules):
 
 def test_a_mapping_of_ogb_that_is_broken_is_named(molecules, tmp_path):
     bundle, _ = molecules
-    data = read_molecules(["CCO", "CC"]).labelled(torch.zeros(2, 1), "mine", "binary", ("y",))
+    data = read_molecules(["CCO", "CC"]).to_dataset(torch.zeros(2, 1), "mine", "binary", ("y",))
     data.save(tmp_path / "mine")
     mapping = tmp_path / "mine" / "mapping" / "mol.csv.gz"
     mapping.parent.mkdir()

@@ -8,7 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from gtpool.data.sources import load, read_unseen
+from gtpool.data.sources import load, read_for_inference
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
@@ -345,7 +345,7 @@ def _close_to_recorded(found: list[list[str]], recorded: list[list[str]]) -> Non
 
 
 def _logits(bundle: Bundle, source: Path) -> list[list[str]]:
-    data = read_unseen(source, schema_of(bundle)).data
+    data = read_for_inference(source, schema_of(bundle)).data
     assert data is not None
     logits = predict(bundle.model, data, torch.arange(len(data)))
     assert logits.dtype == torch.float32

@@ -35,7 +35,7 @@ def mutag():
 @pytest.fixture(scope="module")
 def molecules():
     read = read_molecules(SMILES)
-    return read.labelled(torch.arange(6) % 2, "few", "classes", ("a", "b"))
+    return read.to_dataset(torch.arange(6) % 2, "few", "classes", ("a", "b"))
 
 
 def _model(shape=SHAPE, **options):

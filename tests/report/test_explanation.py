@@ -7,7 +7,7 @@ import pytest
 
 from gtpool.estimator import GraphClassifier
 from gtpool.explain import (
-    Cover,
+    Coverage,
     Diversity,
     Explained,
     Explanation,
@@ -48,10 +48,10 @@ SPREAD = Diversity(
     10,
     (4, 5, 6),
     {
-        "topk": Cover((2, 2, 3), (0.5, 0.5, 0.75)),
-        "rws": Cover((4, 5, 5), (1.0, 1.0, 0.75)),
-        "rwsv": Cover((4, 4, 5), (1.0, 0.9, 1.0)),
-        "random": Cover((4, 4, 6), (0.5, 1.0, 0.75)),
+        "topk": Coverage((2, 2, 3), (0.5, 0.5, 0.75)),
+        "rws": Coverage((4, 5, 5), (1.0, 1.0, 0.75)),
+        "rwsv": Coverage((4, 4, 5), (1.0, 0.9, 1.0)),
+        "random": Coverage((4, 4, 6), (0.5, 1.0, 0.75)),
     },
 )
 
@@ -257,8 +257,10 @@ def test_diversity_is_a_table_bars_and_a_verdict():
     [((5, 6, 7), "holds for"), ((2, 2, 3), "does not hold"), ((1, 1, 1), "does not hold")],
 )
 def test_the_claim_is_said_to_hold_only_where_it_does(wheels, outcome):
-    same = {name: Cover(wheels, tuple(value / 10 for value in wheels)) for name in ("rws", "rwsv")}
-    low = Cover((2, 2, 3), (0.2, 0.2, 0.3))
+    same = {
+        name: Coverage(wheels, tuple(value / 10 for value in wheels)) for name in ("rws", "rwsv")
+    }
+    low = Coverage((2, 2, 3), (0.2, 0.2, 0.3))
     said = judge_diversity(SPREAD._replace(covers={"topk": low, "random": low, **same}))
     assert outcome in said[0]
     part = {"topk": low, "random": low, **same, "rwsv": low}

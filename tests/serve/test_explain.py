@@ -14,8 +14,8 @@ from gtpool.model.bundle import load_bundle
 from gtpool.predict import schema_of
 from gtpool.serve.app import create_app
 from gtpool.serve.limits import Limits
-from gtpool.serve.request_reader import Reader
-from gtpool.serve.service import Explaining
+from gtpool.serve.request_reader import RequestReader
+from gtpool.serve.service import ExplanationWorker
 
 LIMITS = Limits(explain_epochs=5, explain_requests=2)
 PATH = {key: part for key, part in PATHS[6].items() if key != "label"}
@@ -49,8 +49,8 @@ def test_a_molecule_is_explained_as_from_python(molecules):
     told = response.json()
     assert (told["task"], told["targets"]) == ("regression", ["a", "b"])
     assert told["prediction"] == predicted["predictions"][0]
-    reader = Reader(molecules.model, schema_of(molecules), LIMITS)
-    data = reader.single(json.dumps({"smiles": DRUGS[1]}).encode(), float("inf")).data
+    reader = RequestReader(molecules.model, schema_of(molecules), LIMITS)
+    data = reader.read_explain(json.dumps({"smiles": DRUGS[1]}).encode(), float("inf")).data
     expected = explain(molecules.model, data, epochs=5, task="regression")
     assert told["explanation"] == json.loads(json.dumps(expected.to_json()))
     assert told["explanation"]["nodes"] == 14
@@ -112,9 +112,9 @@ def test_what_cannot_be_explained_is_refused_with_its_place(molecules, graphs):
 
 
 def test_an_explanation_stops_when_nobody_waits_for_it(molecules):
-    reader = Reader(molecules.model, schema_of(molecules), LIMITS)
-    data = reader.single(json.dumps({"smiles": DRUGS[0]}).encode(), float("inf")).data
-    work = Explaining(molecules.model, schema_of(molecules), epochs=10**9)
+    reader = RequestReader(molecules.model, schema_of(molecules), LIMITS)
+    data = reader.read_explain(json.dumps({"smiles": DRUGS[0]}).encode(), float("inf")).data
+    work = ExplanationWorker(molecules.model, schema_of(molecules), epochs=10**9)
     with pytest.raises(TimeoutError):
         work.explain(data, DRUGS[0], time.monotonic() + 0.2)
 

@@ -18,7 +18,7 @@ from gtpool.predict import schema_of
 from gtpool.serve.app import create_app
 from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits
-from gtpool.serve.request_reader import Reader
+from gtpool.serve.request_reader import RequestReader
 
 CPU = torch.device("cpu")
 PATH = PATHS[4]
@@ -94,10 +94,10 @@ def test_what_waits_together_shares_a_pass(molecules, batcher_of, share, graphs,
 @pytest.mark.parametrize("pool", ["gtpool", "gtpool-v", "sagpool", "asap", "diffpool", "haarpool"])
 def test_numbers_that_overflow_stay_in_their_request(tmp_path, batcher_of, pool):
     bundle = load_bundle(paths_model(tmp_path / "model", pool=pool))
-    reader = Reader(bundle.model, schema_of(bundle), Limits())
+    reader = RequestReader(bundle.model, schema_of(bundle), Limits())
     records = [PATHS[0], PATH, LARGE, PATHS[7]]
     jobs = [
-        reader.many(json.dumps({"graphs": [record]}).encode(), float("inf")).data
+        reader.read_predict(json.dumps({"graphs": [record]}).encode(), float("inf")).data
         for record in records
     ]
     alone = batcher_of(bundle.model, share=False)
@@ -129,10 +129,10 @@ def test_an_error_is_paid_for_by_the_request_that_makes_it(molecules, batcher_of
 
 
 def test_the_clock_is_checked_at_each_molecule(molecules):
-    reader = Reader(molecules.model, schema_of(molecules), Limits())
+    reader = RequestReader(molecules.model, schema_of(molecules), Limits())
     body = json.dumps({"smiles": ["c1" + "c" * 1994 + "c1"] * 8}).encode()  # 0.1 s each
     with pytest.raises(TimeoutError):
-        reader.many(body, monotonic() + 0.05)
+        reader.read_predict(body, monotonic() + 0.05)
 
 
 def test_a_closed_batcher_answers_what_is_queued_and_takes_no_more(molecules):

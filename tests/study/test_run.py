@@ -39,7 +39,7 @@ def numbers(row):
 
 
 def test_codes_out_of_range_are_refused_before_a_network_looks_them_up():
-    molecules = read_molecules(["CCO", "CC"]).labelled(
+    molecules = read_molecules(["CCO", "CC"]).to_dataset(
         torch.tensor([0, 1]), "mine", "classes", "ab"
     )
     atoms, bonds = molecules.x.clone(), molecules.edge_attr.clone()

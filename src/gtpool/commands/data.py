@@ -79,9 +79,9 @@ def describe_dataset(
 def _origin(name: str, data_dir: Path | None) -> dict[str, str]:
     """Say where a dataset known by name comes from, and whose it is."""
     from gtpool.data.locate import locate
-    from gtpool.data.registry import look_up
+    from gtpool.data.registry import dataset_info
 
-    source, origin = look_up(name), locate(name, data_dir).origin
+    source, origin = dataset_info(name), locate(name, data_dir).origin
     facts = {"licence": source.licence, "citation": source.citation}
     facts |= {"published at": source.url} if source.url else {}
     return facts | {"taken from": "nowhere: made on the spot" if origin == "made" else origin}
@@ -91,10 +91,10 @@ def _origin(name: str, data_dir: Path | None) -> dict[str, str]:
 def get_dataset(name: str, data_dir: DataDir = None) -> None:
     """Download a dataset, or all, with its fixed folds; what is here already is left alone."""
     from gtpool.data.locate import download_folds, find_raw, splits_folder
-    from gtpool.data.registry import DATASETS, look_up
+    from gtpool.data.registry import DATASETS, dataset_info
 
     for one in DATASETS if name == "all" else (name,):
-        source = look_up(one)
+        source = dataset_info(one)
         if source.family == "synthetic":
             typer.echo(f"{one}: made on the spot, there is nothing to get")
             continue

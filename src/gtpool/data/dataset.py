@@ -131,7 +131,7 @@ class GraphDataset:
         recipe = replace(
             self.schema.recipe, mean=tuple(seen.mean(0).tolist()), std=tuple(std.tolist())
         )
-        x = scale(self.x, recipe)
+        x = standardize_columns(self.x, recipe)
         return replace(self, x=x, schema=replace(self.schema, recipe=recipe))
 
     @classmethod
@@ -175,9 +175,9 @@ class GraphDataset:
         if any("edge_attr" in graph for graph in graphs):
             edge_attr = _stacked("edge_attr", [graph.edge_attr for graph in graphs])
         return cls(
-            narrow(x),
-            narrow_edges(torch.cat([join.long() for join in joins], 1)),
-            None if edge_attr is None else narrow(edge_attr),
+            to_smallest_int(x),
+            edges_to_int32(torch.cat([join.long() for join in joins], 1)),
+            None if edge_attr is None else to_smallest_int(edge_attr),
             torch.tensor([graph["x"].size(0) for graph in graphs]),
             torch.tensor([join.size(1) for join in joins]),
             y,
@@ -236,7 +236,7 @@ class GraphDataset:
         return index.long()
 
 
-def scale(x: Tensor, recipe: Recipe) -> Tensor:
+def standardize_columns(x: Tensor, recipe: Recipe) -> Tensor:
     """Standardise the continuous columns with the statistics that a recipe keeps."""
     if recipe.mean is None or recipe.std is None:
         return x
@@ -245,7 +245,7 @@ def scale(x: Tensor, recipe: Recipe) -> Tensor:
     return torch.cat([columns.to(x.dtype), x[:, recipe.attributes :]], 1)
 
 
-def narrow(codes: Tensor) -> Tensor:
+def to_smallest_int(codes: Tensor) -> Tensor:
     """Store whole numbers in the smallest type that holds them; floats stay as they are."""
     if codes.is_floating_point():
         return codes
@@ -257,7 +257,7 @@ def narrow(codes: Tensor) -> Tensor:
     return codes
 
 
-def narrow_edges(edge_index: Tensor) -> Tensor:
+def edges_to_int32(edge_index: Tensor) -> Tensor:
     """Store node numbers as int32; larger ones stay int64, for the dataset's check to refuse."""
     narrowed = edge_index.int()
     return narrowed if torch.equal(narrowed.to(edge_index.dtype), edge_index) else edge_index

@@ -10,7 +10,7 @@ from io import BufferedReader, StringIO
 from itertools import chain
 from pathlib import Path
 
-TABLES = (".csv", ".tsv", ".tab")
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab")
 """Endings of the names of tables, each also with .gz."""
 MAX_LINE = 1_000_000
 """Longest line that is read, in bytes: what is longer is no table, and could fill the memory."""
@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 """A decimal number as tables write it."""
 
 
-def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def read_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and then each row: the line where it begins and its cells.
 
     Blank lines are no rows. Cells are as written, with the spaces around them; a cell in quotes may
@@ -30,8 +30,8 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
         path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
             .tsv or .tab (tabs), or one of these and .gz.
     """
-    ending = ending_of(path)
-    if ending not in TABLES:
+    ending = suffix_without_gz(path)
+    if ending not in TABLE_SUFFIXES:
         raise ValueError(f"{path}: a table ends in .csv, .tsv or .tab (or one of these and .gz)")
     lines = _lines(path)
     first = next(lines, "")
@@ -55,8 +55,8 @@ def read_records(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield line, cells
 
 
-def write_records(records: Iterable[Iterable[object]], delimiter: str = ",") -> str:
-    """Return the text of a CSV file that ``read_records`` reads back, a line feed after each row.
+def format_csv(records: Iterable[Iterable[object]], delimiter: str = ",") -> str:
+    """Return the text of a CSV file that ``read_csv_rows`` reads back, a line feed after each row.
 
     Args:
         records: The header and the rows. Pass cells of text that is not the user's own table
@@ -87,19 +87,19 @@ def safe_cell(cell: str) -> str:
     return cell if harmless else f"'{cell}"
 
 
-def unzipped_name(path: Path) -> str:
+def name_without_gz(path: Path) -> str:
     """Give the name of a file without .gz."""
-    return path.stem if is_zipped(path) else path.name
+    return path.stem if is_gzipped(path) else path.name
 
 
-def is_zipped(path: Path) -> bool:
+def is_gzipped(path: Path) -> bool:
     """Say whether the name of a file ends in .gz, in capitals or not."""
     return path.suffix.lower() == ".gz"
 
 
-def ending_of(path: Path) -> str:
+def suffix_without_gz(path: Path) -> str:
     """Give the ending of a name before .gz, in small letters, such as .csv."""
-    return Path(unzipped_name(path)).suffix.lower()
+    return Path(name_without_gz(path)).suffix.lower()
 
 
 def _rows(path: Path, lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -118,7 +118,7 @@ def _rows(path: Path, lines: Iterator[str], delimiter: str) -> Iterator[tuple[in
 
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, none of them longer than MAX_LINE in memory."""
-    with gzip.open(path) if is_zipped(path) else path.open("rb") as file:
+    with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
         number = 0
         while line := _next(path, file):
             number += 1

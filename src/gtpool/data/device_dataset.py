@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gtpool.data.dataset import GraphDataset, narrow
+from gtpool.data.dataset import GraphDataset, to_smallest_int
 from gtpool.fixed import Capacity, ChainStep, EdgeTypes, PaddedBatch, PaddedCSR, Rows, Triplets
 from gtpool.ops.chain import transform
 from gtpool.ops.sample import kept_counts
@@ -24,7 +24,7 @@ _ROUNDING = 1e-12
 """Entries of a transform below it are zero but for rounding."""
 
 
-class _Direction(NamedTuple):
+class _SortedEdges(NamedTuple):
     """The edges of all graphs, sorted by one end; nodes and edges are numbered in their graph."""
 
     other: Tensor
@@ -39,7 +39,7 @@ class _Direction(NamedTuple):
     """Codes of each edge, numbered on from column to column; maybe of no columns, [E, F]."""
 
 
-class _Ragged(NamedTuple):
+class _RaggedSparse(NamedTuple):
     """A sparse matrix of each graph of a dataset, graph by graph; nodes numbered in their graph."""
 
     first: Tensor
@@ -84,14 +84,14 @@ class _Ragged(NamedTuple):
         return Triplets(row, column, value)
 
 
-class _Step(NamedTuple):
+class _CoarseningStep(NamedTuple):
     """One step of the chain of clusterings of a dataset."""
 
     sizes: Tensor
     """Clusters of each graph, [G]."""
     host_sizes: Tensor
-    transform: _Ragged
-    edges: _Ragged
+    transform: _RaggedSparse
+    edges: _RaggedSparse
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +105,15 @@ class DeviceDataset:
     sizes: Tensor
     first_edge: Tensor
     edge_counts: Tensor
-    entering: _Direction
-    leaving: _Direction
+    entering: _SortedEdges
+    leaving: _SortedEdges
     host_sizes: Tensor
     """Nodes of each graph, on the host, [G]."""
     host_edges: Tensor
     """Edges of each graph, on the host, [G]."""
     edge_attr: Tensor | None = None
     """Features of each edge, sorted by target as ``entering`` is, [E, F]."""
-    chain: tuple[_Step, ...] = ()
+    chain: tuple[_CoarseningStep, ...] = ()
     """The steps by which the graphs are clustered, where the dataset has them."""
 
     @classmethod
@@ -144,7 +144,7 @@ class DeviceDataset:
         if all(map(torch.equal, entering, leaving)):
             leaving = entering  # undirected, as most graphs are: one copy does for both
         return cls(
-            _spread(data.x, categories) if categories else data.x,
+            _one_hot(data.x, categories) if categories else data.x,
             data.y,
             node_first,
             data.sizes.to(device),
@@ -168,7 +168,7 @@ class DeviceDataset:
         """What a batch is gathered with."""
         return steps_on(self.x.device, self.dtype)
 
-    def needs(self, index: Tensor, ratios: Sequence[float]) -> Tensor:
+    def requirements(self, index: Tensor, ratios: Sequence[float]) -> Tensor:
         """Say what each graph needs, on the host: rows at each level, edges, chain, [..., K].
 
         Args:
@@ -187,10 +187,10 @@ class DeviceDataset:
 
     def capacity(self, index: Tensor, ratios: Sequence[float]) -> Capacity:
         """Say what a batch of these graphs needs, on the host, -1 for an empty place, [R, G]."""
-        return self.room(index.size(1), self.needs(index, ratios).sum(1).amax(0))
+        return self.capacity_for(index.size(1), self.requirements(index, ratios).sum(1).amax(0))
 
-    def room(self, places: int, needs: Tensor) -> Capacity:
-        """Make a capacity of so many places and a row of ``needs``."""
+    def capacity_for(self, places: int, needs: Tensor) -> Capacity:
+        """Make a capacity of so many places and a row of ``requirements``."""
         counts, links = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
         return Capacity.rounded(places, counts[:links], counts[links], counts[links + 1 :])
 
@@ -214,7 +214,7 @@ class DeviceDataset:
         node, own = steps.place(levels[0], flat, self.first_node)
         edge, _ = steps.place(edges, flat, self.first_edge)
 
-        def lay_out(way: _Direction) -> tuple[Tensor, Tensor, Tensor]:
+        def lay_out(way: _SortedEdges) -> tuple[Tensor, Tensor, Tensor]:
             other = steps.shift(way.other, edge, edges, levels[0].start)
             begin, end = (
                 steps.shift(part, node, levels[0], edges.start) for part in (way.begin, way.end)
@@ -249,7 +249,7 @@ class DeviceDataset:
         if not self.entering.kinds.size(1):
             return None
 
-        def bring(way: _Direction) -> Tensor:
+        def bring(way: _SortedEdges) -> Tensor:
             return self.steps.bring(way.kinds, edge, way.kinds.dtype)
 
         entering = bring(self.entering)
@@ -263,20 +263,20 @@ def _kinds(data: GraphDataset, categories: Sequence[int]) -> Tensor:
         return data.edge_index.new_empty(data.edge_index.size(1), 0)
     if data.edge_attr is None:
         raise ValueError(f"{data.schema.name} has no edge features, of which codes are asked for")
-    return narrow(data.edge_attr.long() + _first(categories).to(data.edge_attr.device))
+    return to_smallest_int(data.edge_attr.long() + _first(categories).to(data.edge_attr.device))
 
 
-def _chain(data: GraphDataset) -> tuple[_Step, ...]:
+def _chain(data: GraphDataset) -> tuple[_CoarseningStep, ...]:
     """Write the transform and the edges of each step of a chain as sparse matrices."""
     like = data.x[:0, :0] if data.x.is_floating_point() else data.x[:0, :0].float()
-    found: list[_Step] = []
+    found: list[_CoarseningStep] = []
     before = data.sizes
     for number, step in enumerate(data.chain):
         matrices = [_transform(data, number, part) for part in _by_size(before)]
         graph, row, column, value = (torch.cat(parts) for parts in zip(*matrices, strict=True))
         order = graph.argsort(stable=True)
         entries = row[order], column[order], value[order]
-        matrix = _Ragged.of(graph[order], len(data), *entries, like)
+        matrix = _RaggedSparse.of(graph[order], len(data), *entries, like)
         level = step.level
         source, target = step.edge_index.cpu()
         graph = level.batch.cpu()[source]
@@ -284,8 +284,8 @@ def _chain(data: GraphDataset) -> tuple[_Step, ...]:
         first = level.ptr[:-1][graph]
         weight = step.edge_attr[:, 0].cpu()
         entries = (source - first)[order], (target - first)[order], weight[order]
-        edges = _Ragged.of(graph[order], len(data), *entries, like)
-        found.append(_Step(level.sizes.to(data.x.device), level.sizes, matrix, edges))
+        edges = _RaggedSparse.of(graph[order], len(data), *entries, like)
+        found.append(_CoarseningStep(level.sizes.to(data.x.device), level.sizes, matrix, edges))
         before = level.sizes
     return tuple(found)
 
@@ -319,7 +319,9 @@ def _features(data: GraphDataset, target: Tensor, source: Tensor) -> Tensor:
     return found if order.numel() else found.new_zeros(1, found.size(1))
 
 
-def _sorted_by(own: Tensor, other: Tensor, node: Tensor, edge: Tensor, kinds: Tensor) -> _Direction:
+def _sorted_by(
+    own: Tensor, other: Tensor, node: Tensor, edge: Tensor, kinds: Tensor
+) -> _SortedEdges:
     """Sort edges by one end, given the first node of each edge's graph and edge of each node's."""
     # Equal ends by the other: both ways look alike.
     order = (own * edge.numel() + other).argsort(stable=True)
@@ -327,12 +329,12 @@ def _sorted_by(own: Tensor, other: Tensor, node: Tensor, edge: Tensor, kinds: Te
     begin = offsets(count)[:-1] - edge
     if not order.numel():  # so that padding has something to read
         nothing = torch.zeros_like(edge[:1])
-        return _Direction(nothing, nothing, begin, begin, kinds.new_zeros(1, kinds.size(1)))
+        return _SortedEdges(nothing, nothing, begin, begin, kinds.new_zeros(1, kinds.size(1)))
     ends = (other - node)[order], (own - node)[order]
-    return _Direction(*ends, begin, begin + count, kinds[order])
+    return _SortedEdges(*ends, begin, begin + count, kinds[order])
 
 
-def _spread(codes: Tensor, categories: Sequence[int]) -> Tensor:
+def _one_hot(codes: Tensor, categories: Sequence[int]) -> Tensor:
     """Give each category a column that is 1 where a row has it, [N, sum of categories]."""
     columns = torch.zeros(codes.size(0), sum(categories), dtype=torch.uint8, device=codes.device)
     return columns.scatter_(1, codes.long() + _first(categories).to(codes.device), 1)

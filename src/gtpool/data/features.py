@@ -1,7 +1,7 @@
-"""Node features from what a source holds: labels, attributes, degrees, or nothing.
+"""Node features from labels, attributes or degrees.
 
-A source is read into ``Raw``; a ``Recipe`` says how ``Raw`` becomes features. The recipe is learned
-once on the data a model is trained on and repeated, by the same code, on the data it predicts.
+A reader returns ``RawGraphs``. ``learn_recipe`` derives a ``Recipe`` from the training data, and
+``featurize`` applies it, both in training and in prediction.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.data.dataset import GraphDataset, narrow_edges, scale
+from gtpool.data.dataset import GraphDataset, edges_to_int32, standardize_columns
 from gtpool.data.schema import Recipe, Schema, Task
+from gtpool.deprecated import old_names
 from gtpool.ops.memory import check_room
 
 MAX_DEGREE = 1000
 """Highest degree with a one-hot column of its own; higher degrees share it."""
 
 
-class Raw(NamedTuple):
+class RawGraphs(NamedTuple):
     """Graphs as a source holds them, packed; edges are numbered inside their graph."""
 
     sizes: Tensor
@@ -46,14 +47,14 @@ class Raw(NamedTuple):
     """Whether the first edge attribute is a weight."""
 
 
-def gmt(raw: Raw) -> Recipe:
+def gmt(raw: RawGraphs) -> Recipe:
     """Attributes and one-hot labels; the one-hot degree where there is neither."""
     if raw.node_labels is None and raw.node_attributes is None:
         return degree(raw)
     return _recipe("gmt", raw, raw.node_labels, _width(raw))
 
 
-def fair(raw: Raw) -> Recipe:
+def fair(raw: RawGraphs) -> Recipe:
     """One-hot labels, else attributes, else the degree as one number; ENZYMES has both."""
     if raw.node_labels is None and raw.node_attributes is None:
         return replace(_recipe("fair", raw, attributes=1), degree=True)
@@ -61,17 +62,17 @@ def fair(raw: Raw) -> Recipe:
     return _recipe("fair", raw, raw.node_labels, _width(raw) if both else 0)
 
 
-def degree(raw: Raw) -> Recipe:
+def degree(raw: RawGraphs) -> Recipe:
     """The degree of each node, one-hot up to the highest of the data or ``MAX_DEGREE``."""
     return _recipe("degree", raw, max_degree=min(int(_degrees(raw).max()), MAX_DEGREE))
 
 
-def constant(raw: Raw) -> Recipe:
+def constant(raw: RawGraphs) -> Recipe:
     """The number one for every node."""
     return _recipe("constant", raw)
 
 
-FEATURES: dict[str, Callable[[Raw], Recipe]] = {
+FEATURES: dict[str, Callable[[RawGraphs], Recipe]] = {
     "gmt": gmt,
     "fair": fair,
     "degree": degree,
@@ -79,14 +80,14 @@ FEATURES: dict[str, Callable[[Raw], Recipe]] = {
 }
 
 
-def learn_recipe(raw: Raw, kind: str = "gmt") -> Recipe:
+def learn_recipe(raw: RawGraphs, kind: str = "gmt") -> Recipe:
     """Say how features are made of ``raw``, by a name of ``FEATURES``."""
     if kind not in FEATURES:
         raise ValueError(f"unknown features {kind!r}; choose one of {', '.join(FEATURES)}")
     return FEATURES[kind](raw)
 
 
-def featurize(raw: Raw, recipe: Recipe) -> GraphDataset:
+def featurize(raw: RawGraphs, recipe: Recipe) -> GraphDataset:
     """Make the dataset that ``recipe`` describes of ``raw``, standardised if the recipe is."""
     degrees = 0 if recipe.max_degree is None else recipe.max_degree + 1
     width = recipe.attributes + len(recipe.labels) + degrees
@@ -103,9 +104,9 @@ def featurize(raw: Raw, recipe: Recipe) -> GraphDataset:
         place = _degrees(raw).clamp(max=recipe.max_degree) + (width - degrees)
         x.scatter_(1, place.unsqueeze(1), 1.0)
     schema = Schema(raw.name, raw.task, raw.targets, recipe)
-    edge_index = narrow_edges(raw.edge_index)
+    edge_index = edges_to_int32(raw.edge_index)
     return GraphDataset(
-        scale(x, recipe),
+        standardize_columns(x, recipe),
         edge_index,
         _edge_features(raw, recipe),
         raw.sizes,
@@ -117,7 +118,7 @@ def featurize(raw: Raw, recipe: Recipe) -> GraphDataset:
 
 def _recipe(
     kind: str,
-    raw: Raw,
+    raw: RawGraphs,
     labels: Tensor | None = None,
     attributes: int = 0,
     max_degree: int | None = None,
@@ -136,7 +137,7 @@ def _recipe(
     )
 
 
-def _width(raw: Raw) -> int:
+def _width(raw: RawGraphs) -> int:
     return 0 if raw.node_attributes is None else raw.node_attributes.size(1)
 
 
@@ -150,7 +151,7 @@ def label_columns(labels: Tensor) -> tuple[Tensor, ...]:
     return (labels,) if labels.dim() == 1 else labels.unbind(1)
 
 
-def _attributes(raw: Raw, recipe: Recipe) -> Tensor:
+def _attributes(raw: RawGraphs, recipe: Recipe) -> Tensor:
     """Give the continuous columns, [N, A]."""
     if recipe.degree:
         return _degrees(raw)[:, None]
@@ -163,7 +164,7 @@ def _attributes(raw: Raw, recipe: Recipe) -> Tensor:
     return raw.node_attributes
 
 
-def _edge_features(raw: Raw, recipe: Recipe) -> Tensor | None:
+def _edge_features(raw: RawGraphs, recipe: Recipe) -> Tensor | None:
     """Give the continuous columns of the edges and their one-hot labels, [E, F]."""
     width, edges = recipe.edge_attributes + len(recipe.edge_labels), raw.edge_index.size(1)
     if not width:
@@ -211,7 +212,7 @@ def _known(what: str, labels: Tensor | None, known: tuple[tuple[int, ...], ...])
     return torch.stack(places, 1)
 
 
-def _degrees(raw: Raw) -> Tensor:
+def _degrees(raw: RawGraphs) -> Tensor:
     """Count the edges that leave each node, [N]."""
     _check_room(raw.name, "node", int(raw.sizes.sum()), 1, 8)
     first = (raw.sizes.cumsum(0) - raw.sizes).repeat_interleave(raw.edge_counts)
@@ -226,3 +227,6 @@ def _check_room(name: str, what: str, rows: int, columns: int, itemsize: int) ->
         "choose other features (--features constant), or leave out labels that number nodes or "
         "edges",
     )
+
+
+__getattr__ = old_names(__name__, {"Raw": "RawGraphs"})

@@ -80,14 +80,14 @@ def unpack(archive: Path, folder: Path, *, limit: int = 4 << 30) -> None:
             packed.extractall(made)
         inside = list(made.iterdir())
         top = inside[0] if len(inside) == 1 and inside[0].is_dir() else made
-        settle(top, folder)
+        publish_folder(top, folder)
     except (BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # or packed as none can read
         raise ValueError(f"{archive} is not a sound zip file: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def settle(made: Path, folder: Path) -> None:
+def publish_folder(made: Path, folder: Path) -> None:
     """Move a folder to its place, unless another process was faster."""
     try:
         made.rename(folder)

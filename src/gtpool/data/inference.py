@@ -7,8 +7,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from gtpool.data.dataset import GraphDataset, scale
-from gtpool.data.features import FEATURES, Raw, label_columns
+from gtpool.data.dataset import GraphDataset, standardize_columns
+from gtpool.data.features import FEATURES, RawGraphs, label_columns
 from gtpool.data.schema import TASKS, Recipe, Schema
 from gtpool.spec import AtomOrder, ShapeSpec
 
@@ -92,7 +92,7 @@ def _check_columns(recipe: Recipe, shape: ShapeSpec, where: str) -> None:
         )
 
 
-def strange(raw: Raw, recipe: Recipe) -> dict[int, str]:
+def unknown_labels(raw: RawGraphs, recipe: Recipe) -> dict[int, str]:
     """Say of which graphs a recipe can make no features, and why: labels that it does not know."""
     reasons: dict[int, str] = {}
     for what, found, known, counts in (
@@ -112,7 +112,7 @@ def strange(raw: Raw, recipe: Recipe) -> dict[int, str]:
     return reasons
 
 
-def pick(raw: Raw, wanted: Tensor) -> Raw:
+def filter_graphs(raw: RawGraphs, wanted: Tensor) -> RawGraphs:
     """Keep some graphs, by a bool for each."""
     nodes, edges = wanted.repeat_interleave(raw.sizes), wanted.repeat_interleave(raw.edge_counts)
     of_nodes = {name: getattr(raw, name) for name in ("node_labels", "node_attributes")}
@@ -127,7 +127,7 @@ def pick(raw: Raw, wanted: Tensor) -> Raw:
     )
 
 
-def follow(data: GraphDataset, recipe: Recipe) -> GraphDataset:
+def apply_recipe(data: GraphDataset, recipe: Recipe) -> GraphDataset:
     """Scale graphs that have their features already as a recipe scales them.
 
     Args:
@@ -148,7 +148,9 @@ def follow(data: GraphDataset, recipe: Recipe) -> GraphDataset:
             f"{data.schema.name} was standardised by other statistics than the model's; "
             "save it before it is standardised"
         )
-    return replace(data, x=scale(data.x, recipe), schema=replace(data.schema, recipe=recipe))
+    return replace(
+        data, x=standardize_columns(data.x, recipe), schema=replace(data.schema, recipe=recipe)
+    )
 
 
 def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:

@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from gtpool.data.fetch import fetch, settle, unpack
-from gtpool.data.registry import Source, look_up
+from gtpool.data.fetch import fetch, publish_folder, unpack
+from gtpool.data.registry import DatasetInfo, dataset_info
 
 EMBEDDED = Path(__file__).parent / "embedded"
 FOLDS_URL = "https://raw.githubusercontent.com/JinheonBaek/GMT/HEAD/datasets"
@@ -31,7 +31,7 @@ def locate(name: str, data_dir: Path | None = None) -> Place:
         data_dir: A folder laid out as ``GTPOOL_DATA`` is: ``TU/NAME/raw/NAME_A.txt``,
             ``OGB/ogbg_molhiv/raw/edge.csv.gz``, ``splits/10fold_idx/NAME/test_idx-1.txt``.
     """
-    if look_up(name).family == "synthetic":
+    if dataset_info(name).family == "synthetic":
         return Place("made", None)
     inside, _ = _layout(name)
     places = [Place(origin, root / inside) for origin, root in _roots(data_dir)]
@@ -50,7 +50,7 @@ def find_raw(name: str, data_dir: Path | None = None) -> Path:
     place = locate(name, data_dir)
     if place.origin == "made":
         raise ValueError(f"{name} is made on the spot: there are no files to get")
-    return place.folder or download(name, look_up(name))
+    return place.folder or download(name, dataset_info(name))
 
 
 def splits_folder(name: str, data_dir: Path | None = None) -> Path | None:
@@ -70,7 +70,7 @@ def cache_dir() -> Path:
     return Path(root).expanduser() / "gtpool"
 
 
-def download(name: str, source: Source) -> Path:
+def download(name: str, source: DatasetInfo) -> Path:
     """Fetch and unpack the archive of a dataset into the cache."""
     inside, first = _layout(name)
     folder = cache_dir() / "raw" / inside
@@ -92,7 +92,7 @@ def download(name: str, source: Source) -> Path:
     return folder
 
 
-def download_folds(name: str, source: Source, url: str = FOLDS_URL) -> Path:
+def download_folds(name: str, source: DatasetInfo, url: str = FOLDS_URL) -> Path:
     """Fetch the index files of the ten fixed folds into the cache.
 
     Args:
@@ -115,7 +115,7 @@ def download_folds(name: str, source: Source, url: str = FOLDS_URL) -> Path:
                 digest.update(file.read_bytes())
         if digest.hexdigest() != source.folds_sha256:
             raise ValueError(f"the folds of {name} at {url} are not those of the GMT protocol")
-        settle(made, folder)
+        publish_folder(made, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
@@ -123,7 +123,7 @@ def download_folds(name: str, source: Source, url: str = FOLDS_URL) -> Path:
 
 def _layout(name: str) -> tuple[Path, str]:
     """Give the folder of a set inside a data folder, and a file that must be in it."""
-    family = look_up(name).family
+    family = dataset_info(name).family
     if family == "OGB":
         return Path("OGB") / name.replace("-", "_"), "raw/edge.csv.gz"
     return Path(family) / name / "raw", f"{name}_A.txt"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.molecule_limits import MAX_SMILES, excess
+from gtpool.data.molecule_limits import MAX_SMILES, exceeded_limit
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.spec import AtomOrder
 
@@ -108,12 +108,14 @@ class Molecules(NamedTuple):
     atom_order: AtomOrder
     """How the atoms are numbered."""
 
-    def matching(self, rows: Sequence[_Row]) -> list[_Row]:
+    def select_rows(self, rows: Sequence[_Row]) -> list[_Row]:
         """Pick the rows that belong to the molecules that could be read, from one a SMILES."""
         failed = {failure.position for failure in self.failed}
         return [row for position, row in enumerate(rows) if position not in failed]
 
-    def labelled(self, y: Tensor, name: str, task: Task, targets: tuple[str, ...]) -> GraphDataset:
+    def to_dataset(
+        self, y: Tensor, name: str, task: Task, targets: tuple[str, ...]
+    ) -> GraphDataset:
         """Make a dataset of the molecules that could be read and a row of ``y`` for each."""
         schema = Schema(name, task, targets, Recipe("molecule", atom_order=self.atom_order))
         return GraphDataset(
@@ -224,14 +226,14 @@ def load_b3db(atom_order: AtomOrder = "canonical") -> GraphDataset:
     rows = _b3db_rows()
     targets = ("BBB-", "BBB+")
     molecules = read_molecules([smiles for smiles, _ in rows], atom_order=atom_order)
-    y = torch.tensor([targets.index(label) for _, label in molecules.matching(rows)])
-    return molecules.labelled(y, "B3DB", "classes", targets)
+    y = torch.tensor([targets.index(label) for _, label in molecules.select_rows(rows)])
+    return molecules.to_dataset(y, "B3DB", "classes", targets)
 
 
 def b3db_smiles() -> list[str]:
     """Give the SMILES of each molecule of ``load_b3db``."""
     every = [smiles for smiles, _ in _b3db_rows()]
-    return read_molecules(every).matching(every)
+    return read_molecules(every).select_rows(every)
 
 
 def _b3db_rows() -> list[list[str]]:
@@ -252,7 +254,7 @@ def _parse(smiles: str) -> "Mol | str":
         unchecked = cast("Mol | None", Chem.MolFromSmiles(smiles, sanitize=False))
     if unchecked is None:
         return "not a valid SMILES"
-    if too_much := excess(unchecked):
+    if too_much := exceeded_limit(unchecked):
         return too_much
     molecule = cast("Mol | None", Chem.MolFromSmiles(smiles))
     if molecule is None:

@@ -33,7 +33,7 @@ one of 20 has a million, for which rdkit takes 17 s and 1 GB.
 """
 
 
-def excess(molecule: "Mol") -> str | None:
+def exceeded_limit(molecule: "Mol") -> str | None:
     """Give the limit that a molecule exceeds, or None.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gtpool.data.delimited import NUMBER, is_zipped
+from gtpool.data.delimited import NUMBER, is_gzipped
 from gtpool.data.schema import FLOAT32_MAX
 
 _LONGEST_LINE = 1 << 20
@@ -54,7 +54,7 @@ def read_numbers(
 def read_text(path: Path) -> bytes:
     """Read a text file: lines that end in a newline each, with nothing empty after the last."""
     try:
-        with gzip.open(path) if is_zipped(path) else path.open("rb") as file:
+        with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
             text = file.readline(_LONGEST_LINE)
             if len(text) == _LONGEST_LINE:
                 raise ValueError(f"{path}, line 1: longer than a MiB; is this a table of numbers?")

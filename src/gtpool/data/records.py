@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gtpool.data.features import Raw
+from gtpool.data.features import RawGraphs
 from gtpool.data.schema import FLOAT32_MAX, Task
 from gtpool.data.targets import pack_targets
+from gtpool.deprecated import old_names
 
 Array = NDArray[Any]
 
@@ -33,13 +34,13 @@ KEYS = (
 _MOST_NODES = np.iinfo(np.int32).max
 
 
-def pack(
+def pack_records(
     records: Iterable[tuple[str, Mapping[str, Any]]],
     name: str,
     *,
     task: Task | None = None,
     need_targets: bool = True,
-) -> Raw:
+) -> RawGraphs:
     """Check graphs and pack them.
 
     Args:
@@ -50,7 +51,7 @@ def pack(
 
     Example:
         >>> path = {"nodes": 3, "edges": [[0, 1], [1, 2]], "undirected": True, "label": 0.5}
-        >>> raw = pack([("first", path)], "paths")
+        >>> raw = pack_records([("first", path)], "paths")
         >>> raw.edge_index.tolist(), raw.task, raw.y.tolist()
         ([[0, 1, 1, 2], [1, 2, 0, 1]], 'regression', [[0.5]])
     """
@@ -74,7 +75,7 @@ def pack(
     )
     sizes = np.array([graph.nodes for graph in graphs])
     edges = _distinct(edges, sizes, places)
-    return Raw(
+    return RawGraphs(
         torch.from_numpy(sizes),
         torch.from_numpy(np.bincount(edges.graph, minlength=len(graphs))),
         torch.from_numpy(edges.ends.T.copy()),
@@ -249,3 +250,6 @@ def _distinct(edges: _Edges, sizes: Array, places: list[str]) -> _Edges:
 
 def _tensor(values: Array | None) -> Tensor | None:
     return None if values is None else torch.from_numpy(values)
+
+
+__getattr__ = old_names(__name__, {"pack": "pack_records"})

@@ -16,7 +16,7 @@ _YANARDAG = "Yanardag and Vishwanathan, Deep graph kernels, KDD 2015"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DatasetInfo:
     """Facts about a dataset, and where its files come from."""
 
     family: Literal["TU", "OGB", "embedded", "synthetic"]
@@ -45,8 +45,8 @@ class Source:
         return f"{self.tasks} tasks" if self.tasks > 1 else "1 task"
 
 
-DATASETS: dict[str, Source] = {
-    "MUTAG": Source(
+DATASETS: dict[str, DatasetInfo] = {
+    "MUTAG": DatasetInfo(
         family="TU",
         graphs=188,
         classes=2,
@@ -57,7 +57,7 @@ DATASETS: dict[str, Source] = {
         url=f"{_TU}/MUTAG.zip",
         folds_sha256="5a4451ca5b7ffb0333a62e02a1a255397e37712f9be3390a317d97eef9792182",
     ),
-    "ENZYMES": Source(
+    "ENZYMES": DatasetInfo(
         family="TU",
         graphs=600,
         classes=6,
@@ -68,7 +68,7 @@ DATASETS: dict[str, Source] = {
         url=f"{_TU}/ENZYMES.zip",
         folds_sha256="12cfb99993728ac89a4f95cfc2edc6e1f559a160e55fa0ef0f637f429dab907f",
     ),
-    "PROTEINS": Source(
+    "PROTEINS": DatasetInfo(
         family="TU",
         graphs=1113,
         classes=2,
@@ -79,7 +79,7 @@ DATASETS: dict[str, Source] = {
         url=f"{_TU}/PROTEINS.zip",
         folds_sha256="ab889e1cf75d2a43281478892444a9f34469c53b977d1c7d6f7cb4e7a12a1eaf",
     ),
-    "PTC_MR": Source(
+    "PTC_MR": DatasetInfo(
         family="TU",
         graphs=344,
         classes=2,
@@ -90,7 +90,7 @@ DATASETS: dict[str, Source] = {
         url=f"{_TU}/PTC_MR.zip",
         folds_sha256="2abc63696d48d623d50a23f333e7a9759beb705de8198222621e449b87efbd97",
     ),
-    "Synthie": Source(
+    "Synthie": DatasetInfo(
         family="TU",
         graphs=400,
         classes=4,
@@ -101,7 +101,7 @@ DATASETS: dict[str, Source] = {
         url=f"{_TU}/Synthie.zip",
         folds_sha256="04c488da7f56badd39e0af6ee54371bebe0ae4483aa2390421b65e0c98e7298e",
     ),
-    "IMDB-BINARY": Source(
+    "IMDB-BINARY": DatasetInfo(
         family="TU",
         graphs=1000,
         classes=2,
@@ -112,7 +112,7 @@ DATASETS: dict[str, Source] = {
         url=f"{_TU}/IMDB-BINARY.zip",
         folds_sha256="f4f40773c1967db21ed9e323aba601ef6183f8f6010a75fa591fa5d8e571d283",
     ),
-    "IMDB-MULTI": Source(
+    "IMDB-MULTI": DatasetInfo(
         family="TU",
         graphs=1500,
         classes=3,
@@ -123,7 +123,7 @@ DATASETS: dict[str, Source] = {
         url=f"{_TU}/IMDB-MULTI.zip",
         folds_sha256="d1008fb3d8aba21c997022ec8dccfe7d6e1c331c5b6559b59e97e12b83282993",
     ),
-    "ogbg-molhiv": Source(
+    "ogbg-molhiv": DatasetInfo(
         family="OGB",
         graphs=41127,
         tasks=1,
@@ -133,7 +133,7 @@ DATASETS: dict[str, Source] = {
         citation=_OGB_CITATION,
         url=f"{_OGB}/hiv.zip",
     ),
-    "ogbg-moltox21": Source(
+    "ogbg-moltox21": DatasetInfo(
         family="OGB",
         graphs=7831,
         tasks=12,
@@ -143,7 +143,7 @@ DATASETS: dict[str, Source] = {
         citation=_OGB_CITATION,
         url=f"{_OGB}/tox21.zip",
     ),
-    "ogbg-moltoxcast": Source(
+    "ogbg-moltoxcast": DatasetInfo(
         family="OGB",
         graphs=8576,
         tasks=617,
@@ -153,7 +153,7 @@ DATASETS: dict[str, Source] = {
         citation=_OGB_CITATION,
         url=f"{_OGB}/toxcast.zip",
     ),
-    "ogbg-molbbbp": Source(
+    "ogbg-molbbbp": DatasetInfo(
         family="OGB",
         graphs=2039,
         tasks=1,
@@ -163,7 +163,7 @@ DATASETS: dict[str, Source] = {
         citation=_OGB_CITATION,
         url=f"{_OGB}/bbbp.zip",
     ),
-    "B3DB": Source(
+    "B3DB": DatasetInfo(
         family="embedded",
         graphs=7805,
         classes=2,
@@ -174,7 +174,7 @@ DATASETS: dict[str, Source] = {
         "permeability, Scientific Data 8, 289, 2021",
         url="https://github.com/theochem/B3DB",
     ),
-    "long-range": Source(
+    "long-range": DatasetInfo(
         family="synthetic",
         graphs=400,
         classes=2,
@@ -183,7 +183,7 @@ DATASETS: dict[str, Source] = {
         licence="MIT",
         citation="gtpool.data.synthetic.long_range, seed 0",
     ),
-    "low-scores": Source(
+    "low-scores": DatasetInfo(
         family="synthetic",
         graphs=400,
         classes=2,
@@ -195,13 +195,13 @@ DATASETS: dict[str, Source] = {
 }
 
 
-def look_up(name: str) -> Source:
+def dataset_info(name: str) -> DatasetInfo:
     """Give the facts about a dataset; an unknown name is an error with the nearest that is known.
 
     Example:
-        >>> look_up("MUTAG").graphs
+        >>> dataset_info("MUTAG").graphs
         188
-        >>> look_up("mutag")
+        >>> dataset_info("mutag")
         Traceback (most recent call last):
         ...
         ValueError: no dataset 'mutag'; did you mean MUTAG? known are MUTAG, ENZYMES, ...

@@ -13,10 +13,16 @@ from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats import FORMATS, Format, format_of
-from gtpool.data.formats.reader import InferenceData, Loaded, Row, Wanted, of_dataset
+from gtpool.data.formats.reader import (
+    InferenceData,
+    InferenceOptions,
+    InputRow,
+    Loaded,
+    inference_from_dataset,
+)
 from gtpool.data.locate import cache_dir, find_raw
 from gtpool.data.molecule import b3db_smiles, load_b3db
-from gtpool.data.registry import DATASETS, look_up
+from gtpool.data.registry import DATASETS, dataset_info
 from gtpool.data.schema import Schema
 from gtpool.data.synthetic import long_range, low_scores_matter
 from gtpool.spec import AtomOrder, DataSpec
@@ -78,7 +84,7 @@ def load_source(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
     return _load_path(spec.source, spec)
 
 
-def read_unseen(
+def read_for_inference(
     source: str | Path,
     schema: Schema,
     *,
@@ -104,22 +110,26 @@ def read_unseen(
     """
     if not (isinstance(source, str) and source in DATASETS):
         path, form = _find(source)
-        wanted = Wanted(None, smiles_column, trained_column, target_columns, trained_targets)
-        return form.reader.read_unseen(path, schema, wanted)
+        options = InferenceOptions(
+            None, smiles_column, trained_column, target_columns, trained_targets
+        )
+        return form.reader.read_for_inference(path, schema, options)
     form = FORMATS.get(DATASETS[source].family)
     if form is not None and "features" in form.options:  # the recipe is to make them
-        return form.reader.read_unseen(find_raw(source, data_dir), schema, Wanted(source))
+        return form.reader.read_for_inference(
+            find_raw(source, data_dir), schema, InferenceOptions(source)
+        )
     spec = DataSpec(source=source, atom_order=schema.recipe.atom_order)
-    return of_dataset(_load_named(spec, data_dir), schema)
+    return inference_from_dataset(_load_named(spec, data_dir), schema)
 
 
 def smiles_of(
-    source: str | Path, rows: Sequence[Row], data_dir: Path | None = None
+    source: str | Path, rows: Sequence[InputRow], data_dir: Path | None = None
 ) -> list[str] | None:
     """Give the SMILES of each graph, where the source has them.
 
     Args:
-        source: As for ``read_unseen``.
+        source: As for ``read_for_inference``.
         rows: What that gave, without those that have a reason.
         data_dir: Where to look first for a dataset known by name.
     """
@@ -136,7 +146,7 @@ def _find(source: str | Path) -> tuple[Path, Format]:
     """Give the path and the format of graphs of the user's."""
     path = Path(source)
     if isinstance(source, str) and not path.exists() and path.name == source and not path.suffix:
-        look_up(source)  # not a path: says which names there are
+        dataset_info(source)  # not a path: says which names there are
     return path, format_of(path)
 
 

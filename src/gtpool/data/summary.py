@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import find_raw, splits_folder
-from gtpool.data.registry import look_up
+from gtpool.data.registry import dataset_info
 from gtpool.data.schema import Task
 from gtpool.data.split import Split, fixed_folds, ogb_split, stratified_folds
 
@@ -116,10 +116,12 @@ def _features(data: GraphDataset) -> str:
 def _splits(data: GraphDataset, data_dir: Path | None) -> tuple[str, list[Split]]:
     """Give the splits of the protocol, or ours where its files are not here."""
     name = data.schema.name
-    if look_up(name).family == "OGB":
+    if dataset_info(name).family == "OGB":
         return "scaffold, from OGB", [ogb_split(find_raw(name, data_dir))]
     folder = splits_folder(name, data_dir)
     if folder is not None:
         return "ten fixed folds of the GMT protocol", fixed_folds(folder, len(data))
-    reason = "" if look_up(name).folds_sha256 is None else f" (`gtpool data get {name}` for fixed)"
+    reason = (
+        "" if dataset_info(name).folds_sha256 is None else f" (`gtpool data get {name}` for fixed)"
+    )
     return f"ten stratified folds, seed 0{reason}", stratified_folds(data.y)

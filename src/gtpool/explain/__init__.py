@@ -1,13 +1,14 @@
 """What a model saw of a graph, whom it kept, and which nodes its answer rests on."""
 
-from gtpool.explain.diversity import Comparison, Cover, Diversity, compare_samplers, diversity
+from gtpool.deprecated import old_names
+from gtpool.explain.diversity import Comparison, Coverage, Diversity, compare_samplers, diversity
 from gtpool.explain.explanation import Explanation, Fidelity, LevelView, explain
 from gtpool.explain.names import name_nodes
 from gtpool.explain.source import Explained, Explanations, explain_source
 
 __all__ = [
     "Comparison",
-    "Cover",
+    "Coverage",
     "Diversity",
     "Explained",
     "Explanation",
@@ -20,3 +21,4 @@ __all__ = [
     "explain_source",
     "name_nodes",
 ]
+__getattr__ = old_names(__name__, {"Cover": "Coverage"})

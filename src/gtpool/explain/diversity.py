@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.explain.trace import Step, at_rest, keep_by, score_nodes, watch
+from gtpool.deprecated import old_names
+from gtpool.explain.trace import PoolingStep, frozen_copy, sample_by, score_nodes, trace_pooling
 from gtpool.graph import check_count
 from gtpool.model.classifier import Classifier
 from gtpool.ops.sample import SAMPLERS, settle
@@ -16,7 +17,7 @@ from gtpool.pool.gtpool import GTPool, Scores
 INTERVALS = 10
 
 
-class Cover(NamedTuple):
+class Coverage(NamedTuple):
     """How far the kept nodes reach, in each graph."""
 
     intervals: tuple[int, ...]
@@ -32,7 +33,7 @@ class Diversity(NamedTuple):
     """Into so many intervals of equal width the range of a graph's scores is cut."""
     occupied: tuple[int, ...]
     """In how many of them a graph has nodes at all."""
-    covers: dict[str, Cover]
+    covers: dict[str, Coverage]
     """By sampler: the keys of ``SAMPLERS``, and "random" for as many nodes by lot."""
 
 
@@ -61,25 +62,25 @@ def diversity(
             f"pool {model.spec.pool!r} drops no nodes, so there is no choice to compare"
         )
     check_count("intervals", intervals)
-    model, random = at_rest(model), torch.Generator().manual_seed(seed)
+    model, random = frozen_copy(model), torch.Generator().manual_seed(seed)
     occupied: list[int] = []
     covered: dict[str, list[int]] = {name: [] for name in (*SAMPLERS, "random")}
     near: dict[str, list[float]] = {name: [] for name in covered}
     for part in torch.arange(len(data)).split(batch_size):
-        step = watch(model, data.take(part))[1][0]
+        step = trace_pooling(model, data.take(part))[1][0]
         score = score_nodes(step).score
         cell = _cells(settle(score), step, intervals)
         occupied += _count(cell, step, intervals)
         lot = torch.rand(score.numel(), generator=random).to(score.device)
         for name in covered:
-            kept = _by_lot(step, lot) if name == "random" else keep_by(step, name, score)
+            kept = _by_lot(step, lot) if name == "random" else sample_by(step, name, score)
             covered[name] += _count(cell[kept], step, intervals)
             near[name] += _share_near(kept, step)
-    covers = {name: Cover(tuple(covered[name]), tuple(near[name])) for name in covered}
+    covers = {name: Coverage(tuple(covered[name]), tuple(near[name])) for name in covered}
     return Diversity(intervals, tuple(occupied), covers)
 
 
-def _cells(score: Tensor, step: Step, intervals: int) -> Tensor:
+def _cells(score: Tensor, step: PoolingStep, intervals: int) -> Tensor:
     """Number the interval of each node through all graphs, [N]."""
     batch, graphs = step.level.batch, step.level.sizes.numel()
     high, low = segment_max(score, batch, graphs), -segment_max(-score, batch, graphs)
@@ -88,18 +89,18 @@ def _cells(score: Tensor, step: Step, intervals: int) -> Tensor:
     return batch * intervals + place.long().clamp(max=intervals - 1)
 
 
-def _count(cells: Tensor, step: Step, intervals: int) -> list[int]:
+def _count(cells: Tensor, step: PoolingStep, intervals: int) -> list[int]:
     """Count the intervals of each graph that occur."""
     seen = cells.new_zeros(step.level.sizes.numel() * intervals)
     return seen.index_fill(0, cells, 1).view(-1, intervals).sum(1).tolist()
 
 
-def _by_lot(step: Step, lot: Tensor) -> Tensor:
+def _by_lot(step: PoolingStep, lot: Tensor) -> Tensor:
     level = step.level
     return SAMPLERS["topk"](lot, level.batch, step.pool.ratio, sizes=level.sizes)
 
 
-def _share_near(kept: Tensor, step: Step) -> list[float]:
+def _share_near(kept: Tensor, step: PoolingStep) -> list[float]:
     """Give the share of each graph's nodes that are kept or joined to one that is."""
     is_kept = torch.zeros_like(step.level.batch).index_fill(0, kept, 1)
     source, target = step.edge_index
@@ -136,3 +137,6 @@ def compare_samplers(pool: GTPool, x: Tensor, edge_index: Tensor) -> Comparison:
         for name, sample in SAMPLERS.items()
     }
     return Comparison(scores, segment_softmax(laid, batch, 1), kept)
+
+
+__getattr__ = old_names(__name__, {"Cover": "Coverage"})

@@ -8,7 +8,14 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.schema import TASKS, Task
 from gtpool.explain.importance import node_importance, probability, probability_of_part
-from gtpool.explain.trace import Step, at_rest, attention_mass, keep_by, score_nodes, watch
+from gtpool.explain.trace import (
+    PoolingStep,
+    attention_mass,
+    frozen_copy,
+    sample_by,
+    score_nodes,
+    trace_pooling,
+)
 from gtpool.model.classifier import Classifier
 from gtpool.ops.sample import check_choice
 
@@ -112,9 +119,9 @@ def explain(
         ([9, 5, 3], 17)
     """
     kind = _task(data, model.shape.outputs, task)
-    model, graph = at_rest(model), data.take([index])
+    model, graph = frozen_copy(model), data.take([index])
     numbers = range(graph.x.size(0)) if numbers is None else numbers
-    logits, steps = watch(model, graph)
+    logits, steps = trace_pooling(model, graph)
     said = _target(logits[0], kind, target)
     found = fidelity = None
     if importance:
@@ -158,13 +165,13 @@ def _target(logits: Tensor, task: Task, target: int | None) -> int:
     return target
 
 
-def _views(steps: Sequence[Step], numbers: Sequence[int]) -> tuple[LevelView, ...]:
+def _views(steps: Sequence[PoolingStep], numbers: Sequence[int]) -> tuple[LevelView, ...]:
     """Tell of each step in the numbers of the input graph, ascending."""
     views: list[LevelView] = []
     nodes = numbers
     for step in steps:
         scores = score_nodes(step)
-        kept, topk = step.out.perm, keep_by(step, "topk", scores.score)
+        kept, topk = step.out.perm, sample_by(step, "topk", scores.score)
         order = sorted(range(len(nodes)), key=nodes.__getitem__)
         left = [nodes[place] for place in kept.tolist()]
         view = LevelView(

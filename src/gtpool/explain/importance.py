@@ -16,12 +16,12 @@ from gtpool.model.classifier import Classifier
 from gtpool.ops.segment import induced
 from gtpool.train.fit import seeded
 
-RATE, SIZE = 0.1, 0.1
+LEARNING_RATE, SIZE_PENALTY = 0.1, 0.1
 """Learning rate of the mask and price of its size.
 
 With PyG's defaults, 0.01 and 1, masks hardly leave their random start within 100 epochs.
 """
-SUREST = 10.0
+MAX_LOGIT = 10.0
 """Largest output that the search is shown: of a surer one the loss has no gradient in float32."""
 
 _MODES = {
@@ -50,12 +50,14 @@ def node_importance(
     x = model.encoder(graph.x) if model.shape.node_categories else graph.x
     given = (x, graph.edge_index, graph.edge_attr)
     with torch.no_grad():
-        raw = _Answer(model, target, task, 1.0)(*given)
-        size = max(1.0, raw.abs().max().item() / SUREST)
-    answer = _Answer(model, target, task, size).eval()  # or the explainer leaves the model training
+        raw = _ScaledOutput(model, target, task, 1.0)(*given)
+        size = max(1.0, raw.abs().max().item() / MAX_LOGIT)
+    answer = _ScaledOutput(
+        model, target, task, size
+    ).eval()  # or the explainer leaves the model training
     explainer = Explainer(
         answer,
-        GNNExplainer(epochs=epochs, lr=RATE, node_feat_size=SIZE),
+        GNNExplainer(epochs=epochs, lr=LEARNING_RATE, node_feat_size=SIZE_PENALTY),
         explanation_type="phenomenon",
         node_mask_type="object",
         model_config={"mode": _MODES[task], "task_level": "graph", "return_type": "raw"},
@@ -88,7 +90,7 @@ def probability(logits: Tensor, target: int, task: Task) -> float:
     return shares[0, target].item()
 
 
-class _Answer(nn.Module):
+class _ScaledOutput(nn.Module):
     """A model that is asked one question: the logits of classes, or the one output of a task."""
 
     def __init__(self, model: Classifier, target: int, task: Task, size: float) -> None:

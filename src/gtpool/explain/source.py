@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from gtpool.data.formats.reader import InferenceData, Row, Unit
+from gtpool.data.formats.reader import InferenceData, InputRow, RowUnit
 from gtpool.data.inference import check_fit
 from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.schema import Schema, Task
-from gtpool.data.sources import read_unseen, smiles_of
+from gtpool.data.sources import read_for_inference, smiles_of
 from gtpool.explain.diversity import Diversity, diversity
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.explain.names import name_nodes
@@ -40,7 +40,7 @@ class Explained(NamedTuple):
 class Explanations(NamedTuple):
     """Some graphs of a source, and a look at all of them."""
 
-    unit: Unit
+    unit: RowUnit
     """What a graph's number counts."""
     task: Task
     targets: tuple[str, ...]
@@ -83,7 +83,7 @@ def explain_source(
     model = bundle.model
     schema = schema_of(bundle)
     asked = None if target is None else _place(schema, target)
-    read = read_unseen(
+    read = read_for_inference(
         source,
         schema,
         data_dir=data_dir,
@@ -96,7 +96,9 @@ def explain_source(
     place = choose_device(device)
     model, data = model.to(place), read.data.to(place)
     rows = [row for row in read.rows if row.reason is None]
-    chosen = _spread(len(rows), graphs) if graph is None else [_find(read, rows, graph, source)]
+    chosen = (
+        _evenly_spaced(len(rows), graphs) if graph is None else [_find(read, rows, graph, source)]
+    )
     molecules = schema.recipe.kind == "molecule"
     smiles = smiles_of(source, rows, data_dir) if molecules else None
     order = schema.recipe.atom_order if reads_smiles(str(source)) else "given"
@@ -133,13 +135,13 @@ def _place(schema: Schema, target: str) -> int:
     return schema.targets.index(target)
 
 
-def _spread(count: int, wanted: int) -> list[int]:
+def _evenly_spaced(count: int, wanted: int) -> list[int]:
     """Choose numbers below ``count`` at even distances, from 0 on."""
     wanted = min(wanted, count)
     return [count * step // wanted for step in range(wanted)]
 
 
-def _find(read: InferenceData, rows: Sequence[Row], number: int, source: str | Path) -> int:
+def _find(read: InferenceData, rows: Sequence[InputRow], number: int, source: str | Path) -> int:
     """Give the place of a row among those that can be explained."""
     for row in read.rows:
         if row.number == number and row.reason is not None:
@@ -161,4 +163,4 @@ def _atoms(smiles: str, order: AtomOrder) -> list[str]:
     molecules = read_molecules([smiles], atom_order=order)
     if molecules.failed:
         return []
-    return name_nodes(molecules.labelled(torch.empty(1, 0), "molecule", "regression", ()))
+    return name_nodes(molecules.to_dataset(torch.empty(1, 0), "molecule", "regression", ()))

@@ -11,11 +11,11 @@ from gtpool.model.classifier import Classifier
 from gtpool.ops.sample import SAMPLERS, Order, settle
 from gtpool.pool.gtpool import GTPool
 
-HELD = 2**20
+MAX_ATTENTION_ENTRIES = 2**20
 """Entries of the attention matrix held at one time."""
 
 
-class Dropping(Protocol):
+class DropPooler(Protocol):
     """A pooler that drops nodes."""
 
     ratio: float
@@ -27,10 +27,10 @@ class Dropping(Protocol):
         ...
 
 
-class Step(NamedTuple):
+class PoolingStep(NamedTuple):
     """One pooling step: what the pooler was given and what it gave."""
 
-    pool: Dropping
+    pool: DropPooler
     x: Tensor
     edge_index: Tensor
     edge_attr: Tensor | None
@@ -51,27 +51,27 @@ class NodeScores(NamedTuple):
     local_score: Tensor | None = None
 
 
-def at_rest(model: Classifier) -> Classifier:
+def frozen_copy(model: Classifier) -> Classifier:
     """Give a copy that does not train: what is hooked onto it does not touch the original."""
     return copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
 
 
 @torch.no_grad()
-def watch(model: Classifier, graphs: Graphs) -> tuple[Tensor, list[Step]]:
+def trace_pooling(model: Classifier, graphs: Graphs) -> tuple[Tensor, list[PoolingStep]]:
     """Run a model; give its logits, [G, outputs], and the steps that dropped nodes."""
-    steps: list[Step] = []
+    steps: list[PoolingStep] = []
     if not model.ratios:
         return model(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.batch), steps
 
     def note(pool: Any, x: Tensor, graph: Any) -> None:  # noqa: ANN401 - a dropping pooler's
         given = (x, graph.edge_index, graph.edge_attr)
-        steps.append(Step(pool, *given, graph.level, pool(*given, level=graph.level)))
+        steps.append(PoolingStep(pool, *given, graph.level, pool(*given, level=graph.level)))
 
     return model.classify(graphs, note), steps
 
 
 @torch.no_grad()
-def score_nodes(step: Step) -> NodeScores:
+def score_nodes(step: PoolingStep) -> NodeScores:
     """Score every node of a step, the dropped ones too."""
     if isinstance(step.pool, GTPool):
         return NodeScores(*step.pool.scores(step.x, step.edge_index, step.level.batch))
@@ -80,7 +80,7 @@ def score_nodes(step: Step) -> NodeScores:
     return NodeScores(every(step.x, step.edge_index, step.edge_attr, level=step.level).score)
 
 
-def keep_by(step: Step, sampler: str, score: Tensor) -> Tensor:
+def sample_by(step: PoolingStep, sampler: str, score: Tensor) -> Tensor:
     """Say whom a sampler keeps on the scores of a step, ascending, [K].
 
     The model's own sampler keeps what it did keep: some poolers rank by top-k what they had before
@@ -95,7 +95,7 @@ def keep_by(step: Step, sampler: str, score: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def attention_mass(step: Step) -> Tensor | None:
+def attention_mass(step: PoolingStep) -> Tensor | None:
     """Say which share of the kept nodes' attention falls on each node of one graph, [N].
 
     That is the sum over the kept rows of the attention matrix and over heads, divided by its total;
@@ -106,7 +106,7 @@ def attention_mass(step: Step) -> Tensor | None:
         return None
     q, k = (part(step.x).unflatten(1, (pool.heads, -1)) for part in (pool.query, pool.key))
     mass = k.new_zeros(k.size(0))
-    for rows in step.out.perm.split(max(1, HELD // k[..., 0].numel())):
+    for rows in step.out.perm.split(max(1, MAX_ATTENTION_ENTRIES // k[..., 0].numel())):
         logits = torch.einsum("khc,nhc->khn", q.index_select(0, rows), k) * k.size(-1) ** -0.5
         mass += logits.softmax(-1).sum((0, 1))
     return mass / mass.sum()

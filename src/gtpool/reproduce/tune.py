@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any, NamedTuple, cast
 
-from gtpool.data.registry import DATASETS, look_up
+from gtpool.data.registry import DATASETS, dataset_info
 from gtpool.model import METHODS, method_name
 from gtpool.model.parts import CONVS
 from gtpool.ops.sample import check_choice
@@ -98,7 +98,7 @@ def tune_dataset(
         convs: The convolutions to try; a method that is one keeps its own.
         running: Jobs, runs side by side, device, and where to look first for the data.
     """
-    look_up(dataset)
+    dataset_info(dataset)
     if method not in METHODS:
         raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
     model, (jobs, together, device, data_dir) = METHODS[method].model, running

@@ -16,9 +16,16 @@ from fastapi.security import APIKeyHeader
 from gtpool import __version__
 from gtpool.model.bundle import Bundle
 from gtpool.serve import schemas
-from gtpool.serve.endpoints import HANDLERS, Endpoints, answers_with, asks_for, describe, docs_page
-from gtpool.serve.limits import HostCheck, Hosts, Limits, Refusal
-from gtpool.serve.metrics import CONTENT_TYPE, Counted
+from gtpool.serve.endpoints import (
+    HANDLERS,
+    Endpoints,
+    describe,
+    docs_page,
+    request_body,
+    responses_of,
+)
+from gtpool.serve.limits import HostCheck, Hosts, Limits, RequestError
+from gtpool.serve.metrics import CONTENT_TYPE, MetricsMiddleware
 from gtpool.serve.service import Service
 from gtpool.study.run_one import choose_device
 
@@ -74,7 +81,7 @@ def create_app(
     paths = {*described["paths"], *pages, "/openapi.json"}
     if hosts is not None:
         app.add_middleware(HostCheck, hosts=hosts)
-    app.add_middleware(Counted, metrics=service.metrics, paths=paths)
+    app.add_middleware(MetricsMiddleware, metrics=service.metrics, paths=paths)
     return app
 
 
@@ -90,18 +97,18 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
     does, keyed = Endpoints(service), APIRouter()
     example = service.reader.example()
     if service.reader.takes == "smiles":
-        many = asks_for(schemas.PredictSmiles, {"smiles": [example]})
-        single = asks_for(schemas.ExplainSmiles, {"smiles": example})
+        many = request_body(schemas.PredictSmiles, {"smiles": [example]})
+        single = request_body(schemas.ExplainSmiles, {"smiles": example})
     else:
-        many = asks_for(schemas.PredictGraphs, {"graphs": [example]})
-        single = asks_for(schemas.ExplainGraph, {"graph": example})
+        many = request_body(schemas.PredictGraphs, {"graphs": [example]})
+        single = request_body(schemas.ExplainGraph, {"graph": example})
     keyed.add_api_route(
         "/predict",
         does.predict,
         methods=["POST"],
         summary="Predict one graph or several",
         openapi_extra=many,
-        responses=answers_with(schemas.Predictions, *_TURNED_AWAY),
+        responses=responses_of(schemas.Predictions, *_TURNED_AWAY),
     )
     keyed.add_api_route(
         "/explain",
@@ -109,10 +116,10 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
         methods=["POST"],
         summary="Explain the prediction of one graph",
         openapi_extra=single,
-        responses=answers_with(schemas.Explained, *_TURNED_AWAY),
+        responses=responses_of(schemas.Explained, *_TURNED_AWAY),
     )
     keyed.add_api_route(
-        "/model", does.model, summary="What is served", responses=answers_with(schemas.Model)
+        "/model", does.model, summary="What is served", responses=responses_of(schemas.Model)
     )
     keyed.add_api_route(
         "/metrics",
@@ -123,20 +130,20 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
     )
     guards = [] if api_key is None else [Depends(_key_check(api_key))]
     app.include_router(
-        keyed, dependencies=guards, responses=answers_with(None, 401) if guards else {}
+        keyed, dependencies=guards, responses=responses_of(None, 401) if guards else {}
     )
     app.add_api_route(
         "/healthz",
         does.health,
         summary="Whether the service works",
-        responses=answers_with(schemas.Health, 503),
+        responses=responses_of(schemas.Health, 503),
     )
 
 
 def _key_check(api_key: str) -> Callable[[str | None], Awaitable[None]]:
     async def check(given: Annotated[str | None, Depends(_KEY)]) -> None:
         if not hmac.compare_digest((given or "").encode(), api_key.encode()):
-            raise Refusal(401, "send the API key of this service as the header X-API-Key")
+            raise RequestError(401, "send the API key of this service as the header X-API-Key")
 
     return check
 

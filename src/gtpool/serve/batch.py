@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.formats.memory import join
+from gtpool.data.formats.memory import concatenate
 from gtpool.graph import CoarseningStep
 from gtpool.model.classifier import Classifier
 from gtpool.ops.chain import build_chain
@@ -110,7 +110,7 @@ class Batcher:
         if not jobs:
             return
         try:
-            logits = self._run(join([job.data for job in jobs]))
+            logits = self._run(concatenate([job.data for job in jobs]))
         except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a graph does
             self._one_by_one(jobs, error)
             return

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from gtpool.serve.limits import Refusal
+from gtpool.serve.limits import RequestError
 
 _UNION = re.compile(r"str|int|list\[.*")  # pydantic names the member of a union that failed
 _LONGEST = 200  # characters of what a client sent that are sent back to it
@@ -25,7 +25,7 @@ async def receive(request: Request, most: int) -> bytes:
         kind != "application/json"
         or request.headers.get("content-encoding", "identity") != "identity"
     ):
-        raise Refusal(415, "send Content-Type: application/json, and the body not compressed")
+        raise RequestError(415, "send Content-Type: application/json, and the body not compressed")
     told = request.headers.get("content-length", "")
     if told.isdecimal() and int(told) > most:
         raise _too_large(most)
@@ -38,7 +38,7 @@ async def receive(request: Request, most: int) -> bytes:
 
 
 def parse(body: bytes, form: type[BaseModel]) -> dict[str, Any]:
-    """Read JSON and check its form; the first fault is a ``Refusal`` that says where it is.
+    """Read JSON and check its form; the first fault is a ``RequestError`` that says where it is.
 
     Args:
         body: Text in UTF-8.
@@ -52,13 +52,15 @@ def parse(body: bytes, form: type[BaseModel]) -> dict[str, Any]:
     try:
         value = json.loads(body.decode(), object_pairs_hook=_once)
     except UnicodeDecodeError:
-        raise Refusal(422, "the body is not text in UTF-8") from None
+        raise RequestError(422, "the body is not text in UTF-8") from None
     except RecursionError:
-        raise Refusal(422, "the body is not JSON that can be read: it nests too deep") from None
+        raise RequestError(
+            422, "the body is not JSON that can be read: it nests too deep"
+        ) from None
     except ValueError as error:
-        raise Refusal(422, f"the body is not JSON that can be read: {error}") from None
+        raise RequestError(422, f"the body is not JSON that can be read: {error}") from None
     if not isinstance(value, dict):
-        raise Refusal(422, f"the body must be an object with the key {_keys(form)}")
+        raise RequestError(422, f"the body must be an object with the key {_keys(form)}")
     try:
         form.model_validate(value)
     except ValidationError as error:
@@ -66,8 +68,8 @@ def parse(body: bytes, form: type[BaseModel]) -> dict[str, Any]:
     return value
 
 
-def _too_large(most: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {most} bytes; send several requests")
+def _too_large(most: int) -> RequestError:
+    return RequestError(413, f"the body is larger than {most} bytes; send several requests")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def _keys(form: type[BaseModel]) -> str:
     return " or ".join(form.model_fields)
 
 
-def _refused(error: ValidationError, form: type[BaseModel]) -> Refusal:
+def _refused(error: ValidationError, form: type[BaseModel]) -> RequestError:
     """Tell the fault that lies deepest: of a union, what was meant comes furthest."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     fault = max(faults, key=lambda one: len(one["loc"]))
@@ -96,4 +98,4 @@ def _refused(error: ValidationError, form: type[BaseModel]) -> Refusal:
         detail = f"this model takes {_keys(form)}"
     elif fault["type"] == "extra_forbidden":
         detail = "unknown key"
-    return Refusal(422, detail, where[:_LONGEST] or None)
+    return RequestError(422, detail, where[:_LONGEST] or None)

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from gtpool.report.template import template
 from gtpool.serve import schemas
 from gtpool.serve.body import receive
-from gtpool.serve.limits import Refusal
+from gtpool.serve.limits import RequestError
 from gtpool.serve.metrics import CONTENT_TYPE
 from gtpool.serve.service import Service
 
@@ -55,7 +55,7 @@ class Endpoints:
     async def health(self) -> Response:
         """Whether the model still answers."""
         if self._service.stuck():
-            raise Refusal(503, "a forward pass does not end; start the service again")
+            raise RequestError(503, "a forward pass does not end; start the service again")
         return _json(200, {"status": "ok"})
 
     async def _held(self, request: Request, work: _Work) -> Response:
@@ -68,19 +68,19 @@ class Endpoints:
                 async with asyncio.timeout_at(end):
                     body = await receive(request, limits.body_bytes)
             except TimeoutError:
-                raise Refusal(408, f"the body took longer than {limits.seconds:g} s") from None
+                raise RequestError(408, f"the body took longer than {limits.seconds:g} s") from None
             try:
                 async with asyncio.timeout_at(end):
                     return Response(await work(body, deadline), media_type="application/json")
             except TimeoutError:
-                raise Refusal(
+                raise RequestError(
                     503, f"no answer within {limits.seconds:g} s; ask for less at once, or later"
                 ) from None
 
 
 async def refused(_request: Request, error: HTTPException) -> Response:
     """Answer a request that is turned away, by us or because there is no such path."""
-    where = error.where if isinstance(error, Refusal) else None
+    where = error.where if isinstance(error, RequestError) else None
     return _json(error.status_code, {"detail": error.detail, "where": where}, error.headers)
 
 
@@ -126,14 +126,14 @@ _PROBLEMS = {
 }
 
 
-def asks_for(form: type[BaseModel], example: _Json) -> _Json:
+def request_body(form: type[BaseModel], example: _Json) -> _Json:
     """Describe the body of a request, which the service reads by itself."""
     schema = {"$ref": _REFERENCE.format(model=form.__name__)}
     content = {"application/json": {"schema": schema, "example": example}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def answers_with(form: type[BaseModel] | None, *problems: int) -> dict[int | str, _Json]:
+def responses_of(form: type[BaseModel] | None, *problems: int) -> dict[int | str, _Json]:
     """Describe the answer to a request, if it is told, and how it can be turned away."""
     told: dict[int | str, _Json] = {
         status: {"model": schemas.Problem, "description": _PROBLEMS[status]} for status in problems

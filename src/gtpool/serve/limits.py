@@ -50,7 +50,7 @@ class Limits:
                 raise ValueError(f"the limit {name} must be above 0, got {value}")
 
 
-class Refusal(HTTPException):
+class RequestError(HTTPException):
     """A request is turned away, in one line.
 
     Args:
@@ -71,9 +71,9 @@ class Refusal(HTTPException):
         self.where = where
 
 
-def busy(what: str) -> Refusal:
+def too_busy(what: str) -> RequestError:
     """Say that there is too much to do, and when to come again."""
-    return Refusal(429, f"{what}; try again in a second", headers={"Retry-After": "1"})
+    return RequestError(429, f"{what}; try again in a second", headers={"Retry-After": "1"})
 
 
 @dataclass(frozen=True)

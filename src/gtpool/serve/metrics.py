@@ -121,7 +121,7 @@ class Metrics:
         return "".join(f"{line}\n" for part in parts for line in part.lines())
 
 
-class Counted:
+class MetricsMiddleware:
     """Counts and times what an ASGI application answers, and marks it as not to be guessed at.
 
     Args:

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.features import Raw
-from gtpool.data.formats.reader import known_graphs
+from gtpool.data.features import RawGraphs
+from gtpool.data.formats.reader import featurize_known
 from gtpool.data.inference import check_fit
 from gtpool.data.molecule import read_molecules
-from gtpool.data.records import pack
+from gtpool.data.records import pack_records
 from gtpool.data.schema import Recipe, Schema
 from gtpool.model.classifier import Classifier
-from gtpool.serve.batch import join
+from gtpool.serve.batch import concatenate
 from gtpool.serve.body import parse
-from gtpool.serve.limits import Limits, Refusal
+from gtpool.serve.limits import Limits, RequestError
 from gtpool.serve.schemas import ExplainGraph, ExplainSmiles, PredictGraphs, PredictSmiles
 
 _Record = dict[str, Any]
@@ -26,7 +26,7 @@ _Record = dict[str, Any]
 _AT_ONCE = 8  # molecules between two checks of the request's size
 
 
-class Question(NamedTuple):
+class ParsedRequest(NamedTuple):
     """What a request asks about, each graph of it exactly once and in order."""
 
     ids: tuple[str, ...]
@@ -39,7 +39,7 @@ class Question(NamedTuple):
     """The graphs that have no reason, in order; None where there are none."""
 
 
-class Reader:
+class RequestReader:
     """Reads requests for one model; several threads may use it at once.
 
     Args:
@@ -75,8 +75,8 @@ class Reader:
             record["edge_labels"] = [_first(recipe.edge_label_sets)]
         return record
 
-    def many(self, body: bytes, deadline: float) -> Question:
-        """Read the body of ``/predict``; what is wrong with it is a ``Refusal``.
+    def read_predict(self, body: bytes, deadline: float) -> ParsedRequest:
+        """Read the body of ``/predict``; what is wrong with it is a ``RequestError``.
 
         Args:
             body: JSON with ``smiles`` or ``graphs``, whichever the model takes.
@@ -90,7 +90,7 @@ class Reader:
         graphs = parse(body, PredictGraphs)["graphs"]
         return self._graphs(graphs, self._places("graphs", graphs))
 
-    def single(self, body: bytes, deadline: float) -> Question:
+    def read_explain(self, body: bytes, deadline: float) -> ParsedRequest:
         """Read the body of ``/explain``: one graph, no larger than can be explained.
 
         Args:
@@ -107,18 +107,20 @@ class Reader:
             most = (self._limits.explain_nodes, self._limits.explain_edges)
             if size[0] > most[0] or size[1] > most[1]:
                 told = f"only graphs of up to {most[0]} nodes and {most[1]} edges are explained"
-                raise Refusal(422, told, found.places[0])
+                raise RequestError(422, told, found.places[0])
         return found
 
     def _places(self, key: str, items: Sequence[object]) -> tuple[str, ...]:
         most = self._limits.graphs
         if len(items) > most:
-            raise Refusal(422, f"more than {most} graphs; send several requests", f"{key}[{most}]")
+            raise RequestError(
+                422, f"more than {most} graphs; send several requests", f"{key}[{most}]"
+            )
         return tuple(f"{key}[{number}]" for number in range(len(items)))
 
     def _molecules(
         self, smiles: Sequence[str], places: tuple[str, ...], deadline: float
-    ) -> Question:
+    ) -> ParsedRequest:
         most = self._limits.smiles_characters
         said = {number: _unreadable(text, most) for number, text in enumerate(smiles)}
         reasons = {number: reason for number, reason in said.items() if reason is not None}
@@ -133,12 +135,12 @@ class Reader:
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
                 empty = torch.empty(found.sizes.numel(), 0)
-                parts.append(found.labelled(empty, "the request", "regression", ()))
+                parts.append(found.to_dataset(empty, "the request", "regression", ()))
                 nodes, edges = nodes + found.x.size(0), edges + found.edge_index.size(1)
                 self._check_size(nodes, edges, places[numbers[-1]])
-        return Question(tuple(smiles), places, reasons, join(parts) if parts else None)
+        return ParsedRequest(tuple(smiles), places, reasons, concatenate(parts) if parts else None)
 
-    def _graphs(self, records: Sequence[_Record], places: tuple[str, ...]) -> Question:
+    def _graphs(self, records: Sequence[_Record], places: tuple[str, ...]) -> ParsedRequest:
         nodes = edges = 0
         for record, place in zip(records, places, strict=True):
             count = _count_nodes(record)
@@ -146,7 +148,7 @@ class Reader:
             self._check_size(nodes, edges, place)
             _check_ends(record["edges"], count, place)
         try:
-            raw = pack(
+            raw = pack_records(
                 zip(places, map(_bare, records), strict=True), "the request", need_targets=False
             )
             reasons, data = self._features(_with_edge_columns(raw, self._recipe))
@@ -154,11 +156,11 @@ class Reader:
             raise _placed(str(error), places) from error
         names = (record.get("id") for record in records)
         ids = tuple("" if name is None else str(name) for name in names)
-        return Question(ids, places, reasons, data)
+        return ParsedRequest(ids, places, reasons, data)
 
-    def _features(self, raw: Raw) -> tuple[dict[int, str], GraphDataset | None]:
+    def _features(self, raw: RawGraphs) -> tuple[dict[int, str], GraphDataset | None]:
         """Make features of the graphs whose labels the model knows; say why of the others not."""
-        reasons, data = known_graphs(raw, self._recipe)
+        reasons, data = featurize_known(raw, self._recipe)
         if data is not None:
             check_fit(data, self._shape, edges=self._edges)
         return reasons, data
@@ -169,7 +171,7 @@ class Reader:
             ("edges", edges, self._limits.edges),
         ):
             if found > most:
-                raise Refusal(422, f"more than {most} {what} in one request", place)
+                raise RequestError(422, f"more than {most} {what} in one request", place)
 
 
 def _first(known: tuple[tuple[int, ...], ...]) -> int | list[int]:
@@ -208,7 +210,7 @@ def _check_ends(edges: Sequence[Sequence[int]], nodes: int, place: str) -> None:
         outside = (np.asarray(edges) >= nodes).any(1)
         if outside.any():
             at = int(outside.argmax())
-            raise Refusal(
+            raise RequestError(
                 422,
                 f"edge {edges[at]} points outside, the nodes are 0 to {nodes - 1}",
                 f"{place}.edges[{at}]",
@@ -220,7 +222,7 @@ def _bare(record: _Record) -> _Record:
     return {key: part for key, part in record.items() if key != "label" and part is not None}
 
 
-def _with_edge_columns(raw: Raw, recipe: Recipe) -> Raw:
+def _with_edge_columns(raw: RawGraphs, recipe: Recipe) -> RawGraphs:
     """Give graphs without a single edge the columns of edges that the model knows, all empty."""
     if raw.edge_index.size(1):
         return raw
@@ -232,9 +234,9 @@ def _with_edge_columns(raw: Raw, recipe: Recipe) -> Raw:
     )
 
 
-def _placed(message: str, places: Sequence[str]) -> Refusal:
+def _placed(message: str, places: Sequence[str]) -> RequestError:
     """Take the place out of a message, or name the whole."""
     place, colon, rest = message.partition(": ")
     if colon and place in places:
-        return Refusal(422, rest, place)
-    return Refusal(422, message, places[0].partition("[")[0])
+        return RequestError(422, rest, place)
+    return RequestError(422, message, places[0].partition("[")[0])

@@ -95,7 +95,7 @@ class Predictions(BaseModel):
     predictions: list[Prediction]
 
 
-class GraphLayout(BaseModel):
+class Level(BaseModel):
     """One pooling step; nodes go by their numbers in the graph that was sent."""
 
     nodes: list[int] = Field(description="Those before the step; scores follow this order.")
@@ -126,7 +126,7 @@ class Explanation(BaseModel):
     logits: list[float]
     nodes: int
     edges: list[list[int]]
-    levels: list[GraphLayout]
+    levels: list[Level]
     importance: list[float | None] | None
     fidelity: Fidelity | None
 

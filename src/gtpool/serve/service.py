@@ -20,12 +20,12 @@ from gtpool.explain import explain, name_nodes
 from gtpool.model import method_name
 from gtpool.model.bundle import Bundle
 from gtpool.model.classifier import Classifier
-from gtpool.predict import OVERFLOW, answers, schema_of
+from gtpool.predict import OVERFLOW, decode_logits, schema_of
 from gtpool.report.explanation import draw_survivors
 from gtpool.serve.batch import Batcher
-from gtpool.serve.limits import Limits, Refusal, busy
+from gtpool.serve.limits import Limits, RequestError, too_busy
 from gtpool.serve.metrics import Metrics
-from gtpool.serve.request_reader import Question, Reader
+from gtpool.serve.request_reader import ParsedRequest, RequestReader
 
 _Json = dict[str, Any]
 _T = TypeVar("_T")
@@ -47,10 +47,12 @@ class Service:
         self, bundle: Bundle, limits: Limits, *, batch: bool, device: torch.device
     ) -> None:
         self.limits, self.schema = limits, schema_of(bundle)
-        self.reader = Reader(bundle.model, self.schema, limits)
+        self.reader = RequestReader(bundle.model, self.schema, limits)
         _try(self.reader)
         self._about = _described(bundle, self.schema, self.reader.takes, limits)
-        self._explaining = Explaining(bundle.model, self.schema, epochs=limits.explain_epochs)
+        self._explaining = ExplanationWorker(
+            bundle.model, self.schema, epochs=limits.explain_epochs
+        )
         self._batcher = Batcher(
             bundle.model,
             graphs=limits.batch_graphs,
@@ -70,7 +72,7 @@ class Service:
     def admit(self) -> Generator[None]:
         """Hold a place for a request, if there is one."""
         if self._in_hand >= self.limits.requests:
-            raise busy("the queue is full")
+            raise too_busy("the queue is full")
         self._in_hand += 1
         try:
             yield
@@ -84,7 +86,7 @@ class Service:
             body: What came.
             deadline: When nobody waits any more, by ``monotonic``.
         """
-        question = await _in(self._readers, lambda: self.reader.many(body, deadline))
+        question = await _in(self._readers, lambda: self.reader.read_predict(body, deadline))
         logits = await self._logits(question)
         return await _in(self._readers, lambda: _dumped(self._answered(question, logits)))
 
@@ -96,10 +98,10 @@ class Service:
             deadline: When nobody waits any more, by ``monotonic``.
         """
         if self._to_explain >= self.limits.explain_requests:
-            raise busy("too many explanations are asked for")
+            raise too_busy("too many explanations are asked for")
         self._to_explain += 1
         try:
-            question = await _in(self._readers, lambda: self.reader.single(body, deadline))
+            question = await _in(self._readers, lambda: self.reader.read_explain(body, deadline))
             answered = self._answered(question, await self._logits(question))
             told = await _in(self._explainer, lambda: self._explain(question, deadline))
         finally:
@@ -125,31 +127,31 @@ class Service:
         self.metrics.batches.observe(graphs)
         self.metrics.predicted.add(by=graphs)
 
-    async def _logits(self, question: Question) -> Tensor:
+    async def _logits(self, question: ParsedRequest) -> Tensor:
         if question.data is None:
             return torch.empty(0, self.schema.num_outputs)
         return await asyncio.wrap_future(self._batcher.submit(question.data))
 
-    def _answered(self, question: Question, logits: Tensor) -> _Json:
+    def _answered(self, question: ParsedRequest, logits: Tensor) -> _Json:
         """Give what ``/predict`` says; a graph that is alone and has no answer is refused."""
         rows = _rows(question, logits, self.schema)
         if len(rows) == 1 and rows[0]["reason"] is not None:
-            raise Refusal(422, rows[0]["reason"], question.places[0])
+            raise RequestError(422, rows[0]["reason"], question.places[0])
         schema = self.schema
         return {"task": schema.task, "targets": schema.targets, "predictions": rows}
 
-    def _explain(self, question: Question, deadline: float) -> _Json:
+    def _explain(self, question: ParsedRequest, deadline: float) -> _Json:
         if question.data is None:
             raise ValueError("there is no graph to explain")
         smiles = question.ids[0] if self.reader.takes == "smiles" else None
         return self._explaining.explain(question.data, smiles, deadline)
 
 
-def _try(reader: Reader) -> None:
+def _try(reader: RequestReader) -> None:
     """Refuse a model of features that no request can have, such as codes of the user's own."""
     try:
-        reader.many(_dumped({reader.takes: [reader.example()]}), math.inf)
-    except Refusal as refusal:
+        reader.read_predict(_dumped({reader.takes: [reader.example()]}), math.inf)
+    except RequestError as refusal:
         raise ValueError(f"this model cannot be served: {refusal.detail}") from refusal
 
 
@@ -187,10 +189,10 @@ def _smiles_columns(bundle: Bundle) -> list[str]:
     return list(dict.fromkeys([trained or "smiles", "smiles"]))
 
 
-def _rows(question: Question, logits: Tensor, schema: Schema) -> list[_Json]:
+def _rows(question: ParsedRequest, logits: Tensor, schema: Schema) -> list[_Json]:
     """Give a prediction or a reason for each graph, in order."""
     finite = logits.isfinite().all(1)
-    sound, told = iter(finite.tolist()), answers(schema, logits[finite])
+    sound, told = iter(finite.tolist()), decode_logits(schema, logits[finite])
     rows: list[_Json] = []
     for number, name in enumerate(question.ids):
         reason = question.reasons.get(number)
@@ -202,7 +204,7 @@ def _rows(question: Question, logits: Tensor, schema: Schema) -> list[_Json]:
     return rows
 
 
-class Explaining:
+class ExplanationWorker:
     """Explains one graph at a time; one thread at a time may use it.
 
     Args:

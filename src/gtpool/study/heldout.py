@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from gtpool.data.delimited import safe_cell, write_records
+from gtpool.data.delimited import format_csv, safe_cell
 from gtpool.study.result import RunResult
 from gtpool.study.store import write_atomic
 
@@ -84,7 +84,7 @@ def write_held_out(
 def write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file atomically; text that a spreadsheet would run as a formula is escaped."""
     safe = ([safe_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
-    write_atomic(path, write_records(chain([heads], safe)).encode())
+    write_atomic(path, format_csv(chain([heads], safe)).encode())
 
 
 def confusion(parts: Iterable[HeldOut], classes: int) -> Array:

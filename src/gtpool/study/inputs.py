@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.formats import recognise, takers
+from gtpool.data.formats import formats_with_option, recognise
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.inference import check_codes
 from gtpool.data.locate import find_raw, locate, splits_folder
@@ -146,7 +146,7 @@ def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     for option in ("smiles_column", "target_columns", "split_column", "task"):
         if getattr(spec, option) and (found is None or option not in found.options):
             raise ValueError(
-                f"{option} is an option of {takers(option)}, and {spec.source} is none"
+                f"{option} is an option of {formats_with_option(option)}, and {spec.source} is none"
             )
     digest = None if spec.source in DATASETS else _digest(state)
     return load_source(spec, data_dir)._replace(spec=spec, digest=digest)

@@ -197,12 +197,14 @@ def _capacity(
     stock: DeviceDataset, trains: Sequence[Tensor], places: int, ratios: Sequence[float]
 ) -> Capacity:
     """Choose a capacity from the sizes of the graphs, which all but few batches keep within."""
-    table = stock.needs(torch.cat(list(trains)).unique(), ratios).double()  # [graphs, levels + 1]
+    table = stock.requirements(
+        torch.cat(list(trains)).unique(), ratios
+    ).double()  # [graphs, levels + 1]
     spread = math.sqrt(2 * math.log(_DRAWS * len(trains)))
     mean, std = table.mean(0), table.std(0, correction=0)
     likely = places * mean + spread * math.sqrt(places) * std
     largest = table.sort(0, descending=True).values[:places].sum(0)
-    return stock.room(places, likely.minimum(largest).ceil().long())
+    return stock.capacity_for(places, likely.minimum(largest).ceil().long())
 
 
 def _table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 
 import gtpool
 from gtpool.cli import main
-from gtpool.data.formats import FORMATS, Format, format_of, recognise, takers
+from gtpool.data.formats import FORMATS, Format, format_of, formats_with_option, recognise
 from gtpool.data.formats.reader import FormatReader
 from gtpool.data.sources import load
 from gtpool.explain import explain_source
@@ -110,7 +110,7 @@ def test_the_toy_format_is_the_one_of_contributing():
 
 
 def test_messages_name_all_formats(toy, tmp_path):
-    assert takers("task") == "a table or JSON lines or edges"
+    assert formats_with_option("task") == "a table or JSON lines or edges"
     (tmp_path / "mine.doc").write_text("")
     with pytest.raises(ValueError, match=r"must end in \.csv, .*, \.jsonl or \.edges, or one of"):
         format_of(tmp_path / "mine.doc")

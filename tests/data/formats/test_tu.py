@@ -10,7 +10,7 @@ from torch_geometric.io import read_tu_data
 
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.formats.tu import MUTAG_ATOMS, read_tu, tu_name
-from gtpool.data.inference import read_schema, strange
+from gtpool.data.inference import read_schema, unknown_labels
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.schema import Schema
 
@@ -121,7 +121,7 @@ def test_labels_in_several_columns_are_known_again(tmp_path):
         write(tmp_path / "b", A="1, 2\n", **parts | {"edge_labels": "3,0\n", "node_labels": new}),
         "SET",
     )
-    assert strange(other, recipe) == {0: "node label 5 was not in the training data"}
+    assert unknown_labels(other, recipe) == {0: "node label 5 was not in the training data"}
     with pytest.raises(ValueError, match=r"node label 5 was not in the data .* known are 0, 1"):
         featurize(other, recipe)
     with pytest.raises(ValueError, match="3 columns of node labels, and these have 1"):

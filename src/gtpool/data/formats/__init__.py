@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gtpool.data.delimited import TABLES, ending_of
+from gtpool.data.delimited import TABLE_SUFFIXES, suffix_without_gz
 
 if TYPE_CHECKING:
     from gtpool.data.formats.reader import FormatReader
@@ -36,7 +36,7 @@ class Format:
         """Say whether a path is of this format; a file is known by its name alone."""
         if path.is_dir():
             return bool(self.holds) and any(path.glob(self.holds))
-        return ending_of(path) in self.endings
+        return suffix_without_gz(path) in self.endings
 
     @property
     def reader(self) -> "FormatReader":
@@ -48,7 +48,7 @@ FORMATS: dict[str, Format] = {
     "table": Format(
         module="gtpool.data.formats.table",
         called="a table",
-        endings=TABLES,
+        endings=TABLE_SUFFIXES,
         options=("smiles_column", "target_columns", "split_column", "task"),
         smiles=True,
     ),
@@ -111,11 +111,11 @@ def format_of(path: Path) -> Format:
     )
 
 
-def takers(option: str) -> str:
+def formats_with_option(option: str) -> str:
     """Name the formats that take an option of ``DataSpec``.
 
     Example:
-        >>> takers("task")
+        >>> formats_with_option("task")
         'a table or JSON lines'
     """
     return " or ".join(form.called for form in FORMATS.values() if option in form.options)

@@ -11,10 +11,16 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from gtpool.atomic import rename_target
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import is_zipped, unzipped_name
-from gtpool.data.features import Raw, featurize, learn_recipe
-from gtpool.data.formats.reader import InferenceData, RawReader, Row, Wanted, of_raw
-from gtpool.data.records import pack
+from gtpool.data.delimited import is_gzipped, name_without_gz
+from gtpool.data.features import RawGraphs, featurize, learn_recipe
+from gtpool.data.formats.reader import (
+    InferenceData,
+    InferenceOptions,
+    InputRow,
+    RawReader,
+    inference_from_raw,
+)
+from gtpool.data.records import pack_records
 from gtpool.data.schema import Schema, Task
 
 LONGEST_LINE = 64 << 20
@@ -42,7 +48,7 @@ def read_jsonl_raw(
     task: Task | None = None,
     need_targets: bool = True,
     longest_line: int = LONGEST_LINE,
-) -> Raw:
+) -> RawGraphs:
     """Read graphs as they are, for ``featurize`` with a recipe that was learned before.
 
     Args:
@@ -53,29 +59,33 @@ def read_jsonl_raw(
         longest_line: A line of more bytes is refused.
     """
     records = ((line.place, line.record) for line in read_lines(path, longest_line))
-    return pack(records, jsonl_name(path), task=task, need_targets=need_targets)
+    return pack_records(records, jsonl_name(path), task=task, need_targets=need_targets)
 
 
 class _JsonLines(RawReader):
-    def raw(self, path: Path, *, name: str | None, task: Task | None, need_targets: bool) -> Raw:
+    def raw(
+        self, path: Path, *, name: str | None, task: Task | None, need_targets: bool
+    ) -> RawGraphs:
         del name
         return read_jsonl_raw(path, task=task, need_targets=need_targets)
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
+    def read_for_inference(
+        self, path: Path, schema: Schema, options: InferenceOptions
+    ) -> InferenceData:
         """Read graphs, and labels as they are written: the classes are the model's to tell."""
-        del wanted
-        notes: list[Row] = []
+        del options
+        notes: list[InputRow] = []
 
         def records(lines: Iterator[Line]) -> Iterator[tuple[str, dict[str, Any]]]:
             for line in lines:
                 name = line.record.get("id")
                 label = line.record.get("label")
                 known = "" if name is None else str(name)
-                notes.append(Row(line.number, known, line.place, label, None))
+                notes.append(InputRow(line.number, known, line.place, label, None))
                 yield line.place, {**line.record, "label": None}
 
-        raw = pack(records(read_lines(path)), jsonl_name(path), need_targets=False)
-        return of_raw(raw, schema, notes)
+        raw = pack_records(records(read_lines(path)), jsonl_name(path), need_targets=False)
+        return inference_from_raw(raw, schema, notes)
 
 
 READER = _JsonLines()
@@ -101,7 +111,7 @@ def read_lines(path: Path, longest_line: int = LONGEST_LINE) -> Iterator[Line]:
 
 def jsonl_name(path: Path) -> str:
     """Name a dataset after its file."""
-    return Path(unzipped_name(path)).stem
+    return Path(name_without_gz(path)).stem
 
 
 def write_jsonl(data: GraphDataset, path: Path) -> None:
@@ -150,7 +160,7 @@ def _lines(path: Path, longest_line: int) -> Iterator[Line]:
 
 
 def _open(path: Path, mode: str) -> BinaryIO:
-    return cast("BinaryIO", gzip.open(path, mode) if is_zipped(path) else path.open(mode))
+    return cast("BinaryIO", gzip.open(path, mode) if is_gzipped(path) else path.open(mode))
 
 
 def _parse(line: bytes, place: str) -> dict[str, Any]:

@@ -14,15 +14,15 @@ from torch_geometric.data import Batch, Data
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.formats.nx import from_networkx_raw
-from gtpool.data.inference import follow, strange
+from gtpool.data.inference import apply_recipe, unknown_labels
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Task
 
 Array = NDArray[Any]
-GraphsOf = GraphDataset | Sequence[Data] | Sequence["nx.Graph[Any]"] | Sequence[str]
+GraphInputs = GraphDataset | Sequence[Data] | Sequence["nx.Graph[Any]"] | Sequence[str]
 
 
-class Target(NamedTuple):
+class TargetEncoding(NamedTuple):
     """What is to be predicted, as the labels of the training graphs say it."""
 
     task: Task
@@ -33,13 +33,13 @@ class Target(NamedTuple):
     has it; None for a regression."""
 
     @classmethod
-    def of_labels(cls, labels: Array) -> Self:
-        """Learn to classify by what ``labels_of`` gave."""
+    def for_classification(cls, labels: Array) -> Self:
+        """Learn to classify by what ``class_labels`` gave."""
         if labels.ndim == 2:
             _refuse_missing(labels)
             if not ((labels == 0).any(0) & (labels == 1).any(0)).any():
                 raise ValueError("no column of y has both a 0 and a 1: nothing to learn")
-            return cls.of_numbers(labels)._replace(
+            return cls.for_regression(labels)._replace(
                 task="binary", classes=[np.array([0, 1])] * labels.shape[1]
             )
         classes = np.unique(labels)
@@ -48,11 +48,11 @@ class Target(NamedTuple):
         return cls("classes", tuple(map(str, classes.tolist())), classes)
 
     @classmethod
-    def of_numbers(cls, numbers: Array) -> Self:
-        """Learn to predict what ``numbers_of`` gave."""
+    def for_regression(cls, numbers: Array) -> Self:
+        """Learn to predict what ``regression_targets`` gave."""
         return cls("regression", tuple(f"task {at + 1}" for at in range(numbers.shape[1])))
 
-    def put_on(self, data: GraphDataset, labels: Array) -> GraphDataset:
+    def with_targets(self, data: GraphDataset, labels: Array) -> GraphDataset:
         """Label graphs, those to train on or others, with what is known of them."""
         if self.task == "classes":
             check_columns(self.classes, labels)
@@ -73,7 +73,7 @@ def check_columns(found: Array, wanted: Array) -> None:
         raise ValueError(f"y is {given} numbers a graph, fitted were {made}")
 
 
-def listed(graphs: GraphsOf) -> GraphDataset | list[Any]:
+def as_graph_list(graphs: GraphInputs) -> GraphDataset | list[Any]:
     """Give graphs as a list of one kind; a ``GraphDataset`` stays what it is.
 
     Args:
@@ -116,11 +116,11 @@ def _items(graphs: object) -> list[Any]:
     raise ValueError(f"{_KINDS}, got {type(graphs).__name__}")
 
 
-def join(parts: Sequence[GraphDataset]) -> GraphDataset:
+def concatenate(parts: Sequence[GraphDataset]) -> GraphDataset:
     """Put sets of graphs that one recipe made behind one another.
 
     Example:
-        >>> join([read_graphs(["CO"]), read_graphs(["CCO", "C"])]).sizes.tolist()
+        >>> concatenate([read_graphs(["CO"]), read_graphs(["CCO", "C"])]).sizes.tolist()
         [2, 3, 1]
     """
     if len(parts) == 1:
@@ -138,7 +138,7 @@ def join(parts: Sequence[GraphDataset]) -> GraphDataset:
 
 
 def read_graphs(
-    graphs: GraphsOf,
+    graphs: GraphInputs,
     recipe: Recipe | None = None,
     *,
     features: str = "gmt",
@@ -163,7 +163,7 @@ def read_graphs(
         >>> read_graphs(["CO", "CCO"]).sizes.tolist()
         [2, 3]
     """
-    graphs = listed(graphs)
+    graphs = as_graph_list(graphs)
     if isinstance(graphs, GraphDataset):
         schema = replace(graphs.schema, task="regression", targets=())
         return _follow(replace(graphs, y=torch.empty(len(graphs), 0), schema=schema), recipe)
@@ -175,16 +175,16 @@ def read_graphs(
     )
 
 
-def labels_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
+def class_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
     """Give the class of each graph, [G], or where y has several columns, 0, 1 or NaN, [G, T].
 
     Args:
-        graphs: What ``listed`` gave.
+        graphs: What ``as_graph_list`` gave.
         y: Classes or columns of answers; None takes what the graphs carry.
     """
     given = _carried(graphs) if y is None else np.asarray(y)
     if given.ndim != 2 or given.shape[1] < 2:
-        return classes_of(graphs, given)
+        return _single_labels(graphs, given)
     try:
         answers = given.astype(np.float32)
     except (TypeError, ValueError):
@@ -201,7 +201,7 @@ def labels_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
     return answers
 
 
-def classes_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
+def _single_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
     """Give the class of each graph, from ``y`` or as the graphs carry it, [G]."""
     labels = _carried(graphs) if y is None else np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -226,7 +226,7 @@ def classes_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
     return labels
 
 
-def numbers_of(graphs: GraphsOf, y: Any = None) -> Array:  # noqa: ANN401
+def regression_targets(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
     """Give the targets of each graph, from ``y`` or as the graphs carry them, float32 [G, T]."""
     try:
         numbers = np.asarray(_carried(graphs) if y is None else y, dtype=np.double)
@@ -260,7 +260,7 @@ def _refuse_missing(y: Array) -> None:
 
 
 def _follow(data: GraphDataset, recipe: Recipe | None) -> GraphDataset:
-    return data if recipe is None else follow(data, recipe)
+    return data if recipe is None else apply_recipe(data, recipe)
 
 
 class _Attributes(NamedTuple):
@@ -279,7 +279,7 @@ def _of_smiles(smiles: list[str], recipe: Recipe | None, named: _Attributes) -> 
     molecules = read_molecules(smiles, atom_order=order)
     for at, reason in molecules.failed:
         raise ValueError(f"molecule {at} cannot be read: {reason} ({smiles[at][:60]!r})")
-    data = molecules.labelled(torch.empty(len(smiles), 0), "molecules", "regression", ())
+    data = molecules.to_dataset(torch.empty(len(smiles), 0), "molecules", "regression", ())
     return _follow(data, recipe)
 
 
@@ -307,7 +307,7 @@ def _of_networkx(
         edge_weight=named.edge_weight,
     )
     recipe = learn_recipe(raw, named.features) if recipe is None else recipe
-    for number, reason in sorted(strange(raw, recipe).items()):
+    for number, reason in sorted(unknown_labels(raw, recipe).items()):
         raise ValueError(f"graph {number}: {reason}")
     return featurize(raw, recipe)
 
@@ -320,7 +320,7 @@ IN_MEMORY: dict[type, Callable[[list[Any], Recipe | None, _Attributes], GraphDat
 """What a list of graphs may hold, and what packs it."""
 
 
-def _carried(graphs: GraphsOf) -> Array:
+def _carried(graphs: GraphInputs) -> Array:
     """Give the labels that graphs carry: ``y`` of PyG's, names of classes of a dataset."""
     if isinstance(graphs, GraphDataset):
         if graphs.schema.task == "classes":

@@ -7,8 +7,8 @@ import networkx as nx
 import numpy as np
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.features import Raw, featurize, learn_recipe
-from gtpool.data.records import pack
+from gtpool.data.features import RawGraphs, featurize, learn_recipe
+from gtpool.data.records import pack_records
 from gtpool.data.schema import Task
 
 
@@ -65,7 +65,7 @@ def from_networkx_raw(
     edge_features: Sequence[str] = (),
     edge_weight: str | None = None,
     task: Task | None = None,
-) -> Raw:
+) -> RawGraphs:
     """Pack networkx graphs as they are, for ``featurize`` with a recipe that was learned before.
 
     The arguments are those of ``from_networkx``; to predict, there need be no labels.
@@ -80,7 +80,7 @@ def from_networkx_raw(
         (f"graph {number}", _record(graph, f"graph {number}", label, nodes, edges))
         for number, (graph, label) in enumerate(zip(graphs, told, strict=True))
     )
-    return pack(named, "graphs", task=task, need_targets=labels is not None)
+    return pack_records(named, "graphs", task=task, need_targets=labels is not None)
 
 
 def _plain(labels: Iterable[Any]) -> list[Any]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gtpool.data.dataset import GraphDataset, narrow
-from gtpool.data.delimited import read_records
-from gtpool.data.formats.reader import DatasetReader, Row
+from gtpool.data.dataset import GraphDataset, to_smallest_int
+from gtpool.data.delimited import read_csv_rows
+from gtpool.data.formats.reader import DatasetReader, InputRow
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.numbers import read_numbers
 from gtpool.data.schema import Recipe, Schema
@@ -56,9 +56,9 @@ def read_ogb(folder: Path) -> GraphDataset:
     _check_edges(raw / "edge.csv.gz", edges, sizes, bonds)
     both_ways = torch.stack([edges, edges.flip(1)], 1).view(-1, 2)  # u → v, v → u, bond by bond
     return GraphDataset(
-        narrow(x),
+        to_smallest_int(x),
         both_ways.T.int().contiguous(),
-        narrow(edge_attr).repeat_interleave(2, 0),
+        to_smallest_int(edge_attr).repeat_interleave(2, 0),
         sizes,
         2 * bonds,
         y.float(),
@@ -70,19 +70,19 @@ class _OGB(DatasetReader):
     def dataset(self, path: Path) -> GraphDataset:
         return read_ogb(path)
 
-    def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
+    def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
         return mapped_smiles(path, rows)
 
 
 READER = _OGB()
 
 
-def mapped_smiles(folder: Path, rows: Sequence[Row]) -> list[str] | None:
+def mapped_smiles(folder: Path, rows: Sequence[InputRow]) -> list[str] | None:
     """Give the SMILES of ``mapping/mol.csv.gz``, where it is there and has one a row."""
     mapping = folder / "mapping" / "mol.csv.gz"
     if not mapping.is_file():
         return None
-    (_, header), *lines = read_records(mapping)
+    (_, header), *lines = read_csv_rows(mapping)
     if len(lines) != len(rows) or "smiles" not in header:
         return None
     column = header.index("smiles")
@@ -116,7 +116,7 @@ def _tasks(folder: Path, y: Tensor) -> tuple[str, ...]:
     """Name the tasks after the columns of ``mapping/mol.csv.gz``, where it is there."""
     path = folder / "mapping" / "mol.csv.gz"
     if path.exists():
-        _, header = next(read_records(path))
+        _, header = next(read_csv_rows(path))
         names = tuple(name for name in header if name not in {"smiles", "mol_id"})
         if len(names) == y.size(1):
             return names

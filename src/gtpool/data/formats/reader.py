@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.features import Raw, featurize, learn_recipe
-from gtpool.data.inference import follow, pick, strange
+from gtpool.data.features import RawGraphs, featurize, learn_recipe
+from gtpool.data.inference import apply_recipe, filter_graphs, unknown_labels
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.targets import pack_targets
 from gtpool.spec import DataSpec
 
-Unit = Literal["line", "graph"]
+RowUnit = Literal["line", "graph"]
 
 
 class Skipped(NamedTuple):
@@ -52,7 +52,7 @@ class Loaded(NamedTuple):
     """Of the user's own files as they were when they were read, by the same."""
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """One graph of a source, or the reason why it cannot be one."""
 
     number: int
@@ -71,9 +71,9 @@ class Row(NamedTuple):
 class InferenceData(NamedTuple):
     """What a source holds, each row of it exactly once and in order."""
 
-    unit: Unit
+    unit: RowUnit
     """What the numbers of rows count."""
-    rows: list[Row]
+    rows: list[InputRow]
     data: GraphDataset | None
     """The graphs of the rows that have no reason, in order; None where there are none."""
     columns: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class InferenceData(NamedTuple):
     """The columns of a table that labels were read from, in the order of the model's targets."""
 
 
-class Wanted(NamedTuple):
+class InferenceOptions(NamedTuple):
     """What to read of a source for a model that is trained."""
 
     name: str | None = None
@@ -110,21 +110,23 @@ class FormatReader(ABC):
         """
 
     @abstractmethod
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
+    def read_for_inference(
+        self, path: Path, schema: Schema, options: InferenceOptions
+    ) -> InferenceData:
         """Read graphs for a model, labels or not; what cannot be predicted gets a reason.
 
         Args:
             path: Where they are.
             schema: What the model was trained on, with the recipe of its features.
-            wanted: Which columns.
+            options: Which columns.
         """
 
-    def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
+    def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
         """Give the SMILES of each graph, where the format has them.
 
         Args:
             path: Where they are.
-            rows: What ``read_unseen`` gave, without those that have a reason.
+            rows: What ``read_for_inference`` gave, without those that have a reason.
         """
         del path, rows
         return None
@@ -134,7 +136,9 @@ class RawReader(FormatReader):
     """Reads a format whose labels, attributes or degrees become features by a recipe."""
 
     @abstractmethod
-    def raw(self, path: Path, *, name: str | None, task: Task | None, need_targets: bool) -> Raw:
+    def raw(
+        self, path: Path, *, name: str | None, task: Task | None, need_targets: bool
+    ) -> RawGraphs:
         """Read graphs as they are.
 
         Args:
@@ -150,10 +154,12 @@ class RawReader(FormatReader):
         raw = self.raw(path, name=name, task=spec.task, need_targets=True)
         return Loaded(featurize(raw, learn_recipe(raw, spec.features)), name)
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
+    def read_for_inference(
+        self, path: Path, schema: Schema, options: InferenceOptions
+    ) -> InferenceData:
         """Read graphs and make features by the model's recipe."""
-        raw = self.raw(path, name=wanted.name, task=None, need_targets=False)
-        return of_raw(raw, schema)
+        raw = self.raw(path, name=options.name, task=None, need_targets=False)
+        return inference_from_raw(raw, schema)
 
 
 class DatasetReader(FormatReader):
@@ -168,20 +174,24 @@ class DatasetReader(FormatReader):
         del spec
         return Loaded(self.dataset(path), name)
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
+    def read_for_inference(
+        self, path: Path, schema: Schema, options: InferenceOptions
+    ) -> InferenceData:
         """Read graphs whose features must be the model's."""
-        del wanted
-        return of_dataset(self.dataset(path), schema)
+        del options
+        return inference_from_dataset(self.dataset(path), schema)
 
 
-def of_dataset(data: GraphDataset, schema: Schema) -> InferenceData:
+def inference_from_dataset(data: GraphDataset, schema: Schema) -> InferenceData:
     """Take graphs that have their features already."""
     labels = _labels(data.y, data.schema.task, data.schema.targets)
-    rows = [Row(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)]
-    return InferenceData("graph", rows, follow(data, schema.recipe))
+    rows = [InputRow(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)]
+    return InferenceData("graph", rows, apply_recipe(data, schema.recipe))
 
 
-def of_raw(raw: Raw, schema: Schema, notes: Sequence[Row] | None = None) -> InferenceData:
+def inference_from_raw(
+    raw: RawGraphs, schema: Schema, notes: Sequence[InputRow] | None = None
+) -> InferenceData:
     """Make features of graphs, except of those with labels that the recipe does not know.
 
     Args:
@@ -192,20 +202,22 @@ def of_raw(raw: Raw, schema: Schema, notes: Sequence[Row] | None = None) -> Infe
     if schema.recipe.kind == "molecule":
         raise ValueError(f"the model was trained on molecules; {raw.name} is no table of SMILES")
     labels = _labels(raw.y, raw.task, raw.targets)
-    rows = notes or [Row(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)]
-    reasons, data = known_graphs(raw, schema.recipe)
+    rows = notes or [
+        InputRow(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)
+    ]
+    reasons, data = featurize_known(raw, schema.recipe)
     rows = [row._replace(reason=reasons.get(at)) for at, row in enumerate(rows)]
     return InferenceData("graph" if notes is None else "line", rows, data)
 
 
-def known_graphs(raw: Raw, recipe: Recipe) -> tuple[dict[int, str], GraphDataset | None]:
+def featurize_known(raw: RawGraphs, recipe: Recipe) -> tuple[dict[int, str], GraphDataset | None]:
     """Make features of the graphs whose labels a recipe knows; say why not of the others."""
-    reasons = strange(raw, recipe)
+    reasons = unknown_labels(raw, recipe)
     known = torch.tensor([at not in reasons for at in range(raw.sizes.numel())])
-    return reasons, featurize(pick(raw, known), recipe) if known.any() else None
+    return reasons, featurize(filter_graphs(raw, known), recipe) if known.any() else None
 
 
-def truth(rows: Sequence[Row], schema: Schema) -> Tensor:
+def true_targets(rows: Sequence[InputRow], schema: Schema) -> Tensor:
     """Turn the labels of rows that have one into ``y``, counted as the schema does."""
     if schema.task == "classes":
         number = {name: place for place, name in enumerate(schema.targets)}

@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.delimited import NUMBER, read_records, unzipped_name
-from gtpool.data.formats.reader import FormatReader, InferenceData, Loaded, Row, Skipped, Wanted
+from gtpool.data.delimited import NUMBER, name_without_gz, read_csv_rows
+from gtpool.data.formats.reader import (
+    FormatReader,
+    InferenceData,
+    InferenceOptions,
+    InputRow,
+    Loaded,
+    Skipped,
+)
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import FLOAT32_MAX, TASKS, Schema, Task
 from gtpool.data.targets import pack_targets
@@ -23,7 +30,7 @@ _BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
 Label = int | str | list[float | None]
 
 
-class _Row(NamedTuple):
+class _TableRow(NamedTuple):
     """A row of a table as it is written."""
 
     line: int
@@ -104,12 +111,12 @@ def read_table(
     for position, reason in molecules.failed:
         skipped.append(Skipped(rows[position].line, rows[position].smiles, reason))
     skipped.sort()
-    rows, labels = molecules.matching(rows), molecules.matching(labels)
+    rows, labels = molecules.select_rows(rows), molecules.select_rows(labels)
     if not rows or (strict and skipped):
         raise ValueError(_refusal(path, skipped, len(found)))
     y, targets = _pack(path, rows, labels, names, kind)
     return Table(
-        molecules.labelled(y, Path(unzipped_name(path)).stem, kind, targets),
+        molecules.to_dataset(y, Path(name_without_gz(path)).stem, kind, targets),
         tuple(row.smiles for row in rows),
         tuple(row.line for row in rows),
         None if split_column is None else tuple(row.split for row in rows),
@@ -130,20 +137,22 @@ class _TableReader(FormatReader):
         )
         return Loaded(found.dataset, name, *found[1:])
 
-    def read_unseen(self, path: Path, schema: Schema, wanted: Wanted) -> InferenceData:
+    def read_for_inference(
+        self, path: Path, schema: Schema, options: InferenceOptions
+    ) -> InferenceData:
         if schema.recipe.kind != "molecule":
             raise ValueError(
                 f"{path} is a table of SMILES, and the model was not trained on molecules"
             )
-        columns = wanted.target_columns
+        columns = options.target_columns
         if columns is not None:
-            columns = _match_names(columns, wanted.trained_targets)
+            columns = _match_names(columns, options.trained_targets)
         header, names, found = read_rows(
             path,
-            smiles_column=wanted.smiles_column,
-            trained_column=wanted.trained_column,
+            smiles_column=options.smiles_column,
+            trained_column=options.trained_column,
             target_columns=columns or None,
-            trained_targets=wanted.trained_targets,
+            trained_targets=options.trained_targets,
             need_targets=columns is not None,
             keep_records=True,
         )
@@ -157,7 +166,7 @@ class _TableReader(FormatReader):
         molecules = read_molecules(smiles, atom_order=order)
         reasons = dict(molecules.failed)
         rows = [
-            Row(
+            InputRow(
                 row.line,
                 row.smiles,
                 f"{path}, line {row.line}",
@@ -170,10 +179,10 @@ class _TableReader(FormatReader):
         graphs = molecules.sizes.numel()
         data = None
         if graphs:
-            data = molecules.labelled(torch.empty(graphs, 0), path.stem, "regression", ())
+            data = molecules.to_dataset(torch.empty(graphs, 0), path.stem, "regression", ())
         return InferenceData("line", rows, data, tuple(header), tuple(names))
 
-    def smiles(self, path: Path, rows: Sequence[Row]) -> list[str] | None:
+    def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
         del path
         return [row.id for row in rows]
 
@@ -205,14 +214,14 @@ def read_rows(
     trained_column: str | None = None,
     trained_targets: Sequence[str] = (),
     keep_records: bool = False,
-) -> tuple[list[str], list[str], list[_Row]]:
+) -> tuple[list[str], list[str], list[_TableRow]]:
     """Return the names of all columns as written, of the target columns, and the rows.
 
     The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
     ``smiles_column``, and ``trained_targets`` are for ``target_columns``; with ``keep_records``
     rows hold all their cells.
     """
-    records = read_records(path)
+    records = read_csv_rows(path)
     _, written = next(records)
     header = [name.strip() for name in written]
     smiles_column = smiles_column or _smiles_column(path, header, trained_column)
@@ -225,7 +234,7 @@ def read_rows(
     return written, [header[column] for column in columns.targets], rows
 
 
-def read_label(path: Path, row: _Row, names: list[str], kind: Task) -> Label:
+def read_label(path: Path, row: _TableRow, names: list[str], kind: Task) -> Label:
     """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
     read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
     values: list[Any] = []
@@ -249,10 +258,12 @@ class _Columns(NamedTuple):
     targets: list[int]
     split: int | None
 
-    def row(self, line: int, cells: list[str], keep: bool) -> _Row:
+    def row(self, line: int, cells: list[str], keep: bool) -> _TableRow:
         split = "" if self.split is None else cells[self.split].strip()
         targets = [cells[column].strip() for column in self.targets]
-        return _Row(line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ())
+        return _TableRow(
+            line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ()
+        )
 
 
 def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
@@ -337,7 +348,7 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _task(task: Task | None, names: list[str], rows: list[_Row]) -> Task:
+def _task(task: Task | None, names: list[str], rows: list[_TableRow]) -> Task:
     if task is None:
         if any(_is_decimal(cell) for row in rows for cell in row.cells):
             return "regression"
@@ -385,7 +396,7 @@ def _read_number(cell: str) -> float:
 
 
 def _pack(
-    path: Path, rows: list[_Row], labels: list[Label], names: list[str], kind: Task
+    path: Path, rows: list[_TableRow], labels: list[Label], names: list[str], kind: Task
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Give ``y`` and the names of its classes or columns."""
     if not names:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gtpool.data.features import Raw
+from gtpool.data.features import RawGraphs
 from gtpool.data.formats.reader import RawReader
 from gtpool.data.numbers import read_numbers
 from gtpool.data.schema import Task
@@ -18,7 +18,7 @@ MUTAG_ATOMS = ("C", "N", "O", "F", "I", "Cl", "Br")
 """Element of each of MUTAG's node labels."""
 
 
-def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> Raw:
+def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> RawGraphs:
     """Read a set of graphs; edges come sorted, and one listed again counts once, as first listed.
 
     Files are read as PyG's ``TUDataset`` reads them: labels of nodes and edges in any number of
@@ -47,7 +47,7 @@ def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> Raw:
     edge_index = edge_index[:, kept]
     sizes = graph.bincount()
     owner = graph[edge_index[0]]
-    return Raw(
+    return RawGraphs(
         sizes,
         owner.bincount(minlength=sizes.numel()),
         edge_index - (sizes.cumsum(0) - sizes)[owner],
@@ -63,7 +63,9 @@ def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> Raw:
 
 
 class _TU(RawReader):
-    def raw(self, path: Path, *, name: str | None, task: Task | None, need_targets: bool) -> Raw:
+    def raw(
+        self, path: Path, *, name: str | None, task: Task | None, need_targets: bool
+    ) -> RawGraphs:
         del task  # the files tell
         return read_tu(path, name or tu_name(path), need_targets=need_targets)
 
