@@ -143,7 +143,7 @@ def test_attention_is_that_of_the_dense_matrix(data, ratio, heads):
 def test_attention_of_a_large_graph_is_taken_in_rows(mutag, monkeypatch):
     model = network(mutag)
     whole = explain(model, mutag, importance=False)
-    monkeypatch.setattr(trace, "HELD", 1)
+    monkeypatch.setattr(trace, "MAX_ATTENTION_ENTRIES", 1)
     rows = explain(model, mutag, importance=False)
     for one, other in zip(whole.levels, rows.levels, strict=True):
         close(torch.tensor(one.attention), torch.tensor(other.attention))
