@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,17 @@ def gtpool(monkeypatch, capsys):
         return end.value.code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def shown_warnings(monkeypatch):
+    """Print warnings to standard error as Python does outside of pytest."""
+
+    def show(message, category, filename, lineno, *_):
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+
+    monkeypatch.setattr(warnings, "showwarning", show)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        yield

@@ -1,7 +1,5 @@
 import copy
 import pickle
-import subprocess
-import sys
 
 import networkx as nx
 import numpy as np
@@ -446,17 +444,6 @@ def test_progress_says_the_time_left(capsys):
     assert lines[0].endswith("s left")
     GraphClassifier(**QUICK).fit(graphs, names)
     assert not capsys.readouterr().err
-
-
-def test_scikit_learn_is_not_imported():
-    program = (
-        "import sys, gtpool; gtpool.GraphClassifier(); gtpool.GraphRegressor();"
-        "print('sklearn' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
 
 
 def test_scikit_learn_takes_them_for_its_own(mutag):

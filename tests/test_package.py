@@ -54,3 +54,11 @@ def test_wheel_imports_from_a_fresh_environment_and_brings_its_data(tmp_path):
     compare = [fresh / "bin/gtpool", "compare", "--output-dir", tmp_path / "out"]
     subprocess.run(compare, check=True, capture_output=True, cwd=tmp_path)
     assert (tmp_path / "out/mutag-0-kept.svg").exists()
+
+
+def test_graphs_that_are_no_molecules_need_neither_rdkit_nor_scikit_learn():
+    code = (
+        "import sys; sys.modules['rdkit'] = sys.modules['sklearn'] = None; import gtpool; "
+        "gtpool.GraphClassifier(); gtpool.GraphRegressor(); assert len(gtpool.load('MUTAG')) == 188"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

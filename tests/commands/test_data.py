@@ -140,18 +140,14 @@ def test_get_of_an_embedded_set_needs_no_network_but_says_what_is_missing(gtpool
     assert "no fixed folds of MUTAG: " in complaint
 
 
-def test_a_warning_is_one_line_too(alone):
+@pytest.mark.usefixtures("shown_warnings")
+def test_a_warning_is_one_line_too(gtpool, alone, monkeypatch):
     (alone / "file").write_text("not a folder")
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, "data", "info", "MUTAG"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"GTPOOL_CACHE": str(alone / "file" / "cache")},
-    )
-    assert done.stderr.startswith("gtpool: MUTAG is made anew each time, as ")
-    assert done.stderr.count("\n") == 1
-    assert "graphs:        188" in done.stdout
+    monkeypatch.setenv("GTPOOL_CACHE", str(alone / "file" / "cache"))
+    _, out, err = gtpool("data", "info", "MUTAG")
+    assert err.startswith("gtpool: MUTAG is made anew each time, as ")
+    assert err.count("\n") == 1
+    assert "graphs:        188" in out
 
 
 @pytest.mark.parametrize(

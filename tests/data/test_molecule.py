@@ -244,6 +244,7 @@ def test_scaffolds_refuse_what_is_no_molecule():
         scaffolds(["CCO", "C1CC"])
 
 
+@pytest.mark.slow
 def test_b3db_is_the_published_table_less_two_molecules():
     data = load_b3db()
     assert (data.schema.name, data.schema.task) == ("B3DB", "classes")

@@ -558,22 +558,27 @@ def test_others_do_not_mind_weighted_edges():
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "training"),
     [
-        {},
-        {"pool_options": {"points": "random"}},
-        {"pool": "sagpool"},
-        {"conv": "gat"},
-        {"pool": "mincutpool", "levels": 2},
-        {"pool": "diffpool", "levels": 2},
-        {"pool": "structpool"},
-        {"readout": "set2set"},
-        {"readout": "sortpool"},
-        {"readout": "gmt"},
+        ({}, True),
+        ({}, False),
+        *(
+            pytest.param(options, False, marks=pytest.mark.slow)
+            for options in (
+                {"pool_options": {"points": "random"}},
+                {"pool": "sagpool"},
+                {"conv": "gat"},
+                {"pool": "mincutpool", "levels": 2},
+                {"pool": "diffpool", "levels": 2},
+                {"pool": "structpool"},
+                {"readout": "set2set"},
+                {"readout": "sortpool"},
+                {"readout": "gmt"},
+            )
+        ),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("training", [True, False])
 def test_a_network_compiles_whole(options, training, mutag):
     torch.compiler.reset()  # a network more would be one too many for it to remember
     options = {"levels": 1, **options}

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.formats.memory import read_graphs
 from gtpool.data.molecule import read_molecules
 from gtpool.data.sources import load
 from gtpool.data.split import random_split, scaffold_split, stratified_folds
@@ -147,7 +148,7 @@ def test_the_shape_of_floats_and_codes():
     assert shape_of(load("MUTAG")) == ShapeSpec(
         outputs=2, node_width=7, edge_width=4, mean_nodes=18, common_nodes=16
     )
-    molecules = shape_of(load("B3DB"))
+    molecules = shape_of(read_graphs(["CCO", "c1ccccc1"]))
     assert (molecules.node_width, len(molecules.node_categories)) == (0, 9)
     assert (molecules.edge_width, len(molecules.edge_categories)) == (0, 3)
     codes = [Data(torch.tensor([[0, 2], [3, 1]]), y=torch.tensor([0])) for _ in range(2)]

@@ -164,6 +164,7 @@ def environment():
 # Two processes are as one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_curve_of_two_processes_is_that_of_one_with_the_same_batches(seen, name):
     alone, case = CASES[name].run(), CASES[name]
@@ -174,19 +175,23 @@ def test_the_curve_of_two_processes_is_that_of_one_with_the_same_batches(seen, n
     assert mine == seen[1][name]  # to the last bit, or they would part
 
 
+@pytest.mark.slow
 def test_an_early_end_is_decided_alike(seen):
     assert len(seen[0]["an early end"]["epochs"]) < 30
 
 
+@pytest.mark.slow
 def test_batch_norm_is_over_the_rows_of_all_processes(seen):
     assert all(max(mine["norm"]) < 1e-12 for mine in seen)
 
 
+@pytest.mark.slow
 def test_a_parameter_that_is_not_used_is_an_error_that_names_it(seen):
     for mine in seen:
         assert mine["unused"].startswith("the loss does not depend on spare.weight, spare.bias:")
 
 
+@pytest.mark.slow
 def test_random_numbers_that_differ_between_processes_are_an_error(seen):
     assert all("draws random numbers of its own" in mine["draws"] for mine in seen)
 
