@@ -26,7 +26,7 @@ from gtpool.data.split import Split, stratified_folds
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train.course import Epoch
+from gtpool.train.epoch import Epoch
 from gtpool.train.fit import fit
 
 WIDTH = 128

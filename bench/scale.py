@@ -31,7 +31,7 @@ from gtpool.study.ray_executor import RayExecutor
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.train.course import Epoch
+from gtpool.train.epoch import Epoch
 
 B3DB = EMBEDDED / "B3DB" / "B3DB.tsv.gz"
 SIZES = (1_000, 10_000, 100_000)

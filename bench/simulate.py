@@ -29,7 +29,7 @@ from gtpool.study.ray_executor import QUEUED_AHEAD, RayExecutor
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.train.course import Epoch
+from gtpool.train.epoch import Epoch
 
 UNITS, SHARE, SEEDS = 10_000, 0.01, 3
 Failure = Callable[[Cluster, float], None]

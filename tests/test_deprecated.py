@@ -11,8 +11,6 @@ OLD = {
     "gtpool.data.records": ("pack", "pack_records"),
     "gtpool.data.stock": ("Stock", "DeviceDataset"),
     "gtpool.explain": ("Cover", "Coverage"),
-    "gtpool.model.stack": ("Stack", "ModelEnsemble"),
-    "gtpool.train.program": ("Program", "CapturedTrainer"),
     "gtpool.study.inputs": ("lay_out", "expand_folds"),
     "gtpool.study.space": ("PAPER", "PAPER_SPACE"),
     "gtpool.study.cross_validate": ("Chosen", "BestModel"),

@@ -10,18 +10,18 @@ from torch import nn
 from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
 from gtpool.model.classifier import Classifier
-from gtpool.model.parts import CONVS
+from gtpool.model.conv import CONVS
+from gtpool.model.ensemble import ModelEnsemble, why_not_captured, why_spec_not_captured
 from gtpool.model.readout import READOUTS
-from gtpool.model.stack import ModelEnsemble, why_not_captured, why_not_stacked
-from gtpool.nn.linear import Linear
+from gtpool.nn import Linear
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.static_merge import merge
 from gtpool.pool import POOLS
 from gtpool.pool.layer import Dropped, DropPool, Merged, MergePool
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train.crossval import fit_many
 from gtpool.train.fit import fit
+from gtpool.train.fit_many import fit_many
 
 SHAPE = ShapeSpec(outputs=2, node_width=7, mean_nodes=18, common_nodes=20)
 
@@ -114,7 +114,7 @@ NO_FORM = {"asap"}
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_every_pooler_has_a_captured_form_or_says_why_not(pool):
-    reason = why_not_stacked(ModelSpec(width=8, pool=pool), SHAPE)
+    reason = why_spec_not_captured(ModelSpec(width=8, pool=pool), SHAPE)
     assert (reason is not None) == (pool in NO_FORM)
     if reason is not None:
         assert f"pool {pool!r} has no static form: " in reason

@@ -39,7 +39,7 @@ from gtpool.model.classifier import Classifier
 from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.run_one import choose_device
-from gtpool.train.course import Epoch, Outcome
+from gtpool.train.epoch import Epoch, Outcome
 from gtpool.train.fit import fit, predict, seeded
 
 _TRAIN_OPTIONS = ("epochs", "batch_size", "lr", "weight_decay", "patience", "class_weights")

@@ -10,7 +10,7 @@ from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, read_molecules
 from gtpool.data.sources import load
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
-from gtpool.model.parts import CONVS
+from gtpool.model.conv import CONVS
 from gtpool.model.readout import READOUTS
 from gtpool.ops.packed import PackedGraph
 from gtpool.pool import POOLS

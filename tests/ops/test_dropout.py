@@ -5,7 +5,7 @@ from torch import nn
 from gtpool.model.classifier import Classifier
 from gtpool.ops.dropout import Dropout, drop_by_key, next_key, set_keys
 from gtpool.spec import ModelSpec, ShapeSpec
-from gtpool.train.course import epoch_seed
+from gtpool.train.epoch import epoch_seed
 
 KEY = torch.tensor([12345])
 

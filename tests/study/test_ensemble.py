@@ -16,7 +16,7 @@ from gtpool.study.executor import RunTask
 from gtpool.study.inputs import expand_folds
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.train import crossval
+from gtpool.train import fit_many as fit_many_module
 
 SPEC = RunSpec(
     data=DataSpec(source="MUTAG"),
@@ -285,7 +285,7 @@ def test_what_has_ended_is_stored_while_others_go_on(tmp_path):
 
 
 def test_where_memory_is_short_at_the_end_no_run_trains_twice(tmp_path, monkeypatch):
-    specs, outcome, asked = folds(3), crossval._Runs._outcome, []
+    specs, outcome, asked = folds(3), fit_many_module._Runs._outcome, []
     wanted = many(specs, tmp_path / "plenty", together=3)
 
     def short(self, run, model):
@@ -294,7 +294,7 @@ def test_where_memory_is_short_at_the_end_no_run_trains_twice(tmp_path, monkeypa
             raise torch.OutOfMemoryError("full")
         return outcome(self, run, model)
 
-    monkeypatch.setattr(crossval._Runs, "_outcome", short)
+    monkeypatch.setattr(fit_many_module._Runs, "_outcome", short)
     for found, other in zip(many(specs, tmp_path / "short", together=3), wanted, strict=True):
         assert_alike(found, other)
 

@@ -14,7 +14,7 @@ from gtpool.data.sources import load
 from gtpool.data.split import Split, stratified_folds
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
-from gtpool.train.course import Epoch, TrainingError, rate, shuffle
+from gtpool.train.epoch import Epoch, TrainingError, rate, shuffle
 from gtpool.train.fit import fit, predict, seeded
 
 CPU = torch.device("cpu")

@@ -11,13 +11,13 @@ from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import ModelEnsemble
+from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train.crossval import fit_many
+from gtpool.train.captured import CapturedTrainer
 from gtpool.train.fit import fit
-from gtpool.train.program import CapturedTrainer
+from gtpool.train.fit_many import fit_many
 
 MERGES = ("mincutpool", "diffpool", "structpool")
 pytestmark = pytest.mark.gpu

@@ -119,7 +119,7 @@ def test_several_sets_are_measured_each_by_itself(task):
     if task == "classes":
         y = y[..., 0].nan_to_num(-1).long()
     sets = list(zip(logits, y, strict=True))
-    assert metric.of_each(logits, y).tolist() == [metric.measure(*one) for one in sets]
+    assert metric.batched(logits, y).tolist() == [metric.measure(*one) for one in sets]
 
 
 def test_a_graph_without_a_class_might_as_well_not_be_there():

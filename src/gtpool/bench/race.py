@@ -20,10 +20,10 @@ from gtpool.data.locate import locate
 from gtpool.data.sources import load
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import ModelEnsemble
+from gtpool.model.ensemble import ModelEnsemble
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train.program import CapturedTrainer
+from gtpool.train.captured import CapturedTrainer
 
 SPEC = TrainSpec()
 

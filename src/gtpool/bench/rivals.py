@@ -18,7 +18,7 @@ from torch_geometric.nn import (
 
 from gtpool.bench.published import RIVALS
 from gtpool.graph import Graphs
-from gtpool.model.parts import CategoryEncoder
+from gtpool.model.encoder import CategoryEncoder
 from gtpool.spec import ShapeSpec
 
 RATIO, LEVELS = 0.5, 3

@@ -16,7 +16,7 @@ def list_names() -> None:
     from gtpool.data.sources import load
     from gtpool.model import METHODS
     from gtpool.model.classifier import Classifier
-    from gtpool.model.parts import CONVS
+    from gtpool.model.conv import CONVS
     from gtpool.model.readout import READOUTS
     from gtpool.ops.sample import SAMPLERS
     from gtpool.pool import POOLS

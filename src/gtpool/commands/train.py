@@ -151,9 +151,9 @@ def train(  # noqa: PLR0917 - an option each
         )
     files = write_results(folder, done)
     if several:
-        from gtpool.train.parallel import joined
+        from gtpool.train.distributed import current_group
 
-        joined().leave()
+        current_group().close()
     typer.echo(runs_table(done.runs).terminal())
     said = f"{done.cell.text} ({done.cell.evidence})"
     typer.echo(f"\n{metric_title(done.metric)} on the test parts: {said}")

@@ -20,7 +20,7 @@ from torch import Tensor
 from gtpool.atomic import new_folder, recover_folder
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
-from gtpool.model.readout import LEARNED
+from gtpool.model.readout import LEARNED_READOUTS
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
@@ -217,7 +217,7 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
     """Raise a ValueError for an option of a wrong type, or a number that no tensor bounds."""
     parts = {
         "pool_options": (POOLS.get(spec.pool), spec.pool_options),
-        "readout_options": (LEARNED.get(spec.readout), spec.readout_options),
+        "readout_options": (LEARNED_READOUTS.get(spec.readout), spec.readout_options),
     }
     for where, (make, options) in parts.items():
         hints = get_type_hints(getattr(make, "func", make).__init__) if make else {}

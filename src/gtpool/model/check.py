@@ -7,8 +7,8 @@ from typing import Any, get_args
 from torch import nn
 
 from gtpool.graph import check_count, check_share
-from gtpool.model.parts import COARSE_CONVS, CONVS, NORMS
-from gtpool.model.readout import LEARNED, READOUTS
+from gtpool.model.conv import COARSE_CONVS, CONVS, NORMS
+from gtpool.model.readout import LEARNED_READOUTS, READOUTS
 from gtpool.ops.memory import check_room
 from gtpool.ops.sample import check_choice, check_ratio
 from gtpool.pool import POOLS, weighs_edges
@@ -31,7 +31,7 @@ def check_spec(spec: ModelSpec) -> None:
     if spec.width % step:
         what = "four heads" if spec.conv == "gat" else "head"
         raise ValueError(f"width must be a multiple of {step} for the {what}, got {spec.width}")
-    learned = LEARNED.get(spec.readout, nn.Identity)
+    learned = LEARNED_READOUTS.get(spec.readout, nn.Identity)
     _check_options(spec.readout, learned, spec.readout_options)
     if spec.pool != "none":
         _check_options(spec.pool, POOLS[spec.pool], spec.pool_options)

@@ -9,10 +9,13 @@ from torch_geometric.nn import MessagePassing
 
 from gtpool.graph import Graphs, check_batch, check_edges, check_features
 from gtpool.model.check import check_shape, check_spec
-from gtpool.model.parts import Block, CategoryEncoder, check_codes, head
+from gtpool.model.conv import ConvBlock
+from gtpool.model.encoder import CategoryEncoder, check_codes
 from gtpool.model.readout import READOUTS
+from gtpool.nn import Linear
 from gtpool.ops.backend import Backend, Pooler
 from gtpool.ops.chain import build_chain
+from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import per_run
 from gtpool.ops.sample import kept_count
@@ -61,7 +64,7 @@ class Classifier(nn.Module):
         for level in range(spec.levels):
             coarse = level > 0 and weighs_edges(spec.pool)
             enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
-            blocks = (Block(spec, shape, channels, coarse=coarse) for channels in enter)
+            blocks = (ConvBlock(spec, shape, channels, coarse=coarse) for channels in enter)
             self.levels.append(nn.ModuleList(blocks))
         self.pools = nn.ModuleList(
             _make_pool(spec, shape, inner, level, clusters)
@@ -71,7 +74,7 @@ class Classifier(nn.Module):
         make_readout = READOUTS[spec.readout]
         self.readouts = nn.ModuleList(make_readout(inner, spec, shape) for _ in range(reads))
         channels = [cast("int", readout.out_channels) for readout in self.readouts]
-        self.head = head(
+        self.head = _head(
             sum(channels) if spec.combine == "cat" else channels[0],
             width,
             shape.outputs,
@@ -256,3 +259,16 @@ def _explain_level_0_only(model: Classifier) -> None:
         for inner in part.modules():
             if isinstance(inner, MessagePassing):
                 inner.explain = False
+
+
+def _head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Sequential:
+    """Three linear maps, in -> D -> D/2 -> outputs, with ReLU and dropout between them."""
+    return nn.Sequential(
+        Linear(in_channels, width),
+        nn.ReLU(),
+        Dropout(dropout),
+        Linear(width, width // 2),
+        nn.ReLU(),
+        Dropout(dropout),
+        Linear(width // 2, outputs),
+    )

@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from gtpool.fixed import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, Rows
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import ModelEnsemble
+from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.static_plan import rows_of
 from gtpool.ops.steps import plain
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from gtpool.graph import check_count
-from gtpool.nn.gcn import masked
-from gtpool.nn.linear import LayerNorm, Linear
+from gtpool.nn import LayerNorm, Linear, with_edge_mask
 from gtpool.ops.backend import Backend
 from gtpool.ops.runs import linear, per_run
 
@@ -85,9 +84,9 @@ class GMT(nn.Module):
         self.heads, self.layer_norm = heads, layer_norm
         self.seeds = nn.Parameter(torch.empty(seeds, in_channels))
         self.seed = nn.Parameter(torch.empty(1, width))
-        self.gather = _Block(in_channels, in_channels, seeds, heads, layer_norm, GCNConv)
-        self.mix = _Block(in_channels, width, seeds, heads, layer_norm)
-        self.total = _Block(width, width, 1, heads, layer_norm)
+        self.gather = _AttentionBlock(in_channels, in_channels, seeds, heads, layer_norm, GCNConv)
+        self.mix = _AttentionBlock(in_channels, width, seeds, heads, layer_norm)
+        self.total = _AttentionBlock(width, width, 1, heads, layer_norm)
         self.project = Linear(width, width)
         self.reset_parameters()
 
@@ -110,7 +109,7 @@ class GMT(nn.Module):
         query = self.gather.query(self.seeds)  # [k, in_channels]
         value = cast("GCNConv", self.gather.value)
         key = cast("GCNConv | None", self.gather.key)
-        near = masked(value, graph).gcn_sum(x)  # one sum for both maps
+        near = with_edge_mask(value, graph).gcn_sum(x)  # one sum for both maps
         taken = linear(near, value.lin.weight, value.bias)
         if key is None:
             taken = graph.rows.total(taken).unsqueeze(1)
@@ -140,7 +139,7 @@ class GMT(nn.Module):
         )
 
 
-class _Block(nn.Module):
+class _AttentionBlock(nn.Module):
     """The maps of queries Q that share n rows among them, and what each does with its part."""
 
     def __init__(

@@ -58,5 +58,9 @@ READOUTS: dict[str, Callable[[int, ModelSpec, ShapeSpec], nn.Module]] = {
 Each has ``out_channels``, and is called with the nodes and their graphs. One that asks for edges
 says so by ``reads_edges``.
 """
-LEARNED: dict[str, type[nn.Module]] = {"set2set": Set2Set, "sortpool": SortPool, "gmt": GMT}
+LEARNED_READOUTS: dict[str, type[nn.Module]] = {
+    "set2set": Set2Set,
+    "sortpool": SortPool,
+    "gmt": GMT,
+}
 """The read-outs that have parameters, and so options."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool1d
 
 from gtpool.graph import check_count
-from gtpool.nn.linear import Linear
+from gtpool.nn import Linear
 from gtpool.ops.backend import Backend
 from gtpool.ops.runs import linear
 

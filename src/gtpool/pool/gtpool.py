@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
 from gtpool.graph import check_count, check_share
-from gtpool.nn.linear import LayerNorm, Linear
+from gtpool.nn import LayerNorm, Linear
 from gtpool.ops.attention_packed import Scores
 from gtpool.ops.backend import Backend, RowLayout
 from gtpool.ops.dropout import Dropout, Gumbel

@@ -12,8 +12,7 @@ from torch.nn.functional import normalize
 from torch_geometric.nn import GCNConv
 
 from gtpool.graph import check_count, check_share
-from gtpool.nn.gcn import gcn
-from gtpool.nn.linear import Linear
+from gtpool.nn import Linear, gcn
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import DIGITS, Keyed, random_bits
 from gtpool.ops.runs import linear

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.graph import check_count
-from gtpool.nn.linear import Linear
+from gtpool.nn import Linear
 from gtpool.ops.backend import Backend
 from gtpool.ops.merge import widen
 from gtpool.ops.static_merge import Adjacent, merge

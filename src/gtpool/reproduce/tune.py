@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from gtpool.data.registry import DATASETS, dataset_info
 from gtpool.model import METHODS, method_name
-from gtpool.model.parts import CONVS
+from gtpool.model.conv import CONVS
 from gtpool.ops.sample import check_choice
 from gtpool.report.searching import SearchProgress
 from gtpool.reproduce.candidates import Options, configured, draw, possible, space_of

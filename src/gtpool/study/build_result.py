@@ -19,7 +19,7 @@ from gtpool.spec import RunSpec
 from gtpool.study.inputs import source_digest
 from gtpool.study.process_pool import ATTEMPTS
 from gtpool.study.result import RunResult, SplitSummary
-from gtpool.train.course import Outcome, TrainingError
+from gtpool.train.epoch import Outcome, TrainingError
 from gtpool.train.metric import METRICS
 
 _CURVES = ("train_loss", "valid_loss", "valid_metric", "test_metric")

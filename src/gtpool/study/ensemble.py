@@ -13,15 +13,15 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import why_not_stacked
+from gtpool.model.ensemble import why_spec_not_captured
 from gtpool.spec import TU, RunSpec
 from gtpool.study.build_result import add_environment, add_outcome, start_result
 from gtpool.study.inputs import choose_split, load_data, shape_of
 from gtpool.study.result import RunResult
 from gtpool.study.run_one import choose_device, pack_artifact, reproducible_torch, write_artifact
-from gtpool.train.course import Epoch, Outcome, TrainingError, unmeasurable
-from gtpool.train.crossval import fit_many
+from gtpool.train.epoch import Epoch, Outcome, TrainingError, undefined_metrics
 from gtpool.train.fit import seeded
+from gtpool.train.fit_many import fit_many
 
 
 def group_by_network(
@@ -48,7 +48,7 @@ def group_by_network(
     alone: list[RunSpec] = []
     for template, several in by_network.items():
         shape = shape_of(load_data(template.data, data_dir, loaded).dataset)
-        if len(several) == 1 or why_not_stacked(template.model, shape) is not None:
+        if len(several) == 1 or why_spec_not_captured(template.model, shape) is not None:
             alone += several
         else:
             groups += [several[at : at + max_size] for at in range(0, len(several), max_size)]
@@ -83,7 +83,7 @@ def run_ensemble(
     splits = [choose_split(spec.split, loaded, data_dir) for spec in specs]
     with reproducible_torch(place, deterministic):
         models = [_network(spec, loaded.dataset).to(place) for spec in specs]
-        untested = unmeasurable(loaded.dataset, [split.test for split in splits], "test")
+        untested = undefined_metrics(loaded.dataset, [split.test for split in splits], "test")
         rest = [run for run in range(len(specs)) if run not in untested]
         refused = [(run, error, 0.0, 1) for run, error in untested.items()]
         trained = _fit(rest, models, loaded.dataset.to(place), splits, specs, on_epoch)

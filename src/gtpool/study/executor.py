@@ -16,7 +16,7 @@ from gtpool.study.process_pool import run_in_processes
 from gtpool.study.result import RunResult
 from gtpool.study.run_one import has_artifact, run_one
 from gtpool.study.store import Store
-from gtpool.train.course import Epoch
+from gtpool.train.epoch import Epoch
 
 
 class Watcher(Protocol):

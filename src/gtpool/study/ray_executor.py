@@ -20,7 +20,7 @@ from gtpool.study.executor import RunTask, Watcher
 from gtpool.study.process_pool import ATTEMPTS
 from gtpool.study.result import RunResult
 from gtpool.study.store import Store, write_atomic
-from gtpool.train.course import Epoch
+from gtpool.train.epoch import Epoch
 
 QUEUED_AHEAD = 2
 """Tasks submitted to Ray beyond those that can run, so that no core waits for work."""

@@ -21,7 +21,7 @@ from gtpool.study.inputs import load_data
 from gtpool.study.result import RunResult
 from gtpool.study.run_one import choose_device
 from gtpool.study.store import Store, check_writable
-from gtpool.train.course import Epoch
+from gtpool.train.epoch import Epoch
 
 ENSEMBLE_SIZE = 100
 """Default number of runs that train as one ensemble on a GPU."""

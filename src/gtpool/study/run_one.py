@@ -22,9 +22,9 @@ from gtpool.study.build_result import add_environment, add_outcome, start_result
 from gtpool.study.inputs import choose_split, load_data, shape_of
 from gtpool.study.result import RunResult
 from gtpool.study.store import write_atomic
-from gtpool.train.course import Epoch, Outcome, TrainingError, check_measurable
+from gtpool.train.distributed import Group, current_group, init_group
+from gtpool.train.epoch import Epoch, Outcome, TrainingError, check_metric_defined
 from gtpool.train.fit import fit, predict, seeded
-from gtpool.train.parallel import Group, join, joined
 
 
 def run_one(
@@ -52,9 +52,9 @@ def run_one(
         on_epoch: Called after each epoch.
         loaded: Data that is already loaded.
     """
-    group = joined()
-    place = group.place(choose_device(device))
-    group.tell(
+    group = current_group()
+    place = group.device_for(choose_device(device))
+    group.broadcast(
         {"spec": spec, "data_dir": data_dir, "device": device, "deterministic": deterministic}
     )
     loaded = load_data(spec.data, data_dir, loaded)
@@ -66,8 +66,8 @@ def run_one(
         row = start_result(data, split, model, spec).updated(source_digest=loaded.digest)
         start = perf_counter()
         try:
-            check_measurable(data, split.test, "test")
-            with group.guard():
+            check_metric_defined(data, split.test, "test")
+            with group.failing_together():
                 group.check_same([row.source_digest, row.split])
                 model, data = model.to(place), data.to(place)
             epochs = fit(model, data, split, spec.train, seed=spec.seed, group=group)
@@ -88,9 +88,9 @@ def follow() -> bool:
 
     Returns:
         True in the processes that followed, after the last run. False in the first process, which
-        then calls ``run_one`` and finally ``joined().leave()``.
+        then calls ``run_one`` and finally ``current_group().close()``.
     """
-    group = join()
+    group = init_group()
     if group.rank == 0:
         return False
     try:
@@ -98,13 +98,13 @@ def follow() -> bool:
             run_one(**task)
     except KeyboardInterrupt:  # the first process reports it
         raise SystemExit(1) from None
-    group.leave()
+    group.close()
     return True
 
 
 def _next_task(group: Group) -> dict[str, Any] | None:
     try:
-        return group.hear()
+        return group.receive()
     except RuntimeError:  # the first process has exited and reported why
         raise SystemExit(1) from None
 
@@ -151,7 +151,7 @@ def _run_to_end(
     group: Group,
 ) -> Outcome:
     while True:
-        with group.guard():
+        with group.failing_together():
             try:
                 epoch = next(epochs)
             except StopIteration as end:

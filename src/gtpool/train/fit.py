@@ -14,26 +14,26 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.graph import Graphs
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import pads_attention, why_not_captured
+from gtpool.model.ensemble import pads_attention, why_not_captured
 from gtpool.ops.dropout import next_key, set_keys
 from gtpool.ops.steps import WIDEST
 from gtpool.spec import TrainSpec
-from gtpool.train.course import (
-    Course,
+from gtpool.train.distributed import SINGLE_PROCESS, Group, synchronized_layers
+from gtpool.train.epoch import (
+    EarlyStopping,
     Epoch,
     Outcome,
     TrainingError,
     autocast,
-    check_measurable,
+    check_metric_defined,
     epoch_seed,
+    lr_factor,
     mean_loss,
-    rate,
-    shuffle,
+    shuffled_batches,
 )
-from gtpool.train.crossval import fit_many
-from gtpool.train.loss import Loss, mean
+from gtpool.train.fit_many import fit_many
+from gtpool.train.loss import Loss, weighted_mean
 from gtpool.train.metric import METRICS
-from gtpool.train.parallel import ALONE, Group, one_batch
 
 
 class Model(Protocol):
@@ -74,7 +74,7 @@ def fit(
     spec: TrainSpec,
     *,
     seed: int,
-    group: Group = ALONE,
+    group: Group = SINGLE_PROCESS,
 ) -> Generator[Epoch, None, Outcome]:
     """Train ``model``, yielding each epoch as it ends, and return the outcome.
 
@@ -94,23 +94,23 @@ def fit(
         warn(f"training eagerly, which is slower on a GPU: {reason}", stacklevel=2)
     data = with_chain(data, model.chain_steps) if model.chain_steps else data
     if spec.select == "metric":
-        check_measurable(data, split.valid, "validation")
-    course = Course(spec, METRICS[data.schema.task])
-    judge = _Judge(model, data, split, spec, group)
+        check_metric_defined(data, split.valid, "validation")
+    stopping = EarlyStopping(spec, METRICS[data.schema.task])
+    evaluator = _Evaluator(model, data, split, spec, group)
     loss_of = Loss(data, [split.train], weigh=spec.class_weights)
-    set_units(model, loss_of)
-    learner = _Learner(model, data, split.train, spec, loss_of, group)
+    set_target_scale(model, loss_of)
+    loop = _TrainLoop(model, data, split.train, spec, loss_of, group)
     random = torch.Generator().manual_seed(seed)
     state: dict[str, Tensor] = {}
-    while not course.over:
-        start, number = time.perf_counter(), len(course.epochs) + 1
-        train_loss = learner.epoch(number, random)
-        epoch = Epoch(number, train_loss, *judge.measure(loss_of), time.perf_counter() - start)
-        if course.add(epoch):
+    while not stopping.finished:
+        start, number = time.perf_counter(), len(stopping.epochs) + 1
+        train_loss = loop.epoch(number, random)
+        epoch = Epoch(number, train_loss, *evaluator.measure(loss_of), time.perf_counter() - start)
+        if stopping.update(epoch):
             state = {name: part.detach().clone() for name, part in model.state_dict().items()}
         yield epoch
     model.load_state_dict(state)
-    return course.outcome(state)
+    return stopping.outcome(state)
 
 
 def _why_eager(model: Classifier, group: Group) -> str | None:
@@ -159,7 +159,7 @@ def seeded(seed: int, device: torch.device) -> Generator[None]:
         yield
 
 
-class _Learner:
+class _TrainLoop:
     """What changes the weights: batches, optimiser and schedule."""
 
     def __init__(
@@ -178,13 +178,13 @@ class _Learner:
             self.weights.values(), lr=spec.lr, weight_decay=spec.weight_decay, fused=True
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda epoch: rate(epoch, spec)
+            self.optimizer, lambda epoch: lr_factor(epoch, spec)
         )
 
     def epoch(self, number: int, random: torch.Generator) -> float:
         """Pass over the training part once; the mean loss over its graphs."""
         self.model.train(True)
-        batches = shuffle(self.train, self.spec.batch_size, random)
+        batches = shuffled_batches(self.train, self.spec.batch_size, random)
         # Dropout has a key a step; what else is random draws from a source with a seed an epoch.
         seed = epoch_seed(random)
         key = torch.tensor([seed], device=self.data.x.device)
@@ -206,16 +206,19 @@ class _Learner:
         # Without a graph of its own a process keeps step with one that does not count.
         counts = own.numel() > 0
         graphs = self.data.take(own if counts else part[:1], self.model.ratios)
-        with autocast(self.spec, graphs.x.device), one_batch(self.model, self.group, counts=counts):
+        with (
+            autocast(self.spec, graphs.x.device),
+            synchronized_layers(self.model, self.group, counts=counts),
+        ):
             logits, auxiliary = self.model.learn(graphs)
         total, weight = self.loss_of.sums(logits.to(self.model.scale.dtype), graphs.y)
-        loss = mean(counts * total, self.group.sum(counts * weight)).squeeze(0)
+        loss = weighted_mean(counts * total, self.group.sum(counts * weight)).squeeze(0)
         if auxiliary is not None:
             loss = loss + counts * auxiliary.sum() / part.numel()
         self.optimizer.zero_grad()
         loss.backward()
         if first:
-            self.group.check_used(self.weights)
+            self.group.check_gradients(self.weights)
         weights = list(self.weights.values())
         loss = self.group.sum_gradients(weights, loss.detach())
         nn.utils.clip_grad_norm_(weights, self.spec.clip)
@@ -223,7 +226,7 @@ class _Learner:
         return loss
 
 
-class _Judge:
+class _Evaluator:
     """What looks at the weights: the validation and test parts, gathered once and run together."""
 
     def __init__(
@@ -246,11 +249,11 @@ class _Judge:
         logits = self.group.gather(rows, self.model.scale.new_zeros(self.y.size(0), outputs))
         (valid, test), (y, y_test) = (part.tensor_split([self.cut]) for part in (logits, self.y))
         metrics = self.metric.measure(valid, y), self.metric.measure(test, y_test)
-        loss, on_valid, on_test = self.group.first([loss_of(valid, y).item(), *metrics])
+        loss, on_valid, on_test = self.group.broadcast_floats([loss_of(valid, y).item(), *metrics])
         return loss, on_valid, on_test
 
 
-def set_units(model: Model, loss_of: Loss) -> None:
+def set_target_scale(model: Model, loss_of: Loss) -> None:
     """Bring the outputs of a regression into the units of its targets."""
     if loss_of.shift is not None and loss_of.scale is not None:
         with torch.no_grad():

@@ -41,7 +41,7 @@ class Loss:
 
     def __call__(self, logits: Tensor, y: Tensor, present: Tensor | None = None) -> Tensor:
         """Give the mean loss of each run, [R]; the arguments are those of ``sums``."""
-        return mean(*self.sums(logits, y, present))
+        return weighted_mean(*self.sums(logits, y, present))
 
     def sums(
         self, logits: Tensor, y: Tensor, present: Tensor | None = None
@@ -81,7 +81,7 @@ class Loss:
         return each, known
 
 
-def mean(total: Tensor, weight: Tensor) -> Tensor:
+def weighted_mean(total: Tensor, weight: Tensor) -> Tensor:
     """Divide what ``sums`` gives; 0 where nothing counts."""
     return total / torch.where(weight > 0, weight, 1)
 

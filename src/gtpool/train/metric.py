@@ -64,13 +64,13 @@ def rmse(outputs: Tensor, y: Tensor) -> Tensor:
 class Metric(NamedTuple):
     """A measure of predictions, and whether more is better."""
 
-    of_each: Callable[[Tensor, Tensor], Tensor]
+    batched: Callable[[Tensor, Tensor], Tensor]
     name: str
     higher_is_better: bool
 
     def measure(self, logits: Tensor, y: Tensor) -> float:
         """Give the figure of one set of graphs."""
-        return self.of_each(logits, y).item()
+        return self.batched(logits, y).item()
 
     def by_task(self, logits: Tensor, y: Tensor) -> list[float | None]:
         """Return the figure of each task; None where it has no label, or one class only.
@@ -79,7 +79,7 @@ class Metric(NamedTuple):
             logits: One column a task, [graphs, tasks].
             y: Likewise, NaN where missing.
         """
-        values = self.of_each(logits.T.unsqueeze(-1), y.T.unsqueeze(-1))
+        values = self.batched(logits.T.unsqueeze(-1), y.T.unsqueeze(-1))
         return [None if isnan(value) else value for value in values.tolist()]
 
 

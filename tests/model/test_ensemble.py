@@ -15,7 +15,7 @@ from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.sources import load
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import ModelEnsemble, pads_attention, why_not_stacked
+from gtpool.model.ensemble import ModelEnsemble, pads_attention, why_spec_not_captured
 from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
@@ -212,7 +212,7 @@ def assert_like_classifiers(models, data, index, extra=0):
     sent = torch.randn(results.shape, generator=random, dtype=torch.float64)
     sent = sent * (index >= 0).unsqueeze(2)
     (grad,) = torch.autograd.grad(results, stack.theta, sent)
-    after = stack.whole()
+    after = stack.state_dicts()
     for run, model in enumerate(models):
         there = index[run] >= 0
         set_keys(model.train(), KEYS[run : run + 1])
@@ -508,12 +508,12 @@ def test_places_may_be_empty_anywhere_among_graphs_that_are_merged(pool, readout
 def test_some_runs_go_on_by_themselves(mutag):
     models, index = networks(SPECS["batch norm"], shape_of(mutag)), drawn_index(mutag)
     stack, rest = ModelEnsemble(models, 28), ModelEnsemble([models[2], models[0]], 28)
-    stack.keep(torch.tensor([2, 0]))
+    stack.select(torch.tensor([2, 0]))
     batch = gathered(mutag, index[[2, 0]], models)
     assert torch.equal(stack(batch, KEYS[:2]), rest(batch, KEYS[:2]))
-    assert stack.whole().keys() == rest.whole().keys() == models[0].state_dict().keys()
-    for name, part in stack.whole().items():
-        assert torch.equal(part, rest.whole()[name])
+    assert stack.state_dicts().keys() == rest.state_dicts().keys() == models[0].state_dict().keys()
+    for name, part in stack.state_dicts().items():
+        assert torch.equal(part, rest.state_dicts()[name])
 
 
 @pytest.mark.parametrize("options", [{}, SPECS["gate, the score frozen"]])
@@ -531,7 +531,7 @@ def test_the_states_are_copies(mutag):
     with torch.no_grad():
         stack.theta.zero_()
     assert any(part.any() for part in model.parameters())
-    whole = stack.whole()
+    whole = stack.state_dicts()
     with torch.no_grad():
         stack.theta.fill_(1)
     assert not whole["head.6.weight"].any()
@@ -546,7 +546,7 @@ def test_the_states_are_copies(mutag):
 )
 def test_what_has_no_static_form_is_said(options, shape, reason):
     spec, shape = ModelSpec(width=8, **options), ShapeSpec(outputs=2, node_width=3, **shape)
-    assert reason in why_not_stacked(spec, shape)
+    assert reason in why_spec_not_captured(spec, shape)
     with pytest.raises(ValueError, match=reason):
         ModelEnsemble([Classifier(spec, shape)], 10)
 
@@ -554,7 +554,7 @@ def test_what_has_no_static_form_is_said(options, shape, reason):
 def test_others_do_not_mind_weighted_edges():
     shape = ShapeSpec(outputs=2, node_width=3, edge_weighted=True, edge_width=1)
     for conv in ("gin", "gat", "linear"):
-        assert why_not_stacked(ModelSpec(conv=conv), shape) is None
+        assert why_spec_not_captured(ModelSpec(conv=conv), shape) is None
 
 
 @pytest.mark.parametrize(
@@ -620,7 +620,7 @@ def test_forward_and_backward_compile_whole(name, mutag):
         run = torch.compile(stack, fullgraph=True, backend="aot_eager") if compiled else stack
         logits = run(batch, KEYS)[batch.present]
         (grad,) = torch.autograd.grad(logits.sin().sum(), stack.theta)
-        results.append((logits, grad, stack.whole()))
+        results.append((logits, grad, stack.state_dicts()))
     torch.testing.assert_close(*results, **CLOSE)
 
 

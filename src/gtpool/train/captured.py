@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.split import Split
-from gtpool.deprecated import old_names
 from gtpool.fixed import Capacity, PaddedBatch
-from gtpool.model.stack import ModelEnsemble
+from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import next_key
 from gtpool.spec import TrainSpec
-from gtpool.train.course import autocast, rate
+from gtpool.train.epoch import autocast, lr_factor
 from gtpool.train.loss import Loss
 from gtpool.train.metric import METRICS
 
@@ -39,37 +38,37 @@ class CapturedTrainer:
     """R runs of one network that train side by side.
 
     Args:
-        stack: The networks, on the device of ``stock``.
-        stock: The graphs.
+        ensemble: The networks, on the device of ``dataset``.
+        dataset: The graphs.
         data: The same graphs, for the task and the targets.
         splits: Of each run.
         specs: The recipe of each run; they may differ in learning rate and weight decay.
-        units: By which continuous features are scaled; None where they are as they should be.
+        scaler: By which continuous features are scaled; None where they are as they should be.
     """
 
     def __init__(
         self,
-        stack: ModelEnsemble,
-        stock: DeviceDataset,
+        ensemble: ModelEnsemble,
+        dataset: DeviceDataset,
         data: GraphDataset,
         splits: Sequence[Split],
         specs: Sequence[TrainSpec],
-        units: FeatureScaler | None = None,
+        scaler: FeatureScaler | None = None,
     ) -> None:
-        self.stack, self.stock, self.spec, self.units = stack, stock, specs[0], units
+        self.ensemble, self.dataset, self.spec, self.scaler = ensemble, dataset, specs[0], scaler
         self.data, self.splits = data, list(splits)
-        self.adam = Adam(stack.theta, specs)
+        self.adam = Adam(ensemble.theta, specs)
         self.epochs = 0
         self._prepare()
 
-    def keep(self, runs: Sequence[int]) -> None:
+    def select(self, runs: Sequence[int]) -> None:
         """Go on with some of the runs only."""
-        rows = torch.tensor(runs, device=self.stock.x.device)
-        self.stack.keep(rows)
-        self.adam.keep(rows, self.stack.theta)
+        rows = torch.tensor(runs, device=self.dataset.x.device)
+        self.ensemble.select(rows)
+        self.adam.select(rows, self.ensemble.theta)
         self.splits = [self.splits[run] for run in runs]
-        if self.units is not None:
-            self.units = FeatureScaler(*(part[rows] for part in self.units))
+        if self.scaler is not None:
+            self.scaler = FeatureScaler(*(part[rows] for part in self.scaler))
         self._prepare()
 
     def epoch(self, batches: Sequence[Sequence[Tensor]], seeds: Sequence[int]) -> Tensor:
@@ -81,15 +80,15 @@ class CapturedTrainer:
             batches: Of each run, its graphs in order, batch by batch.
             seeds: Of each run, the seed of the epoch.
         """
-        self.stack.train()
-        order = _table(batches, self.places)
+        self.ensemble.train()
+        order = _batch_table(batches, self.places)
         steps = order.size(0)
         self.order[:steps].copy_(order, non_blocking=True)
         self.seeds.copy_(torch.tensor(seeds), non_blocking=True)
         self.step.zero_()
-        self.adam.pace(rate(self.epochs, self.spec))
+        self.adam.set_lr_factor(lr_factor(self.epochs, self.spec))
         for graphs in order:
-            need = self.stock.capacity(graphs, self.stack.ratios)
+            need = self.dataset.capacity(graphs, self.ensemble.ratios)
             if self.capacity.holds(need):
                 self.train_step()
             else:
@@ -99,31 +98,31 @@ class CapturedTrainer:
 
     def measure(self) -> Tensor:
         """Give validation loss, validation metric and test metric of each run, on the host."""
-        self.stack.eval()
-        self.judge()
+        self.ensemble.eval()
+        self.evaluate_step()
         metric = METRICS[self.data.schema.task]
-        logits = self.logits.unflatten(0, (self.stack.runs, -1))
-        found = [self.held_out_loss, *(metric.of_each(logits, y) for y in self.targets)]
+        logits = self.logits.unflatten(0, (self.ensemble.runs, -1))
+        found = [self.held_out_loss, *(metric.batched(logits, y) for y in self.targets)]
         return torch.stack(found, 1).cpu()
 
     def _prepare(self) -> None:
         """Lay out buffers for as many runs as there are, and capture what is replayed."""
-        device, runs = self.stock.x.device, self.stack.runs
-        self.train_step = self.judge = _nothing  # what was captured lets its memory go
+        device, runs = self.dataset.x.device, self.ensemble.runs
+        self.train_step = self.evaluate_step = _nothing  # what was captured lets its memory go
         trains = [split.train for split in self.splits]
         self.loss_of = Loss(self.data, trains, weigh=self.spec.class_weights)
         for name, part in (("shift", self.loss_of.shift), ("scale", self.loss_of.scale)):
             if part is not None:
-                self.stack.fixed[name].copy_(part)
+                self.ensemble.fixed[name].copy_(part)
         size = self.spec.batch_size
         single = any(train.numel() > size and (train.numel() - 1) % size == 0 for train in trains)
         self.places = min(size + single, max(train.numel() for train in trains))
         steps = max(-(-train.numel() // size) for train in trains)
-        self.capacity = _capacity(self.stock, trains, self.places, self.stack.ratios)
+        self.capacity = _capacity(self.dataset, trains, self.places, self.ensemble.ratios)
         self.order = torch.full((steps, runs, self.places), -1, device=device)
         self.seeds = torch.zeros(runs, dtype=torch.long, device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
-        self.losses = self.stack.theta.new_zeros(steps, runs)
+        self.losses = self.ensemble.theta.new_zeros(steps, runs)
         self.held_out, self.valid = self._held_out()
         y = self.held_out.y
         absent = torch.full_like(y, -1 if self.data.schema.task == "classes" else torch.nan)
@@ -133,29 +132,29 @@ class CapturedTrainer:
             for part in (self.valid, ~self.valid & self.held_out.present)
         ]
         """Of the validation and of the test part, missing elsewhere, [R, G] or [R, G, T]."""
-        self.stack.train()
-        self.train_step = _captured(lambda: self._train(self.capacity), self.step)
-        self.stack.eval()
-        self.judge = _captured(self._judge, self.step)
+        self.ensemble.train()
+        self.train_step = _capture(lambda: self._train(self.capacity), self.step)
+        self.ensemble.eval()
+        self.evaluate_step = _capture(self._evaluate, self.step)
 
     def _held_out(self) -> tuple[PaddedBatch, Tensor]:
         """Gather the validation and test parts once; say which places are for validation."""
-        device = self.stock.x.device
+        device = self.dataset.x.device
         parts = [[torch.cat([split.valid, split.test])] for split in self.splits]
         longest = max(part[0].numel() for part in parts)
-        index = _table(parts, longest)[0]
+        index = _batch_table(parts, longest)[0]
         cuts = torch.tensor([split.valid.numel() for split in self.splits])
         valid = torch.arange(longest) < cuts.unsqueeze(1)  # places that are empty come last
-        need = self.stock.capacity(index, self.stack.ratios)
+        need = self.dataset.capacity(index, self.ensemble.ratios)
         return self._gather(index.to(device), need), valid.flatten().to(device)
 
     def _gather(self, index: Tensor, capacity: Capacity) -> PaddedBatch:
-        batch = self.stock.gather(index, capacity, self.stack.ratios)
-        if self.units is None:
+        batch = self.dataset.gather(index, capacity, self.ensemble.ratios)
+        if self.scaler is None:
             return batch
-        x = batch.x.unflatten(0, (self.stack.runs, -1))
-        columns = self.units.mean.size(1)
-        scaled = (x[..., :columns] - self.units.mean.unsqueeze(1)) / self.units.std.unsqueeze(1)
+        x = batch.x.unflatten(0, (self.ensemble.runs, -1))
+        columns = self.scaler.mean.size(1)
+        scaled = (x[..., :columns] - self.scaler.mean.unsqueeze(1)) / self.scaler.std.unsqueeze(1)
         x = torch.cat([scaled, x[..., columns:]], 2)
         return batch._replace(x=x.flatten(0, 1))
 
@@ -164,28 +163,28 @@ class CapturedTrainer:
         index = self.order.index_select(0, self.step).squeeze(0)
         batch = self._gather(index, capacity)
         with autocast(self.spec, batch.x.device):
-            logits, auxiliary = self.stack.learn(batch, next_key(self.seeds, self.step))
-        logits = logits.to(self.stack.theta.dtype)
+            logits, auxiliary = self.ensemble.learn(batch, next_key(self.seeds, self.step))
+        logits = logits.to(self.ensemble.theta.dtype)
         loss = self.loss_of(logits, batch.y, batch.present)
         if auxiliary is not None:
             loss = loss + self._mean(auxiliary, batch.present)
-        (grad,) = torch.autograd.grad(loss.sum(), [self.stack.theta])
-        busy = batch.present.view(self.stack.runs, -1).any(1)
-        self.adam.update(grad, busy)
+        (grad,) = torch.autograd.grad(loss.sum(), [self.ensemble.theta])
+        active = batch.present.view(self.ensemble.runs, -1).any(1)
+        self.adam.update(grad, active)
         self.losses.index_copy_(0, self.step, loss.detach().unsqueeze(0))
         self.step += 1
 
     def _mean(self, each: Tensor, present: Tensor) -> Tensor:
         """Average over the graphs of each run, 0 where there are none, [RG] -> [R]."""
-        counted = torch.where(present, each, 0.0).view(self.stack.runs, -1)
+        counted = torch.where(present, each, 0.0).view(self.ensemble.runs, -1)
         return counted.sum(1) / present.view_as(counted).sum(1).clamp(min=1)
 
     @torch.no_grad()
-    def _judge(self) -> None:
+    def _evaluate(self) -> None:
         """Fill ``logits`` and ``held_out_loss``."""
         batch = self.held_out
         with autocast(self.spec, batch.x.device):
-            self.logits = self.stack(batch).to(self.stack.theta.dtype)
+            self.logits = self.ensemble(batch).to(self.ensemble.theta.dtype)
         self.held_out_loss = self.loss_of(self.logits, batch.y, self.valid & batch.present).double()
 
 
@@ -194,20 +193,20 @@ def _nothing() -> None:
 
 
 def _capacity(
-    stock: DeviceDataset, trains: Sequence[Tensor], places: int, ratios: Sequence[float]
+    dataset: DeviceDataset, trains: Sequence[Tensor], places: int, ratios: Sequence[float]
 ) -> Capacity:
     """Choose a capacity from the sizes of the graphs, which all but few batches keep within."""
-    table = stock.requirements(
+    table = dataset.requirements(
         torch.cat(list(trains)).unique(), ratios
     ).double()  # [graphs, levels + 1]
-    spread = math.sqrt(2 * math.log(_DRAWS * len(trains)))
+    deviations = math.sqrt(2 * math.log(_DRAWS * len(trains)))
     mean, std = table.mean(0), table.std(0, correction=0)
-    likely = places * mean + spread * math.sqrt(places) * std
+    likely = places * mean + deviations * math.sqrt(places) * std
     largest = table.sort(0, descending=True).values[:places].sum(0)
-    return stock.capacity_for(places, likely.minimum(largest).ceil().long())
+    return dataset.capacity_for(places, likely.minimum(largest).ceil().long())
 
 
-def _table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
+def _batch_table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
     """List the graphs that each run takes at each step, -1 for an empty place, [S, R, places]."""
     steps = max(len(parts) for parts in batches)
     table = torch.full((steps, len(batches), places), -1)
@@ -217,7 +216,7 @@ def _table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
     return table
 
 
-def _captured(step: Callable[[], None], number: Tensor) -> Callable[[], object]:
+def _capture(step: Callable[[], None], number: Tensor) -> Callable[[], object]:
     """Capture a function as a CUDA graph; on a CPU it is itself.
 
     It is tried out first; a step of training finds no graphs in any place, from which it learns
@@ -260,7 +259,7 @@ class Adam:
         self.peak = theta.new_tensor([[spec.lr] for spec in specs], dtype=torch.double)
         self.lr = self.peak.to(theta.dtype, copy=True)
 
-    def keep(self, rows: Tensor, theta: nn.Parameter) -> None:
+    def select(self, rows: Tensor, theta: nn.Parameter) -> None:
         """Go on with some of the runs only."""
         self.theta = theta
         self.mean, self.square, self.count, self.peak, self.decay, self.lr = (
@@ -268,17 +267,17 @@ class Adam:
             for part in (self.mean, self.square, self.count, self.peak, self.decay, self.lr)
         )
 
-    def pace(self, rate: float) -> None:
+    def set_lr_factor(self, factor: float) -> None:
         """Set the learning rates to a share of the highest, in place."""
-        self.lr.copy_(self.peak * rate)
+        self.lr.copy_(self.peak * factor)
 
     @torch.no_grad()
-    def update(self, grad: Tensor, busy: Tensor) -> None:
-        """Take a step, in place; runs that are not ``busy`` [R] stay as they are."""
+    def update(self, grad: Tensor, active: Tensor) -> None:
+        """Take a step, in place; runs that are not ``active`` [R] stay as they are."""
         norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
         grad = grad * (self.clip / (norm + _CLIP_EPSILON)).clamp(max=1)
         grad = grad.addcmul(self.theta, self.decay)
-        share = busy.to(grad.dtype).unsqueeze(1)
+        share = active.to(grad.dtype).unsqueeze(1)
         self.count += share
         self.mean.lerp_(grad, (1 - _FIRST) * share)
         self.square.lerp_(grad.square(), (1 - _SECOND) * share)
@@ -286,6 +285,3 @@ class Adam:
         root = self.square.sqrt() / (1 - _SECOND**count).sqrt() + _EPSILON
         rate = share * self.lr / (1 - _FIRST**count)
         self.theta.addcmul_(self.mean / root, -rate)
-
-
-__getattr__ = old_names(__name__, {"Program": "CapturedTrainer", "Units": "FeatureScaler"})

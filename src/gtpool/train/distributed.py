@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 from gtpool.ops.backend import RowLayout
 from gtpool.ops.dropout import STRIDE, HasModules, Keyed
-from gtpool.train.course import TrainingError
+from gtpool.train.epoch import TrainingError
 
-_PATIENCE = timedelta(hours=1)
+_TIMEOUT = timedelta(hours=1)
 """How long a process waits for one that is silent, as while the first prepares data."""
 
 
@@ -62,7 +62,7 @@ class Group(NamedTuple):
             whole[own] = torch.cat(list(rows)).to(whole.dtype)
         return self.sum(whole)
 
-    def first(self, values: Sequence[float]) -> list[float]:
+    def broadcast_floats(self, values: Sequence[float]) -> list[float]:
         """Give the numbers that the first process has."""
         told = torch.tensor(values, dtype=torch.double)
         return self.sum(told if self.rank == 0 else torch.zeros_like(told)).tolist()
@@ -78,7 +78,7 @@ class Group(NamedTuple):
             weight.grad = part.view_as(weight)
         return loss.squeeze(0)
 
-    def check_used(self, weights: dict[str, nn.Parameter]) -> None:
+    def check_gradients(self, weights: dict[str, nn.Parameter]) -> None:
         """Raise a ValueError, after a backward pass, if some weights have a gradient nowhere."""
         if self.size == 1:
             return
@@ -94,12 +94,12 @@ class Group(NamedTuple):
 
     def check_same(self, values: Sequence[object]) -> None:
         """Raise a ValueError unless all processes see the same data."""
-        self.tell(list(values))
-        if self.rank > 0 and self.hear() != list(values):
+        self.broadcast(list(values))
+        if self.rank > 0 and self.receive() != list(values):
             raise ValueError(f"{self} sees other data than process 0; give all the same files")
 
     @contextmanager
-    def guard(self) -> Generator[None]:
+    def failing_together(self) -> Generator[None]:
         """Make what torch complains of a run that failed; of several processes, the end of all.
 
         The others do not know of it, so no process may go on to the next run.
@@ -116,25 +116,25 @@ class Group(NamedTuple):
                 f"{self} cannot go on, and so all end; what is finished is kept: {said}"
             ) from error
 
-    def tell(self, what: object) -> None:
-        """Say something in the first process, which the others ``hear``."""
+    def broadcast(self, what: object) -> None:
+        """Say something in the first process, which the others ``receive``."""
         if self.size > 1 and self.rank == 0:
-            with self.guard():
+            with self.failing_together():
                 dist.broadcast_object_list([what], device=torch.device("cpu"))
 
-    def hear(self) -> Any:  # noqa: ANN401 - whatever was told
+    def receive(self) -> Any:  # noqa: ANN401 - whatever was told
         """Wait for what the first process says."""
         told = [None]
         dist.broadcast_object_list(told, device=torch.device("cpu"))
         return told[0]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Part when all is done, which the first process tells the others by None."""
-        self.tell(None)
+        self.broadcast(None)
         if self.size > 1:
             dist.destroy_process_group()
 
-    def place(self, device: torch.device) -> torch.device:
+    def device_for(self, device: torch.device) -> torch.device:
         """Give a process its own GPU, where GPUs are asked for."""
         if self.size == 1 or device.type != "cuda":
             return device
@@ -150,18 +150,18 @@ class Group(NamedTuple):
         return f"process {self.rank} of {self.size}"
 
 
-ALONE = Group()
+SINGLE_PROCESS = Group()
 
 
-def join() -> Group:
+def init_group() -> Group:
     """Join the processes that ``torchrun`` started, by the variables that it sets."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=_PATIENCE)
-    return joined()
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+    return current_group()
 
 
-def joined() -> Group:
+def current_group() -> Group:
     """Give the processes that this one has joined, or this one alone."""
     if dist.is_available() and dist.is_initialized():
         return Group(dist.get_rank(), dist.get_world_size())
@@ -169,7 +169,7 @@ def joined() -> Group:
 
 
 @contextmanager
-def one_batch(model: HasModules, group: Group, *, counts: bool) -> Generator[None]:
+def synchronized_layers(model: HasModules, group: Group, *, counts: bool) -> Generator[None]:
     """Let the layers that look beyond a graph see the shares of all processes as one batch.
 
     Args:

@@ -1,15 +1,19 @@
 """Layers whose weights are [...] or, for R runs side by side, [R, ...]; see ``gtpool.ops.runs``."""
 
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_geometric.nn import GCNConv, MessagePassing
 
-from gtpool.ops.runs import linear
+from gtpool.ops.backend import Backend
+from gtpool.ops.runs import linear, per_run
+
+_Graph = TypeVar("_Graph", bound=Backend)
 
 
-class HasReal(Protocol):
+class HasRealRows(Protocol):
     """The layout of rows, as far as normalisation asks: which of them are no padding."""
 
     @property
@@ -29,7 +33,7 @@ class Linear(nn.Linear):
 class Identity(nn.Identity):
     """A norm that changes nothing."""
 
-    def forward(self, input: Tensor, rows: HasReal | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, rows: HasRealRows | None = None) -> Tensor:  # noqa: A002
         """Give back what came in."""
         del rows
         return input
@@ -38,7 +42,7 @@ class Identity(nn.Identity):
 class LayerNorm(nn.LayerNorm):
     """``nn.LayerNorm`` over the last axis, for one run or many."""
 
-    def forward(self, input: Tensor, rows: HasReal | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, rows: HasRealRows | None = None) -> Tensor:  # noqa: A002
         """Normalise each row, [..., D]."""
         del rows
         weight, bias, width = self.weight, self.bias, input.shape[-1:]
@@ -54,7 +58,7 @@ class LayerNorm(nn.LayerNorm):
 class BatchNorm(nn.BatchNorm1d):
     """``nn.BatchNorm1d``, over the rows of each run that are no padding."""
 
-    def forward(self, input: Tensor, rows: HasReal | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, rows: HasRealRows | None = None) -> Tensor:  # noqa: A002
         """Normalise each column, [N, D]."""
         real = None if rows is None else rows.real
         return super().forward(input) if real is None else self._normalize(input, real)
@@ -81,3 +85,26 @@ class BatchNorm(nn.BatchNorm1d):
         # Padding is zero here: far from all real rows, a small deviation would make it very large.
         factor = (var + self.eps).rsqrt() * self.weight.unsqueeze(1)
         return torch.addcmul(self.bias.unsqueeze(1), centred, factor).flatten(0, 1)
+
+
+def gcn(conv: GCNConv, x: Tensor, graph: Backend) -> Tensor:
+    """Convolve without weights of edges, over the narrower of input and output.
+
+    Args:
+        conv: Holds the weights, [out, in] and [out], or those of R runs.
+        x: Node features, [N, in].
+        graph: The graphs of the batch.
+    """
+    graph = with_edge_mask(conv, graph)
+    weight, bias = conv.lin.weight, conv.bias
+    if conv.in_channels <= conv.out_channels:
+        return linear(graph.gcn_sum(x), weight, bias)
+    return per_run(torch.add, graph.gcn_sum(linear(x, weight)), bias)
+
+
+def with_edge_mask(conv: MessagePassing, graph: _Graph) -> _Graph:
+    """Scale what edges carry as PyG's ``Explainer`` asks of a layer, if it does."""
+    if not conv.explain:
+        return graph
+    mask, sigmoid = (getattr(conv, name) for name in ("_edge_mask", "_apply_sigmoid"))
+    return cast("_Graph", graph.explained(mask.sigmoid() if sigmoid else mask))

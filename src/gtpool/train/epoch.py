@@ -41,7 +41,7 @@ class TrainingError(RuntimeError):
     """The run cannot go on."""
 
 
-class Course:
+class EarlyStopping:
     """The epochs of a run so far.
 
     Args:
@@ -59,11 +59,11 @@ class Course:
         self.best: Epoch | None = None
         self._lowest = (math.inf, 0)
 
-    def add(self, epoch: Epoch) -> bool:
+    def update(self, epoch: Epoch) -> bool:
         """Take an epoch in, and say whether it is the best so far."""
         if not math.isfinite(epoch.valid_loss):
             what = "validation loss"
-            raise TrainingError(not_finite(what, epoch.valid_loss, epoch.number, self.spec))
+            raise TrainingError(_not_finite(what, epoch.valid_loss, epoch.number, self.spec))
         self.epochs.append(epoch)
         self._lowest = min(self._lowest, (epoch.valid_loss, epoch.number))
         better = self.best is None or self._better(epoch, self.best)
@@ -71,7 +71,7 @@ class Course:
         return better
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether all epochs are done, or patience is at its end."""
         number, patience = len(self.epochs), self.spec.patience
         tired = patience is not None and number - self._lowest[1] > patience
@@ -101,7 +101,7 @@ class Course:
         }
 
 
-def not_finite(what: str, value: float, number: int, spec: TrainSpec) -> str:
+def _not_finite(what: str, value: float, number: int, spec: TrainSpec) -> str:
     """Say what to do about a number that is none."""
     return (
         f"the {what} of epoch {number} is {value}; lower the learning rate (now {spec.lr}) "
@@ -121,7 +121,7 @@ def mean_loss(losses: Tensor, batches: Sequence[Tensor], number: int, spec: Trai
     if not losses.isfinite().all():
         at = int((~losses.isfinite()).nonzero()[0])
         where = f"loss at batch {at + 1} of {len(batches)}"
-        raise TrainingError(not_finite(where, losses[at].item(), number, spec))
+        raise TrainingError(_not_finite(where, losses[at].item(), number, spec))
     sizes = torch.tensor([part.numel() for part in batches], dtype=losses.dtype)
     return ((losses * sizes).sum() / sizes.sum()).item()
 
@@ -131,7 +131,7 @@ def autocast(spec: TrainSpec, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bf16")
 
 
-def rate(epoch: int, spec: TrainSpec) -> float:
+def lr_factor(epoch: int, spec: TrainSpec) -> float:
     """Factor on the learning rate in an epoch, from 0: a linear rise, then half a cosine."""
     if epoch < spec.warmup:
         return (epoch + 1) / spec.warmup
@@ -139,7 +139,7 @@ def rate(epoch: int, spec: TrainSpec) -> float:
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
-def shuffle(train: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
+def shuffled_batches(train: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
     """Shuffle the graphs into batches; a last one of a single graph joins the one before."""
     parts = list(train[torch.randperm(train.numel(), generator=random)].split(size))
     if len(parts) > 1 and parts[-1].numel() == 1:
@@ -152,7 +152,7 @@ def epoch_seed(random: torch.Generator) -> int:
     return int(torch.randint(2**62, (), generator=random))
 
 
-def check_measurable(data: GraphDataset, indices: Tensor, part: str) -> None:
+def check_metric_defined(data: GraphDataset, indices: Tensor, part: str) -> None:
     """Raise a TrainingError where the labels of a part leave the metric undefined."""
     metric, y = METRICS[data.schema.task], data.y.cpu()[indices]
     if math.isnan(metric.measure(torch.zeros(indices.numel(), data.schema.num_outputs), y)):
@@ -163,14 +163,14 @@ def check_measurable(data: GraphDataset, indices: Tensor, part: str) -> None:
         )
 
 
-def unmeasurable(
+def undefined_metrics(
     data: GraphDataset, parts: Sequence[Tensor], name: str
 ) -> dict[int, TrainingError]:
     """Give the runs, by number, whose part of a name leaves the metric undefined, and why."""
     errors: dict[int, TrainingError] = {}
     for run, part in enumerate(parts):
         try:
-            check_measurable(data, part, name)
+            check_metric_defined(data, part, name)
         except TrainingError as error:
             errors[run] = error
     return errors

@@ -17,10 +17,11 @@ from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train import crossval, program
-from gtpool.train.course import Outcome, TrainingError
-from gtpool.train.crossval import fit_many
+from gtpool.train import captured
+from gtpool.train import fit_many as fit_many_module
+from gtpool.train.epoch import Outcome, TrainingError
 from gtpool.train.fit import fit, predict
+from gtpool.train.fit_many import fit_many
 
 SPEC = TrainSpec(epochs=3, batch_size=32, warmup=2, lr=1e-2, patience=None)
 SEEDS = [0, 1, 2]
@@ -136,13 +137,13 @@ def test_molecules_with_their_bonds_are_trained_side_by_side(options):
 
 def test_runs_end_when_they_are_tired_and_leave_the_others_the_room(mutag, monkeypatch):
     kept = []
-    keep = program.CapturedTrainer.keep
+    keep = captured.CapturedTrainer.select
     monkeypatch.setattr(
-        program.CapturedTrainer,
-        "keep",
+        captured.CapturedTrainer,
+        "select",
         lambda self, runs: (kept.append(list(runs)), keep(self, runs)),
     )
-    monkeypatch.setattr(crossval, "_SHRINK", 1.0)
+    monkeypatch.setattr(fit_many_module, "_SHRINK", 1.0)
     spec = replace(SPEC, epochs=25, patience=1, lr=3e-2)
     folds = stratified_folds(mutag.y)[:3]
     outcomes = assert_like_fit(mutag, folds, spec, pool_options={"dropout": 0.1})
@@ -163,7 +164,7 @@ def test_a_run_is_told_of_while_it_goes(mutag):
 
 
 def test_all_in_one_program_to_the_end_gives_the_same(mutag, monkeypatch):
-    monkeypatch.setattr(crossval, "_SHRINK", 0.0)
+    monkeypatch.setattr(fit_many_module, "_SHRINK", 0.0)
     spec = replace(SPEC, epochs=12, patience=1, lr=3e-2)
     assert_like_fit(mutag, stratified_folds(mutag.y)[:3], spec)
 
@@ -235,8 +236,8 @@ def test_a_last_batch_of_one_graph_joins_the_one_before(trains, mutag):
 
 
 def test_a_batch_that_does_not_fit_is_trained_on_as_it_is(mutag, monkeypatch):
-    small = program.Capacity.rounded(33, (64,) * 3, 64)
-    monkeypatch.setattr(program, "_capacity", lambda *_: small)
+    small = captured.Capacity.rounded(33, (64,) * 3, 64)
+    monkeypatch.setattr(captured, "_capacity", lambda *_: small)
     assert_like_fit(mutag, stratified_folds(mutag.y)[:3], replace(SPEC, epochs=2))
 
 

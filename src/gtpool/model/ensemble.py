@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gtpool.deprecated import old_names
 from gtpool.fixed import PaddedBatch
 from gtpool.model.classifier import Classifier, Outputs
 from gtpool.ops.backend import Backend
@@ -23,7 +22,7 @@ from gtpool.ops.steps import WIDEST, Steps, steps_on
 from gtpool.spec import ModelSpec, ShapeSpec
 
 
-def why_not_stacked(spec: ModelSpec, shape: ShapeSpec) -> str | None:
+def why_spec_not_captured(spec: ModelSpec, shape: ShapeSpec) -> str | None:
     """Say why a network has no static form; None if it has one."""
     with torch.device("meta"):
         return why_not_captured(Classifier(spec, shape))
@@ -74,12 +73,12 @@ class ModelEnsemble(nn.Module):
         self.steps: Steps = steps_on(self.theta.device, self.theta.dtype)
         self.train()
 
-    def whole(self) -> dict[str, Tensor]:
+    def state_dicts(self) -> dict[str, Tensor]:
         """Give the states of all runs by the names that their classifiers have, [R, ...] each."""
         learned = self._views(self.theta.detach().clone())
         return learned | {name: part.clone() for name, part in self.fixed.items()}
 
-    def keep(self, rows: Tensor) -> None:
+    def select(self, rows: Tensor) -> None:
         """Go on with some of the runs only."""
         self.theta = nn.Parameter(self.theta.detach().index_select(0, rows))
         self.fixed = {name: part.index_select(0, rows) for name, part in self.fixed.items()}
@@ -125,8 +124,5 @@ class _Network(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Outputs:
         if self.net.shape.node_categories:
-            x = self.net.encoder.of_one_hot(x)  # pyright: ignore[reportCallIssue]
+            x = self.net.encoder.encode_one_hot(x)  # pyright: ignore[reportCallIssue]
         return self.net.run(x, graph)
-
-
-__getattr__ = old_names(__name__, {"Stack": "ModelEnsemble"})

@@ -1,57 +1,18 @@
-"""What a classifier is made of: encoders of nodes and edges, convolution blocks, the head."""
+"""Convolutions by name, and the block that adds norm, ReLU and residual to one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, MessagePassing
 
-from gtpool.nn.gcn import gcn, masked
-from gtpool.nn.linear import BatchNorm, Identity, LayerNorm, Linear
+from gtpool.model.encoder import CategoryEncoder, EdgeEncoder
+from gtpool.nn import BatchNorm, Identity, LayerNorm, Linear, gcn, with_edge_mask
 from gtpool.ops.backend import Backend
-from gtpool.ops.bag import look_up
-from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import linear, per_run
 from gtpool.spec import ModelSpec, ShapeSpec
-
-
-class CategoryEncoder(nn.Module):
-    """Sum of one embedding a column of codes, [N, F] -> [N, D], as OGB encodes atoms and bonds."""
-
-    def __init__(self, sizes: Sequence[int], width: int) -> None:
-        super().__init__()
-        self.sizes = tuple(sizes)
-        self.table = nn.Embedding(sum(sizes), width)
-        first = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-        self.first: Tensor
-        self.register_buffer("first", first, persistent=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the embeddings anew, each column's table as a matrix of its own."""
-        with torch.no_grad():
-            for part in self.table.weight.split(self.sizes):
-                nn.init.xavier_uniform_(part)
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """Encode each row of codes."""
-        codes = codes + self.first
-        plain = codes.device.type == "cpu" and not torch.compiler.is_compiling()
-        return look_up(self.table.weight, codes) if plain else self.table(codes).sum(1)
-
-    def of_one_hot(self, x: Tensor) -> Tensor:
-        """Encode rows that have a one for each code, a column a code, [N, codes] -> [N, D]."""
-        return linear(x.to(self.table.weight.dtype), self.table.weight.mT)
-
-
-class EdgeEncoder(Linear):
-    """A linear map of edge features, given as any numbers."""
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
-        """Map edges, [E, in] -> [E, out]."""
-        return super().forward(input.to(self.weight.dtype))
 
 
 class GCN(nn.Module):
@@ -67,7 +28,9 @@ class GCN(nn.Module):
         if not self.weighted:
             return gcn(self.conv, x, graph)
         mapped = linear(x, self.conv.lin.weight)
-        return per_run(torch.add, masked(self.conv, graph).weighted_gcn_sum(mapped), self.conv.bias)
+        return per_run(
+            torch.add, with_edge_mask(self.conv, graph).weighted_gcn_sum(mapped), self.conv.bias
+        )
 
 
 class CoarseGCN(nn.Module):
@@ -96,7 +59,7 @@ class GIN(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        return _gin(self.conv, masked(self.conv, graph).gin_sum(x), graph)
+        return _gin(self.conv, with_edge_mask(self.conv, graph).gin_sum(x), graph)
 
 
 class GINE(nn.Module):
@@ -114,7 +77,7 @@ class GINE(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        summed = masked(self.conv, graph).bond_sum(x, self.edges, None, scaled=False)
+        summed = with_edge_mask(self.conv, graph).bond_sum(x, self.edges, None, scaled=False)
         return _gin(self.conv, summed, graph)
 
 
@@ -138,7 +101,7 @@ class GAT(nn.Module):
             per_run(torch.mul, by_head, vector.squeeze(-3), 2).sum(2)
             for vector in (conv.att_src, conv.att_dst)
         )
-        out = masked(conv, graph).gat_sum(by_head, sent, got).flatten(1)
+        out = with_edge_mask(conv, graph).gat_sum(by_head, sent, got).flatten(1)
         return per_run(torch.add, out, conv.bias)
 
 
@@ -160,7 +123,9 @@ class OgbGCN(MessagePassing):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, out]."""
-        return masked(self, graph).bond_sum(self.linear(x), self.bonds, self.root, scaled=True)
+        return with_edge_mask(self, graph).bond_sum(
+            self.linear(x), self.bonds, self.root, scaled=True
+        )
 
 
 class PerNode(nn.Module):
@@ -197,7 +162,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-class Block(nn.Module):
+class ConvBlock(nn.Module):
     """A convolution, its norm and ReLU, with the input added where asked and widths agree."""
 
     def __init__(
@@ -222,23 +187,6 @@ class Block(nn.Module):
         return out + x if self.residual else out
 
 
-def check_codes(name: str, codes: object, sizes: Sequence[int]) -> None:
-    """Raise a ValueError unless ``codes`` is an int64 matrix of codes below ``sizes``, by column.
-
-    A code too high would be looked up in the table of the next column.
-    """
-    columns = len(sizes)
-    if not isinstance(codes, Tensor) or codes.dtype != torch.long or codes.shape[1:] != (columns,):
-        raise ValueError(f"{name} must be int64 codes of categories in {columns} columns")
-    wrong = (codes < 0) | (codes >= torch.tensor(sizes, device=codes.device))
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"{name}[{row}, {column}] is {int(codes[row, column])}, "
-            f"but the codes of that column are 0 to {sizes[column] - 1}"
-        )
-
-
 def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
         Linear(in_channels, out_channels),
@@ -255,16 +203,3 @@ def _gin(conv: GINConv | GINEConv, x: Tensor, graph: Backend) -> Tensor:
     for part in maps:
         x = part(x)
     return norm(x, graph.rows)
-
-
-def head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Sequential:
-    """Three linear maps, in -> D -> D/2 -> outputs, with ReLU and dropout between them."""
-    return nn.Sequential(
-        Linear(in_channels, width),
-        nn.ReLU(),
-        Dropout(dropout),
-        Linear(width, width // 2),
-        nn.ReLU(),
-        Dropout(dropout),
-        Linear(width // 2, outputs),
-    )

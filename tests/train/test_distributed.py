@@ -22,8 +22,8 @@ from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.run_one import run_one
 from gtpool.study.store import Store
+from gtpool.train.distributed import SINGLE_PROCESS, Group, init_group, synchronized_layers
 from gtpool.train.fit import fit, seeded
-from gtpool.train.parallel import ALONE, Group, join, one_batch
 
 PROCESSES = 2
 TORCHRUN = [Path(sys.executable).with_name("torchrun"), f"--nproc-per-node={PROCESSES}"]
@@ -43,7 +43,7 @@ class Case:
         self.spec, self.task, self.train, self.dtype = model, task, train, dtype
         self.near, self.recipe = near, replace(RECIPE, **recipe)
 
-    def run(self, group=ALONE):
+    def run(self, group=SINGLE_PROCESS):
         """Train, and give the epochs and a digest of the weights."""
         torch.set_num_threads(1)
         data = labelled(load("MUTAG"), self.task)
@@ -109,7 +109,7 @@ REFUSED = {
 
 def main(folder):
     """Run all cases in one of the processes, and write down what it saw."""
-    group, seen = join(), {}
+    group, seen = init_group(), {}
     for name, case in (CASES | REFUSED).items():
         try:
             seen[name] = case.run(group)
@@ -128,7 +128,7 @@ def norm_errors(group):
     own = group.share(torch.arange(11))
     mine, whole = x[own].requires_grad_(), x.requires_grad_()
     for _ in range(3):
-        with one_batch(ours, group, counts=True):
+        with synchronized_layers(ours, group, counts=True):
             (ours(mine).square() * weight[own]).sum().backward()
         (theirs(whole).square() * weight).sum().backward()
     grads = [group.sum(part.grad) for part in ours.parameters()]

@@ -5,18 +5,17 @@ import torch
 from torch import nn
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
-from gtpool.model.parts import (
+from gtpool.model.classifier import _head
+from gtpool.model.conv import (
     COARSE_CONVS,
     CONVS,
     GCN,
     NORMS,
-    Block,
-    CategoryEncoder,
     CoarseGCN,
+    ConvBlock,
     OgbGCN,
-    check_codes,
-    head,
 )
+from gtpool.model.encoder import CategoryEncoder, check_codes
 from gtpool.ops.packed import PackedGraph
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -141,7 +140,7 @@ def test_clusters_without_an_edge_keep_their_features():
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("conv", CONVS)
 def test_block_gives_the_width_for_ring_edgeless_and_one_node(conv, norm):
-    block = Block(spec(conv=conv, norm=norm, residual=True), CODED, 5).eval()
+    block = ConvBlock(spec(conv=conv, norm=norm, residual=True), CODED, 5).eval()
     nothing = torch.empty(2, 0, dtype=torch.long)
     for nodes, edges in ((3, RING), (3, nothing), (1, nothing)):
         bonds = torch.zeros(edges.size(1), 2, dtype=torch.long)
@@ -151,11 +150,11 @@ def test_block_gives_the_width_for_ring_edgeless_and_one_node(conv, norm):
 
 
 def test_residual_adds_the_input_where_widths_agree():
-    plain, added = (Block(spec(residual=residual), FLOATS, 8) for residual in (False, True))
+    plain, added = (ConvBlock(spec(residual=residual), FLOATS, 8) for residual in (False, True))
     added.load_state_dict(plain.state_dict())
     x = torch.randn(3, 8)
     torch.testing.assert_close(added(x, on(RING, 3)), plain(x, on(RING, 3)) + x)
-    assert not Block(spec(residual=True), FLOATS, 5).residual
+    assert not ConvBlock(spec(residual=True), FLOATS, 5).residual
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_codes_that_are_none(codes, says):
 
 def test_head_drops_units_in_training_alone():
     torch.manual_seed(0)
-    network, x = head(12, 8, 3, 0.5), torch.randn(2, 12)
+    network, x = _head(12, 8, 3, 0.5), torch.randn(2, 12)
     assert [part.out_features for part in network if isinstance(part, nn.Linear)] == [8, 4, 3]
     assert not torch.equal(network(x), network(x))
     network.eval()

@@ -14,20 +14,20 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
-from gtpool.model.stack import ModelEnsemble
+from gtpool.model.ensemble import ModelEnsemble
 from gtpool.spec import TrainSpec
-from gtpool.train.course import (
-    Course,
+from gtpool.train.captured import CapturedTrainer, FeatureScaler
+from gtpool.train.epoch import (
+    EarlyStopping,
     Epoch,
     Outcome,
     TrainingError,
     epoch_seed,
     mean_loss,
-    shuffle,
-    unmeasurable,
+    shuffled_batches,
+    undefined_metrics,
 )
 from gtpool.train.metric import METRICS
-from gtpool.train.program import CapturedTrainer, FeatureScaler
 
 _SHRINK = 0.6
 """Runs that are over go on taking their share of time; below this share of live ones they leave."""
@@ -45,8 +45,8 @@ def fit_many(
 ) -> Generator[dict[int, Epoch], None, list[Outcome | TrainingError]]:
     """Train several classifiers of one spec side by side, each as ``fit`` would train it alone.
 
-    Yields the epoch of each run that is still going, by its number, and returns an outcome for each
-    run, or the reason why it could not go on.
+    Yields the epochs of the active runs by run number, and returns for each run its outcome or the
+    error that ended it.
 
     Args:
         models: Of one spec and shape, on the device of ``data``; they are left with the weights of
@@ -61,13 +61,13 @@ def fit_many(
     """
     with torch.cuda.device_of(data.x):  # where Triton launches and graphs are captured
         runs = _Runs(models, data, splits, specs, seeds, standardize=standardize)
-        runs.end(on_end)
+        runs.finish(on_end)
         runs.shrink()
-    while runs.live:
+    while runs.active:
         with torch.cuda.device_of(data.x):
-            heard = runs.epoch()
-            runs.end(on_end)
-        yield heard
+            epochs = runs.epoch()
+            runs.finish(on_end)
+        yield epochs
         with torch.cuda.device_of(data.x):
             runs.shrink()
     return [runs.outcomes[run] for run in range(len(models))]
@@ -89,21 +89,21 @@ class _Runs:
         if len({replace(spec, lr=0.0, weight_decay=0.0) for spec in specs}) > 1:
             raise ValueError("runs side by side may differ in lr and weight_decay, in nothing else")
         self.models, self.splits, self.specs = models, splits, specs
-        self.stack = ModelEnsemble(models, int(data.sizes.max()))
+        self.ensemble = ModelEnsemble(models, int(data.sizes.max()))
         shape = models[0].shape
         steps, numbers = models[0].chain_steps, models[0].reads_edge_numbers
         data = with_chain(data, steps) if steps else data
         coded = (shape.node_categories, models[0].edge_categories)
-        stock = DeviceDataset.of(data, *coded, edge_features=numbers)
-        units = _units(data, splits, self.stack.theta) if standardize else None
-        self.program = CapturedTrainer(self.stack, stock, data, splits, specs, units)
+        dataset = DeviceDataset.of(data, *coded, edge_features=numbers)
+        scaler = _feature_scaler(data, splits, self.ensemble.theta) if standardize else None
+        self.trainer = CapturedTrainer(self.ensemble, dataset, data, splits, specs, scaler)
         self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.courses = [Course(own, METRICS[data.schema.task]) for own in specs]
+        self.stopping = [EarlyStopping(own, METRICS[data.schema.task]) for own in specs]
         valids = [split.valid for split in splits] if specs[0].select == "metric" else []
-        self.errors = unmeasurable(data, valids, "validation")
-        self.live = list(range(len(models)))
+        self.errors = undefined_metrics(data, valids, "validation")
+        self.active = list(range(len(models)))
         """The run in each place of the program."""
-        self.best = self.stack.whole()
+        self.best = self.ensemble.state_dicts()
         """The state of each run's best epoch, all runs in one tensor a name."""
         self.outcomes: dict[int, Outcome | TrainingError] = {}
         """What the runs that are over gave."""
@@ -112,49 +112,51 @@ class _Runs:
         """Pass over the training parts once and look at the others."""
         start = time.perf_counter()
         size = self.specs[0].batch_size
-        batches = [shuffle(self.splits[run].train, size, self.randoms[run]) for run in self.live]
-        losses = self.program.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.live])
-        judged, losses = self.program.measure().tolist(), losses.cpu()
+        batches = [
+            shuffled_batches(self.splits[run].train, size, self.randoms[run]) for run in self.active
+        ]
+        losses = self.trainer.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.active])
+        measured, losses = self.trainer.measure().tolist(), losses.cpu()
         sizes = _sizes(batches, losses)
         means = ((losses.where(sizes > 0, 0.0) * sizes).sum(0) / sizes.sum(0)).tolist()
-        going = sum(map(self._goes, self.live))
-        seconds = (time.perf_counter() - start) / max(1, going)
-        heard: dict[int, Epoch] = {}
+        active = sum(map(self._is_active, self.active))
+        seconds = (time.perf_counter() - start) / max(1, active)
+        epochs: dict[int, Epoch] = {}
         improved: list[int] = []
-        for place, run in enumerate(self.live):
-            if not self._goes(run):
+        for place, run in enumerate(self.active):
+            if not self._is_active(run):
                 continue
-            mine, own, number = batches[place], self.specs[run], len(self.courses[run].epochs) + 1
+            mine, own, number = batches[place], self.specs[run], len(self.stopping[run].epochs) + 1
             try:
                 train_loss = means[place]
                 if not math.isfinite(train_loss):  # says of which batch
                     train_loss = mean_loss(losses[: len(mine), place], mine, number, own)
-                loss, valid, test = judged[place]
+                loss, valid, test = measured[place]
                 epoch = Epoch(number, train_loss, loss, valid, test, seconds)
-                if self.courses[run].add(epoch):
+                if self.stopping[run].update(epoch):
                     improved.append(place)
             except TrainingError as error:
                 self.errors[run] = error
             else:
-                heard[run] = epoch
-        self._remember(improved)
-        return heard
+                epochs[run] = epoch
+        self._save_best(improved)
+        return epochs
 
     def shrink(self) -> None:
         """Let runs go that are over, if they are many."""
-        going = [place for place, run in enumerate(self.live) if self._goes(run)]
-        if len(going) < _SHRINK * len(self.live) or not going:
-            self.live = [self.live[place] for place in going]
-            if going:
-                self.program.keep(going)
+        active = [place for place, run in enumerate(self.active) if self._is_active(run)]
+        if len(active) < _SHRINK * len(self.active) or not active:
+            self.active = [self.active[place] for place in active]
+            if active:
+                self.trainer.select(active)
 
-    def end(self, tell: Callable[[int, Outcome | TrainingError], None] | None) -> None:
-        """Sum up the runs that have come to their end, and tell who asked."""
-        for run in self.live:
-            if not self._goes(run) and run not in self.outcomes:
+    def finish(self, on_end: Callable[[int, Outcome | TrainingError], None] | None) -> None:
+        """Sum up the runs that have come to their end, and on_end who asked."""
+        for run in self.active:
+            if not self._is_active(run) and run not in self.outcomes:
                 self.outcomes[run] = self._outcome(run, self.models[run])
-                if tell is not None:
-                    tell(run, self.outcomes[run])
+                if on_end is not None:
+                    on_end(run, self.outcomes[run])
 
     def _outcome(self, run: int, model: Classifier) -> Outcome | TrainingError:
         """Load the best weights of a run, and sum it up."""
@@ -163,19 +165,19 @@ class _Runs:
         state = {name: part[run].clone() for name, part in self.best.items()}
         model.load_state_dict(state)
         model.eval()
-        return self.courses[run].outcome(state)
+        return self.stopping[run].outcome(state)
 
-    def _goes(self, run: int) -> bool:
-        return run not in self.errors and not self.courses[run].over
+    def _is_active(self, run: int) -> bool:
+        return run not in self.errors and not self.stopping[run].finished
 
-    def _remember(self, places: Sequence[int]) -> None:
+    def _save_best(self, places: Sequence[int]) -> None:
         """Copy the state of the runs in some places."""
         if not places:
             return
-        device = self.stack.theta.device
+        device = self.ensemble.theta.device
         here = torch.tensor(places, dtype=torch.long, device=device)
-        there = torch.tensor([self.live[place] for place in places], device=device).long()
-        for name, part in self.stack.whole().items():
+        there = torch.tensor([self.active[place] for place in places], device=device).long()
+        for name, part in self.ensemble.state_dicts().items():
             self.best[name].index_copy_(0, there, part.index_select(0, here))
 
 
@@ -185,7 +187,9 @@ def _sizes(batches: Sequence[Sequence[Tensor]], like: Tensor) -> Tensor:
     return torch.tensor(list(zip_longest(*counts, fillvalue=0)), dtype=like.dtype)
 
 
-def _units(data: GraphDataset, splits: Sequence[Split], like: Tensor) -> FeatureScaler | None:
+def _feature_scaler(
+    data: GraphDataset, splits: Sequence[Split], like: Tensor
+) -> FeatureScaler | None:
     """Take mean and deviation of the continuous columns over each run's training part."""
     if data.schema.recipe.mean is not None:
         return None

@@ -1,0 +1,64 @@
+"""Encoders of node and edge features."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gtpool.nn import Linear
+from gtpool.ops.bag import look_up
+from gtpool.ops.runs import linear
+
+
+class CategoryEncoder(nn.Module):
+    """Sum of one embedding a column of codes, [N, F] -> [N, D], as OGB encodes atoms and bonds."""
+
+    def __init__(self, sizes: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.sizes = tuple(sizes)
+        self.table = nn.Embedding(sum(sizes), width)
+        first = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+        self.first: Tensor
+        self.register_buffer("first", first, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the embeddings anew, each column's table as a matrix of its own."""
+        with torch.no_grad():
+            for part in self.table.weight.split(self.sizes):
+                nn.init.xavier_uniform_(part)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Encode each row of codes."""
+        codes = codes + self.first
+        on_cpu = codes.device.type == "cpu" and not torch.compiler.is_compiling()
+        return look_up(self.table.weight, codes) if on_cpu else self.table(codes).sum(1)
+
+    def encode_one_hot(self, x: Tensor) -> Tensor:
+        """Encode rows that have a one for each code, a column a code, [N, codes] -> [N, D]."""
+        return linear(x.to(self.table.weight.dtype), self.table.weight.mT)
+
+
+class EdgeEncoder(Linear):
+    """A linear map of edge features, given as any numbers."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
+        """Map edges, [E, in] -> [E, out]."""
+        return super().forward(input.to(self.weight.dtype))
+
+
+def check_codes(name: str, codes: object, sizes: Sequence[int]) -> None:
+    """Raise a ValueError unless ``codes`` is an int64 matrix of codes below ``sizes``, by column.
+
+    A code too high would be looked up in the table of the next column.
+    """
+    columns = len(sizes)
+    if not isinstance(codes, Tensor) or codes.dtype != torch.long or codes.shape[1:] != (columns,):
+        raise ValueError(f"{name} must be int64 codes of categories in {columns} columns")
+    wrong = (codes < 0) | (codes >= torch.tensor(sizes, device=codes.device))
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{name}[{row}, {column}] is {int(codes[row, column])}, "
+            f"but the codes of that column are 0 to {sizes[column] - 1}"
+        )

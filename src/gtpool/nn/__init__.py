@@ -1,1 +1,0 @@
-"""Building blocks with parameters, each written once for one run and for many."""
