@@ -14,7 +14,7 @@ from gtpool.data.sources import load
 from gtpool.data.split import Split, stratified_folds
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
-from gtpool.train.epoch import Epoch, TrainingError, rate, shuffle
+from gtpool.train.epoch import Epoch, TrainingError, lr_factor, shuffled_batches
 from gtpool.train.fit import fit, predict, seeded
 
 CPU = torch.device("cpu")
@@ -92,7 +92,7 @@ def classes(*numbers):
 
 
 def test_the_rate_rises_over_the_warm_up_and_falls_as_a_cosine():
-    rates = [rate(epoch, TrainSpec()) for epoch in range(500)]
+    rates = [lr_factor(epoch, TrainSpec()) for epoch in range(500)]
     assert rates[:2] == [1 / 50, 2 / 50]
     assert rates[49] == rates[50] == max(rates) == 1
     assert rates[275] == pytest.approx(0.5)
@@ -198,14 +198,14 @@ def test_weight_decay_does_not_move_what_asks_for_no_gradient():
 def test_a_last_single_graph_joins_the_batch_before():
     random = torch.Generator().manual_seed(0)
     for graphs, expected in ((5, [2, 3]), (6, [2, 2, 2]), (1, [1]), (3, [3]), (7, [2, 2, 3])):
-        batches = shuffle(torch.arange(10, 10 + graphs), 2, random)
+        batches = shuffled_batches(torch.arange(10, 10 + graphs), 2, random)
         assert [part.numel() for part in batches] == expected
         assert torch.cat(batches).sort().values.tolist() == list(range(10, 10 + graphs))
 
 
 def test_the_order_of_the_graphs_changes_from_epoch_to_epoch():
     random = torch.Generator().manual_seed(0)
-    first, second = (torch.cat(shuffle(torch.arange(50), 8, random)) for _ in range(2))
+    first, second = (torch.cat(shuffled_batches(torch.arange(50), 8, random)) for _ in range(2))
     assert first.tolist() != second.tolist()
 
 
