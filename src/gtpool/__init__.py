@@ -1,6 +1,6 @@
-"""Graph pooling and graph classification on PyTorch Geometric, after the GTPool paper.
+"""Graph pooling and graph classification on PyTorch Geometric, with the GTPool layer.
 
-The names below are resolved on first use, so that ``import gtpool`` alone does not import torch.
+Public names are imported on first use, so ``import gtpool`` does not import torch.
 """
 
 from importlib import import_module
@@ -65,7 +65,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its home module the first time it is asked for."""
+    """Import a public name from its module on first access."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gtpool' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -74,5 +74,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the public names too, so that completion finds them before they are imported."""
+    """List the public names too, for completion before they are imported."""
     return sorted({*globals(), *_HOMES})

@@ -1,4 +1,4 @@
-"""`python -m gtpool`, which is how `torchrun -m gtpool` starts it."""
+"""Entry point of `python -m gtpool` and `torchrun -m gtpool`."""
 
 from gtpool.cli import main
 

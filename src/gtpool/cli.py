@@ -1,4 +1,4 @@
-"""The command line: what `gtpool` can do, and how it ends."""
+"""Entry point of the `gtpool` command: subcommands, error messages and exit codes."""
 
 import signal
 import sys
@@ -24,19 +24,19 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for command in (train, search, predict, evaluate, explain, serve, demo, compare, bench, report):
     app.command()(command)
 app.command("list")(list_names)
-app.add_typer(data.app, name="data", help="The datasets that are known by name.")
-app.add_typer(cluster.app, name="cluster", help="Many machines.")
-app.add_typer(study.app, name="study", help="The tables and figures of the paper.")
+app.add_typer(data.app, name="data", help="List, describe and download datasets.")
+app.add_typer(cluster.app, name="cluster", help="Batch scripts for clusters.")
+app.add_typer(study.app, name="study", help="Reproduce the tables and figures of the paper.")
 
 
 def main() -> None:
-    """Run the command line; an error of the user's is one line, not a trace, and so a warning."""
-    said: set[str] = set()  # Python forgets what it has said where a library changes its filters
+    """Run the command line; user errors and warnings print one line, without a traceback."""
+    seen: set[str] = set()  # Python repeats a warning when a library changes the filters
 
     def one_line(message: Warning | str, *_: object, **__: object) -> str:
         line = f"gtpool: {printable(str(message))}\n"
-        new = line not in said
-        said.add(line)
+        new = line not in seen
+        seen.add(line)
         return line if new else ""
 
     warnings.formatwarning = one_line
@@ -47,7 +47,7 @@ def main() -> None:
         typer.secho(f"gtpool: {printable(str(error))}", err=True, fg="red")
         raise SystemExit(2) from None
     except RecursionError:
-        typer.secho("gtpool: a file is nested too deeply to be read", err=True, fg="red")
+        typer.secho("gtpool: a file is nested too deeply", err=True, fg="red")
         raise SystemExit(2) from None
     except (MemoryError, RuntimeError) as error:
         if not _is_memory_full(error):
@@ -64,13 +64,13 @@ def main() -> None:
 
 
 _MEMORY = (
-    "there is not enough memory; take fewer or smaller graphs, other features, a narrower network "
-    "or smaller batches"
+    "out of memory; use fewer or smaller graphs, other features, a smaller width or a smaller "
+    "batch size"
 )
 
 
 def _is_memory_full(error: Exception) -> bool:
-    """Say whether Python, numpy or torch (which raises RuntimeError) could not get memory."""
+    """Return whether Python, NumPy or torch (a RuntimeError) ran out of memory."""
     signs = ("allocate memory", "not enough memory", "out of memory", "size calculation overflowed")
     return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)
 
@@ -80,13 +80,13 @@ def _first_line(error: Exception) -> str:
 
 
 def _stop(*_: object) -> NoReturn:
-    """End on SIGTERM as on Ctrl-C, so that workers and temporary files are cleaned up."""
+    """Exit on SIGTERM as on Ctrl-C, with cleanup of workers and temporary files."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 _ENDED = {130: "interrupted", 128 + signal.SIGTERM: "stopped by SIGTERM"}
 _RESUMING = ("train", "search", "study", "bench", "data")
-_KEPT = "; what is finished is kept, and the same command goes on where it stopped"
+_KEPT = "; finished work is stored, repeat the command to resume"
 
 
 def _print_version(asked: bool) -> None:
@@ -98,7 +98,13 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def top(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
     ] = False,
 ) -> None:
     """Graph pooling and graph classification on PyTorch Geometric."""

@@ -1,1 +1,1 @@
-"""What `gtpool` does, one file a group of commands; heavy imports wait inside the commands."""
+"""Commands of `gtpool`, which import torch only when they run."""

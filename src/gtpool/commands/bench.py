@@ -1,4 +1,4 @@
-"""`gtpool bench`: the paper's speed and scalability tables, measured on this machine."""
+"""`gtpool bench`: measure the paper's speed and scalability tables on this machine."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 def bench(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="speed, step, scalability or roofline. (all)", show_default=False),
+        typer.Argument(
+            help="Benchmarks: speed, step, scalability, roofline. (default: all)",
+            show_default=False,
+        ),
     ] = None,
     device: Device = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Where rows are appended. (results/bench, else gtpool-bench)"),
+        typer.Option(
+            help="Folder to append to. (default: results/bench if it exists, else gtpool-bench)"
+        ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny sizes that show that all works: no figures.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, as a smoke test.")] = False,
 ) -> None:
-    """Time GTPool-V beside PyG's SAGPool_h, TopKPool, ASAP and GMT, on this machine.
+    """Time GTPool-V and SAGPool_h, TopKPool, ASAP and GMT of PyG on this machine.
 
-    Rows are kept as they are measured, so Ctrl-C loses only what is on its way.
-    Datasets are not downloaded: `gtpool data get NAME` does that.
+    Each measurement is stored at once, so Ctrl-C loses only the current one.
+    Datasets are not downloaded; use `gtpool data get NAME`.
     """
     from gtpool.bench.benches import plan_jobs, run_job
     from gtpool.bench.clock import Row, default_folder, table
@@ -54,12 +57,12 @@ def bench(
             table(sheet.headings, sheet.lines, sheet.title)
     typer.echo(f"{sum(map(len, rows.values()))} rows added to {folder}")
     if stopped:
-        typer.secho("gtpool: interrupted; the rows above are kept", err=True, fg="yellow")
+        typer.secho("gtpool: interrupted; finished measurements are stored", err=True, fg="yellow")
         raise typer.Exit(1)
 
 
 def _watched(jobs: "list[Job]") -> "Generator[Job]":
-    """Give the jobs one by one; a bar in a terminal, a line each elsewhere, and the time left."""
+    """Yield the jobs with a progress bar, or one line per job outside a terminal."""
     from time import monotonic
 
     from rich.console import Console
@@ -73,7 +76,7 @@ def _watched(jobs: "list[Job]") -> "Generator[Job]":
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
         for number, job in enumerate(jobs, 1):
-            # The first jobs also load what all need: half a minute as expected steadies the pace.
+            # The first jobs also load data: 30 s at the expected pace steady the estimate.
             pace = (monotonic() - began + 30) / (done + 30)
             left = pace * (total - done)
             line = f"{number} of {len(jobs)}: {job.title}, about {format_seconds(left)} left"

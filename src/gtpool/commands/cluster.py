@@ -1,4 +1,4 @@
-"""`gtpool cluster`: batch files for SLURM."""
+"""`gtpool cluster`: batch scripts for SLURM."""
 
 import shlex
 from typing import Annotated
@@ -10,7 +10,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def top() -> None:
-    """Run on many machines."""
+    """Batch scripts for clusters."""
 
 
 @app.command(
@@ -19,31 +19,35 @@ def top() -> None:
 )
 def slurm(
     command: Annotated[
-        list[str], typer.Argument(help="What to run, without `gtpool`: study run table1.")
+        list[str], typer.Argument(help="Command without `gtpool`, such as: study run table1.")
     ],
     array: Annotated[
-        int | None, typer.Option(min=1, help="As a job array of so many tasks, a shard each.")
+        int | None, typer.Option(min=1, help="Number of tasks of a job array; each does one shard.")
     ] = None,
     ray: Annotated[
-        int | None, typer.Option(min=1, help="As one job: a Ray cluster of so many whole nodes.")
+        int | None, typer.Option(min=1, help="Number of nodes of a Ray cluster in one job.")
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="(the default one)")] = None,
-    time: Annotated[str, typer.Option(help="Limit; two days are 2-00:00:00.")] = "04:00:00",
-    cpus: Annotated[int, typer.Option(min=1, help="Cores a task or node.")] = 1,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs a task or node.")] = 0,
+    partition: Annotated[
+        str | None, typer.Option(help="Partition. (default: that of SLURM)")
+    ] = None,
+    time: Annotated[str, typer.Option(help="Time limit; two days are 2-00:00:00.")] = "04:00:00",
+    cpus: Annotated[int, typer.Option(min=1, help="Cores per task or node.")] = 1,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs per task or node.")] = 0,
     memory: Annotated[
-        str | None, typer.Option(help="A task or node. (8G a task, all of a node)")
+        str | None, typer.Option(help="Memory. (default: 8G per task, or all of a node)")
     ] = None,
 ) -> None:
-    """Print a batch file for SLURM's `sbatch`; the options of the command come after it.
+    """Print a batch script for `sbatch` of SLURM that runs a command of gtpool.
 
-    Tasks that are stopped may be queued again as they are: what is finished is kept.
+    Options of this command go before the command to run. A requeued task resumes.
     """
     if (array is None) == (ray is None):
-        raise ValueError("say either --array N, a job array, or --ray N, a Ray cluster of N nodes")
+        raise ValueError(
+            "give either --array N (a job array) or --ray N (a Ray cluster of N nodes)"
+        )
     sharded = command[:1] == ["train"] or command[:2] == ["study", "run"]
     if array is not None and (not sharded or _has(command, "--shard")):
-        raise ValueError("--array is for `train` and `study run`, which get a --shard each")
+        raise ValueError("--array requires `train` or `study run` without --shard")
     flags = ["requeue"]
     options = {
         "job-name": "gtpool",
@@ -60,7 +64,7 @@ def slurm(
         more = ["--jobs", str(cpus)] if jobs else []
         lines = [f'exec {_line(command, more)} --shard "$SLURM_ARRAY_TASK_ID/{array}"']
     else:
-        # Ray ends all its processes on a node when a job is over, those of another job too.
+        # At the end of a job Ray kills all its processes on a node, also those of other jobs.
         flags.append("exclusive")
         options |= {"nodes": ray, "ntasks-per-node": 1, "output": "gtpool-%j.log"}
         share = ["--gpus-per-unit", "1"] if gpus and not _has(command, "--gpus-per-unit") else []
@@ -72,7 +76,7 @@ def slurm(
 
 
 _RAY_SETUP = (
-    "# A cut link is noticed in seconds, and nobody else on the network may use the cluster.",
+    "# Detect a lost connection in seconds; require a token to use the cluster.",
     "export RAY_grpc_client_keepalive_time_ms=5000 RAY_grpc_client_keepalive_timeout_ms=5000",
     "export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0",
     "export RAY_AUTH_TOKEN=${RAY_AUTH_TOKEN:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}",
@@ -85,7 +89,7 @@ _RAY_RUN = (
 
 
 def _has(command: list[str], option: str) -> bool:
-    """Say whether an option is given, as one word or as two."""
+    """Return whether an option is given, as one word or two."""
     return any(word.partition("=")[0] == option for word in command)
 
 

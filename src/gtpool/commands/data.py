@@ -1,4 +1,4 @@
-"""`gtpool data`: the datasets that are known by name, and what is in the user's own."""
+"""`gtpool data`: list, describe and download datasets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command("list")
 def list_datasets(data_dir: DataDir = None) -> None:
-    """Show all datasets, their sizes, and where each would come from now."""
+    """List the datasets known by name, their sizes and where they are."""
     from rich.console import Console
     from rich.table import Table
 
@@ -39,7 +39,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
 @app.command("info")
 def describe_dataset(
-    data: Annotated[str, typer.Argument(help="A name, a CSV, a folder or a .jsonl file.")],
+    data: Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")],
     features: Features = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
@@ -47,7 +47,7 @@ def describe_dataset(
     task: TaskName = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Load a dataset, known by name or your own, and say what is in it."""
+    """Load a dataset and describe it."""
     from gtpool.data.summary import describe, describe_splits
     from gtpool.report.table import printable
     from gtpool.spec import DataSpec, RunSpec
@@ -64,39 +64,41 @@ def describe_dataset(
         runs = expand_folds(RunSpec(data=spec), data_dir=data_dir, loaded=loaded)
         facts["split"] = f"{runs[0].split.rule}{f', {len(runs)} folds' if len(runs) > 1 else ''}"
     if loaded.lines is not None:
-        facts["left out"] = (
+        facts["skipped"] = (
             f"{len(loaded.skipped)} of {len(loaded.lines) + len(loaded.skipped)} rows"
         )
     for what, value in facts.items():
         typer.echo(printable(f"{what + ':':<15}{value}"))
-    notes = [f"line {row.line} is left out: {row.reason}" for row in loaded.skipped[:5]]
+    notes = [f"line {row.line} skipped: {row.reason}" for row in loaded.skipped[:5]]
     if len(loaded.skipped) > 5:
-        notes.append(f"and {len(loaded.skipped) - 5} more lines")
+        notes.append(f"{len(loaded.skipped) - 5} more lines skipped")
     for note in notes:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 
 def _origin(name: str, data_dir: Path | None) -> dict[str, str]:
-    """Say where a dataset known by name comes from, and whose it is."""
+    """Return licence, citation and location of a dataset known by name."""
     from gtpool.data.locate import locate
     from gtpool.data.registry import dataset_info
 
     source, origin = dataset_info(name), locate(name, data_dir).origin
     facts = {"licence": source.licence, "citation": source.citation}
     facts |= {"published at": source.url} if source.url else {}
-    return facts | {"taken from": "nowhere: made on the spot" if origin == "made" else origin}
+    return facts | {"location": "generated" if origin == "made" else origin}
 
 
 @app.command("get")
-def get_dataset(name: str, data_dir: DataDir = None) -> None:
-    """Download a dataset, or all, with its fixed folds; what is here already is left alone."""
+def get_dataset(
+    name: Annotated[str, typer.Argument(help="Dataset name, or all.")], data_dir: DataDir = None
+) -> None:
+    """Download a dataset, or `all`, with its fixed folds, unless it is already here."""
     from gtpool.data.locate import download_folds, find_raw, splits_folder
     from gtpool.data.registry import DATASETS, dataset_info
 
     for one in DATASETS if name == "all" else (name,):
         source = dataset_info(one)
         if source.family == "synthetic":
-            typer.echo(f"{one}: made on the spot, there is nothing to get")
+            typer.echo(f"{one}: generated, nothing to download")
             continue
         typer.echo(f"{one}: {find_raw(one, data_dir)}")
         if source.folds_sha256 is None:
@@ -105,4 +107,6 @@ def get_dataset(name: str, data_dir: DataDir = None) -> None:
             folds = splits_folder(one, data_dir) or download_folds(one, source)
             typer.echo(f"{one}, fixed folds: {folds}")
         except (OSError, ValueError) as error:
-            typer.secho(f"gtpool: no fixed folds of {one}: {error}", err=True, fg="yellow")
+            typer.secho(
+                f"gtpool: fixed folds of {one} not available: {error}", err=True, fg="yellow"
+            )

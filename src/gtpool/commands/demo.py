@@ -1,4 +1,4 @@
-"""`gtpool demo`: three poolers on MUTAG, from the graphs to a page."""
+"""`gtpool demo`: compare three poolers on MUTAG."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,22 +13,23 @@ REDUCED: dict[str, dict[str, Any]] = {
     "model": {"width": 32},
     "train": {"patience": None, "lr": 2e-3},
 }
-"""What differs from the protocol, so that all is done within three minutes on two cores."""
+"""Differences from the protocol, so that the demo takes three minutes on two cores."""
 
 
 def demo(
-    output_dir: Annotated[Path, typer.Option(help="Where the page and the runs go.")] = Path("out"),
-    folds: Annotated[int, typer.Option(min=3, help="Parts of the cross-validation.")] = 10,
-    epochs: Annotated[int, typer.Option(min=1, help="Of each run.")] = 100,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 2,
+    output_dir: Annotated[Path, typer.Option(help="Output folder.")] = Path("out"),
+    folds: Annotated[int, typer.Option(min=3, help="Number of folds.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run.")] = 100,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 2,
 ) -> None:
-    """Cross-validate GTPool-V, GTPool and top-k on MUTAG and show the outcome on a page.
+    """Cross-validate GTPool-V, GTPool and top-k on MUTAG and write an HTML page.
 
-    A small network and a short training, so that it takes minutes; stopped, it goes on.
+    The network is small and training is short, so the demo takes minutes.
+    An interrupted command resumes when repeated.
     """
     plans = {name: _plan(method, folds, epochs) for name, method in METHODS.items()}
     notes = (
-        "One network with three ways to choose the nodes that stay, on the 188 molecules of MUTAG.",
+        "One network with three node samplers on the 188 molecules of MUTAG.",
         _reduction(plans["GTPool-V"]),
     )
     typer.echo("\n".join(notes))
@@ -51,11 +52,11 @@ def _plan(method: str, folds: int, epochs: int) -> Plan:
 
 
 def _reduction(plan: Plan) -> str:
-    """Say what was reduced against the protocol."""
+    """Describe the differences from the protocol."""
     model, train = plan.run.model, plan.run.train
     return (
-        f"Reduced to be quick: width {model.width} in place of {ModelSpec().width}, "
-        f"{train.epochs} epochs without an early stop in place of at most {TU.epochs}, learning "
-        f"rate {train.lr:g} in place of {TU.lr:g}, one seed in place of ten. So these are not "
-        "figures of the paper's protocol."
+        f"Reduced settings: width {model.width} instead of {ModelSpec().width}, {train.epochs} "
+        f"epochs without early stopping instead of at most {TU.epochs}, learning rate "
+        f"{train.lr:g} instead of {TU.lr:g}, one seed instead of ten. The results are not "
+        "comparable with the paper."
     )

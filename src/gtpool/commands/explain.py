@@ -1,4 +1,4 @@
-"""`gtpool explain`: why a saved model says what it says."""
+"""`gtpool explain`: explain predictions of a saved model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,28 +15,28 @@ def explain(
     data: Data,
     graph: Annotated[
         int | None,
-        typer.Option(help="One graph, numbered from 0; of a CSV or .jsonl file the line."),
+        typer.Option(
+            help="Graph to explain: its index from 0, or its line in a CSV or .jsonl file."
+        ),
     ] = None,
     graphs: Annotated[
-        int, typer.Option(min=1, help="How many, evenly spread, if none is named.")
+        int, typer.Option(min=1, help="Number of graphs, evenly spaced, if --graph is not given.")
     ] = 3,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML page to write.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML page to write.")] = Path(
         "explanation.html"
     ),
     target: Annotated[
-        str | None, typer.Option(help="The class or task to explain. (what the model says)")
+        str | None, typer.Option(help="Class or task to explain. (default: the predicted class)")
     ] = None,
-    epochs: Annotated[
-        int, typer.Option(min=1, help="Steps of the search for important nodes.")
-    ] = 100,
-    seed: Annotated[int, typer.Option(help="Of that search.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Optimization steps of GNNExplainer.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of GNNExplainer.")] = 0,
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Show which nodes each level kept, where they look, and which nodes the answer rests on.
+    """Show which nodes each pooling layer keeps, their attention and their importance.
 
-    Without --graph, also how diverse the kept nodes of all graphs are, by sampler.
+    Without --graph, also compare the diversity of the kept nodes between samplers.
     """
     from gtpool.explain import explain_source
     from gtpool.model.bundle import load_bundle
@@ -59,11 +59,11 @@ def explain(
     )
     spec, trained = bundle.model.spec, bundle.part("schema").get("name", "graphs")
     note = (
-        f"A network with pool {spec.pool}, width {spec.width}, trained on {trained}; importance by "
+        f"Network with pool {spec.pool}, width {spec.width}, trained on {trained}. Importance by "
         f"GNNExplainer, {epochs} steps, seed {seed}."
     )
-    write_explanation(output, f"What the model says of {data}, and why", found, [note])
+    write_explanation(output, f"Explanations of predictions on {data}", found, [note])
     if found.diversity is not None:
         typer.echo(diversity_table(found.diversity).terminal())
         typer.echo("\n".join(judge_diversity(found.diversity)))
-    typer.echo(printable(f"{len(found.graphs)} of {data} explained: {output}"))
+    typer.echo(printable(f"{len(found.graphs)} graphs of {data} explained: {output}"))

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from gtpool.study.executor import Executor
 
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")
+    Literal["auto", "cpu", "cuda"], typer.Option(help="auto uses a GPU if available.")
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at once, a process each.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of worker processes.")]
 Together = Annotated[
     int | None,
-    typer.Option(min=1, help="Runs side by side in one program. (100 on a GPU, else 1)"),
+    typer.Option(
+        min=1,
+        help="Maximum number of runs trained as one ensemble. (default: 100 on a GPU, else 1)",
+    ),
 ]
 SplitType = Annotated[
     SplitRule | None,
     typer.Option(
-        help="How graphs are divided. (auto: the set's own rule)", rich_help_panel="Training"
+        help="Split rule. (default: auto, the rule of the dataset)", rich_help_panel="Training"
     ),
 ]
 
@@ -32,18 +35,21 @@ def _data(text: str) -> Any:  # noqa: ANN401 - typer's own return type
     return typer.Option(help=text, rich_help_panel="Data")
 
 
-DataDir = Annotated[Path | None, _data("Where to look first; laid out as GTPOOL_DATA is.")]
+DataDir = Annotated[
+    Path | None, _data("Folder searched first for datasets, with the layout of GTPOOL_DATA.")
+]
 Features = Annotated[
-    str | None, _data("What nodes are given: gmt, fair, degree or constant. (gmt)")
+    str | None, _data("Node features: gmt, fair, degree or constant. (default: gmt)")
 ]
-SmilesColumn = Annotated[str | None, _data("Of a CSV. (the one named so)")]
+SmilesColumn = Annotated[str | None, _data("CSV column of SMILES. (default: smiles)")]
 TargetColumns = Annotated[
-    str | None, _data("Of a CSV: what to predict, with commas between. (the only other)")
+    str | None,
+    _data("CSV columns to predict, separated by commas. (default: the only other column)"),
 ]
-SplitColumn = Annotated[str | None, _data("Of a CSV: says train, valid or test.")]
+SplitColumn = Annotated[str | None, _data("CSV column with the values train, valid and test.")]
 TaskName = Annotated[
     Literal["classes", "binary", "regression"] | None,
-    _data("Of a CSV or .jsonl. (told by the values)"),
+    _data("Type of target of a CSV or .jsonl file. (default: inferred from the values)"),
 ]
 
 
@@ -51,23 +57,27 @@ def _cluster(text: str) -> Any:  # noqa: ANN401
     return typer.Option(help=text, rich_help_panel="Cluster")
 
 
-ExecutorName = Annotated[Literal["local", "ray"], _cluster("Who does the runs.")]
+ExecutorName = Annotated[
+    Literal["local", "ray"], _cluster("Where runs are done: on this machine or on a Ray cluster.")
+]
 Address = Annotated[
-    str | None, _cluster("Of the Ray cluster: auto or HOST:PORT. (one on this machine alone)")
+    str | None,
+    _cluster("Address of the Ray cluster: auto or HOST:PORT. (default: a local cluster)"),
 ]
 GpusPerUnit = Annotated[
-    float | None, _cluster("Share of a GPU that a run gets from Ray, such as 0.1. (0: on a CPU)")
+    float | None,
+    _cluster("Fraction of a GPU per run on Ray, such as 0.1. (default: 0, run on a CPU)"),
 ]
 UnitLimit = Annotated[
-    float | None, _cluster("Seconds after which Ray cancels a run, which has then failed.")
+    float | None, _cluster("Seconds after which a run on Ray is cancelled and recorded as failed.")
 ]
 Shard = Annotated[
-    str | None, _cluster("Do the runs of part i of n alone: i/n, such as 2/8. (all runs)")
+    str | None, _cluster("Do only part i of n of the runs: i/n, such as 2/8. (default: all runs)")
 ]
 
 
-def names(text: str) -> list[str]:
-    """List what an option names, with commas between; spaces do not count."""
+def split_names(text: str) -> list[str]:
+    """Return the names of a comma-separated list."""
     return [name.strip() for name in text.split(",")]
 
 
@@ -79,24 +89,24 @@ def data_options(
     split_column: str | None,
     task: str | None,
 ) -> dict[str, Any]:
-    """Give the options of ``DataSpec`` that a command line sets; None is what it leaves out."""
+    """Return options of ``DataSpec`` from the command line; None if not given."""
     return {
         "source": source,
         "features": features,
         "smiles_column": smiles_column,
-        "target_columns": None if target_columns is None else names(target_columns),
+        "target_columns": None if target_columns is None else split_names(target_columns),
         "split_column": split_column,
         "task": task,
     }
 
 
 def check_output(output: Path, data: str) -> None:
-    """Refuse to write over the file that is read, or onto a directory."""
+    """Raise if the output is the input file or a directory."""
     from gtpool.atomic import rename_target
 
     rename_target(output)
     if output.exists() and Path(data).exists() and output.samefile(data):
-        raise ValueError(f"--output {output} is the file to read; give another name")
+        raise ValueError(f"--output {output} is also the input file; choose another file")
 
 
 def choose_executor(
@@ -105,7 +115,7 @@ def choose_executor(
     gpus_per_unit: float | None,
     unit_limit: float | None,
 ) -> "Executor | None":
-    """Make what the options ask for; None is this machine."""
+    """Return the executor that the options select; None for this machine."""
     if name == "ray":
         from gtpool.study.ray_executor import RayExecutor
 
@@ -113,16 +123,16 @@ def choose_executor(
     given = {"address": address, "gpus-per-unit": gpus_per_unit, "unit-limit": unit_limit}
     for option, value in given.items():
         if value is not None:
-            raise ValueError(f"--{option} is for --executor ray")
+            raise ValueError(f"--{option} requires --executor ray")
     return None
 
 
 @contextmanager
 def search_extra(what: str) -> Generator[None]:
-    """Name the extra where imports of a search find no package of it.
+    """Turn a failed import of a search package into an error that names the extra.
 
     Args:
-        what: What it is needed for, such as "search".
+        what: The command, such as "search".
     """
     try:
         yield
@@ -131,5 +141,5 @@ def search_extra(what: str) -> Generator[None]:
         if package not in {"filelock", "optuna", "sqlalchemy"}:
             raise
         raise ValueError(
-            f"to {what}, {package} is needed: pip install '.[search]' in a clone"
+            f"`gtpool {what}` requires {package}: run pip install '.[search]' in a clone"
         ) from error

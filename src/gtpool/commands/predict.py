@@ -1,4 +1,4 @@
-"""`gtpool predict` and `gtpool evaluate`: a saved model on other graphs."""
+"""`gtpool predict` and `gtpool evaluate`: apply a saved model to new graphs."""
 
 import sys
 from collections import Counter
@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from gtpool.commands.options import DataDir, Device, check_output, names
+from gtpool.commands.options import DataDir, Device, check_output, split_names
 from gtpool.report.table import printable
 
 Model = Annotated[
-    Path, typer.Argument(help="A folder that `gtpool train` wrote, such as DIR/model.")
+    Path, typer.Argument(help="Folder of a saved model, such as DIR/model of `gtpool train`.")
 ]
-Data = Annotated[str, typer.Argument(help="A name, a CSV, a folder or a .jsonl file.")]
+Data = Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")]
 SmilesColumn = Annotated[
     str | None,
-    typer.Option(help="Of a CSV. (the one that the model was trained on, or smiles)"),
+    typer.Option(help="CSV column of SMILES. (default: as in training, or smiles)"),
 ]
 
 
@@ -24,15 +24,16 @@ def predict(
     model: Model,
     data: Data,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The CSV or TSV file to write; - is stdout.")
+        Path, typer.Option("--output", "-o", help="CSV or TSV file to write; - for stdout.")
     ],
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Predict every row: class or value, probabilities, or the reason why there is none.
+    """Predict the class or value of each graph and write a table.
 
-    Of a table, all columns are kept and these are added.
+    The table has a prediction and its probabilities, or the reason of a failure, for each row.
+    Columns of an input table are kept.
     """
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import predict_source, predictions_text, write_predictions
@@ -63,12 +64,12 @@ def evaluate(
     smiles_column: SmilesColumn = None,
     target_columns: Annotated[
         str | None,
-        typer.Option(help="Of a CSV, with commas between. (as trained; one: or the only other)"),
+        typer.Option(help="CSV columns of targets, separated by commas. (default: as in training)"),
     ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
-    """Compare a model's predictions with labels that are known."""
+    """Compare the predictions of a model with known targets."""
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import evaluate_source, was_trained_on
     from gtpool.report.table import Table, tasks_table
@@ -80,12 +81,12 @@ def evaluate(
         data,
         data_dir=data_dir,
         smiles_column=smiles_column,
-        target_columns=() if target_columns is None else names(target_columns),
+        target_columns=() if target_columns is None else split_names(target_columns),
         device=device,
     )
     other = [pair for pair in found.get("compared", ()) if pair["target"] != pair["column"]]
     for column, target in (pair.values() for pair in other if pair["target"] is not None):
-        typer.echo(printable(f"column {column!r} is compared with target {target!r} of the model"))
+        typer.echo(printable(f"column {column!r} is evaluated as target {target!r} of the model"))
     value = format_metric(found["value"], found["metric"])
     typer.echo(f"{metric_title(found['metric'])}: {value} ({found['graphs']} graphs)")
     if "confusion" in found:
@@ -97,9 +98,7 @@ def evaluate(
         targets, labels, values = columns
         typer.echo(tasks_table(targets, labels, found["metric"], {(0, 0): values}).terminal())
     if was_trained_on(bundle, data):
-        typer.secho(
-            "gtpool: the model was trained on a part of these graphs", err=True, fg="yellow"
-        )
+        typer.secho("gtpool: the model was trained on some of these graphs", err=True, fg="yellow")
     if found["left_out"]:
         (first, *_) = found["left_out"]
         count, unit = len(found["left_out"]), next(iter(first))

@@ -1,4 +1,4 @@
-"""`gtpool report`: what was run of the paper's tables and figures, beside what it printed."""
+"""`gtpool report`: compare finished runs with the tables and figures of the paper."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -20,21 +20,24 @@ def report(
     rows: Annotated[
         list[Path] | None,
         typer.Argument(
-            help=f"Files, folders and stores of rows. ({EVIDENCE} and {FOLDER})", show_default=False
+            help=f"Files, folders and stores of results. (default: {EVIDENCE} and {FOLDER})",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[
         list[Path] | None,
         typer.Option(
-            "-o", "--output", help="An .html, .md, .tex or .csv; several. (out/report.html)"
+            "-o",
+            "--output",
+            help="File to write: .html, .md, .tex or .csv; repeatable. (default: out/report.html)",
         ),
     ] = None,
     choices: Choices = None,
     bench: Annotated[
-        Path | None, typer.Option(help=f"Folder of the rows of `gtpool bench`. ({_BENCH})")
+        Path | None, typer.Option(help=f"Folder of results of `gtpool bench`. (default: {_BENCH})")
     ] = None,
 ) -> None:
-    """Set what was run beside the paper: tables, ranks, tests, curves, claims, what is missing."""
+    """Compare finished runs with the paper: tables, ranks, tests, curves, claims, missing runs."""
     from gtpool.atomic import rename_target
     from gtpool.reproduce import study_text
     from gtpool.reproduce.paper import find
@@ -54,14 +57,14 @@ def report(
             raise ValueError(f"{path} must end in {', '.join(writers)}")
     if bench is not None and not any((bench / f"{name}.jsonl").exists() for name in _TIMED):
         raise ValueError(
-            f"--bench is a folder of rows of `gtpool bench`, and {bench} has no "
-            f"{' or '.join(f'{name}.jsonl' for name in _TIMED)}"
+            f"--bench {bench} has no {' or '.join(f'{name}.jsonl' for name in _TIMED)} of "
+            "`gtpool bench`"
         )
     studies, known = find((), choices), known_rows(sources)
     if not known:
         where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
-        hint = suggest_subfolder(sources) or "; `gtpool study run` makes some"
-        raise ValueError(f"there are no rows in {where}{hint}")
+        hint = suggest_subfolder(sources) or "; start with `gtpool study run`"
+        raise ValueError(f"no results found in {where}{hint}")
     for path in outputs:
         target = rename_target(path)
         if target is not None:
@@ -73,7 +76,7 @@ def report(
 
 
 def _timings(folder: Path) -> "Iterable[Part]":
-    """Give the speed and scalability tables, as far as they were measured."""
+    """Yield the speed and scalability tables that were measured."""
     from gtpool.bench.show import SHEETS, evidence
     from gtpool.reproduce.study_parts import Part, Sheet, measured
 
@@ -90,16 +93,16 @@ def _timings(folder: Path) -> "Iterable[Part]":
             )
             for sheet in found
         )
-        note = "Published figures are those of the paper's RTX 2080 Ti, whose memory is 11 GB."
+        note = "Published values were measured on an RTX 2080 Ti with 11 GB."
         yield Part(name, name.capitalize(), (note,), {}, sheets)
 
 
 def _timed(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the rows of a file."""
+    """Yield the rows of a file."""
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             yield json.loads(line)
         except ValueError:
             raise ValueError(
-                f"{path}, line {number}: not a row of `gtpool bench`; if it is cut off, take it out"
+                f"{path}, line {number}: not a row of `gtpool bench`; remove the line"
             ) from None

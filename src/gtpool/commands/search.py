@@ -1,4 +1,4 @@
-"""`gtpool search`: which options validate best, by Optuna."""
+"""`gtpool search`: hyperparameter search with Optuna."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,40 +30,45 @@ from gtpool.study.plan import make_plan, read_settings
 def search(  # noqa: PLR0917 - an option each
     data: Annotated[
         str | None,
-        typer.Argument(help="A name (`gtpool data list`), a CSV, a folder or a .jsonl file."),
+        typer.Argument(help="Dataset name (`gtpool data list`), CSV file, folder or .jsonl file."),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Combinations to try in all.")] = 100,
+    trials: Annotated[int, typer.Option(min=1, help="Total number of trials.")] = 100,
     space: Annotated[
-        Path | None, typer.Option(help="What to choose from, TOML or JSON. (the paper's space)")
+        Path | None, typer.Option(help="Search space, TOML or JSON. (default: that of the paper)")
     ] = None,
     pool: Annotated[
-        str | None, typer.Option(help="A pooler or method, see `gtpool list`. (gtpool-v)")
+        str | None, typer.Option(help="Pooler or method, see `gtpool list`. (default: gtpool-v)")
     ] = None,
-    folds: Annotated[int | None, typer.Option(help="Parts of the cross-validation. (10)")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each fold, from 42 on. (1)")] = None,
+    folds: Annotated[int | None, typer.Option(help="Number of folds. (default: 10)")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds, starting at 42. (default: 1)")
+    ] = None,
     split_type: SplitType = None,
-    epochs: Annotated[int | None, typer.Option(help="At most; a tenth warms up. (500)")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Maximum number of epochs; a tenth is warm-up. (default: 500)"),
+    ] = None,
     features: Features = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
     task: TaskName = None,
     config: Annotated[
-        Path | None, typer.Option(help="Settings of what is not searched, TOML or JSON.")
+        Path | None, typer.Option(help="Settings file for all other options, TOML or JSON.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the choice of combinations.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampler.")] = 0,
     rung: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Folds between two looks at pruning. (--jobs; all on a GPU or Ray)"
-        ),
+        typer.Option(min=1, help="Folds per pruning step. (default: --jobs; all on a GPU or Ray)"),
     ] = None,
-    prune: Annotated[bool, typer.Option(help="Whether to stop what is worse than others.")] = True,
+    prune: Annotated[bool, typer.Option(help="Stop trials that are worse than the median.")] = True,
     storage: Annotated[
-        str | None, typer.Option(help="URL of a database. (a journal in the output folder)")
+        str | None,
+        typer.Option(help="URL of an Optuna database. (default: a journal in the output folder)"),
     ] = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-TARGET-TASK-POOL-search)")
+        Path | None,
+        typer.Option(help="Output folder. (default: gtpool-runs/DATA-TARGET-TASK-POOL-search)"),
     ] = None,
     jobs: Jobs = 1,
     together: Together = None,
@@ -74,10 +79,11 @@ def search(  # noqa: PLR0917 - an option each
     gpus_per_unit: GpusPerUnit = None,
     unit_limit: UnitLimit = None,
 ) -> None:
-    """Search for the options that validate best; stopped, the same command goes on where it was.
+    """Search for the options with the best validation score. Test parts are not used.
 
-    Several of the same command share the work. The test parts are not looked at.
-    The best settings become a file that `gtpool train --config` takes.
+    The best settings are written to a file for `gtpool train --config`.
+    An interrupted command resumes when repeated. Several processes that run the
+    same command share the trials.
     """
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds},

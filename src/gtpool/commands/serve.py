@@ -1,4 +1,4 @@
-"""`gtpool serve`: a saved model behind HTTP."""
+"""`gtpool serve`: serve a saved model over HTTP."""
 
 import os
 from ipaddress import ip_address
@@ -11,7 +11,7 @@ from gtpool.commands.options import Device
 from gtpool.commands.predict import Model
 
 _EXTRA = ("fastapi", "pydantic", "starlette", "uvicorn")
-_OPEN = "gtpool: whoever reaches this address can use the model; --api-key-file asks for a key"
+_OPEN = "gtpool: the service is open to anyone who reaches this address; set --api-key-file"
 
 
 def _limit(text: str) -> Any:  # noqa: ANN401 - typer's own return type
@@ -21,30 +21,34 @@ def _limit(text: str) -> Any:  # noqa: ANN401 - typer's own return type
 def serve(
     model: Model,
     *,
-    host: Annotated[
-        str, typer.Option(help="Where to listen; others need this told.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")
+    ] = 8000,
     batch: Annotated[
-        bool, typer.Option(help="Whether requests that wait share a forward pass.")
+        bool, typer.Option(help="Combine waiting requests into one forward pass.")
     ] = True,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(help="Holds the key that clients must send. (env GTPOOL_API_KEY, or none)"),
+        typer.Option(
+            help="File with the key that clients must send. (default: GTPOOL_API_KEY, if set)"
+        ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(help="Also answer requests for this name; may be repeated, * is any name."),
+        typer.Option(help="Additional host name to answer to; repeatable, * for any."),
     ] = None,
-    max_graphs: Annotated[int, _limit("In a request.")] = 512,
-    max_nodes: Annotated[int, _limit("In a request.")] = 20_000,
-    max_edges: Annotated[int, _limit("In a request, each direction counts.")] = 200_000,
-    max_body_mb: Annotated[int, _limit("Of a request, MiB.")] = 4,
-    max_requests: Annotated[int, _limit("In hand at once; one more is told to wait.")] = 128,
-    time_limit: Annotated[int, _limit("For a request, seconds.")] = 30,
+    max_graphs: Annotated[int, _limit("Graphs per request.")] = 512,
+    max_nodes: Annotated[int, _limit("Nodes per request.")] = 20_000,
+    max_edges: Annotated[int, _limit("Directed edges per request.")] = 200_000,
+    max_body_mb: Annotated[int, _limit("Size of a request in MiB.")] = 4,
+    max_requests: Annotated[
+        int, _limit("Concurrent requests; more are rejected with Retry-After.")
+    ] = 128,
+    time_limit: Annotated[int, _limit("Seconds per request.")] = 30,
     device: Device = "auto",
 ) -> None:
-    """Serve a model: predictions, explanations and a page, until Ctrl-C or SIGTERM."""
+    """Serve predictions and explanations of a model, with a web page, over HTTP."""
     key = _read_key(api_key_file)
     try:
         from gtpool.serve.app import create_app
@@ -55,7 +59,7 @@ def serve(
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
         raise ValueError(
-            f"to serve, {error.name} is needed: pip install '.[serve]' in a clone"
+            f"`gtpool serve` requires {error.name}: run pip install '.[serve]' in a clone"
         ) from error
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import schema_of
@@ -76,7 +80,9 @@ def serve(
 
         def ready() -> None:
             shown = f"[{address}]" if ":" in address else address
-            typer.echo(f"gtpool: {schema_of(bundle).name} on http://{shown}:{at} (Ctrl-C stops it)")
+            typer.echo(
+                f"gtpool: {schema_of(bundle).name} on http://{shown}:{at} (stop with Ctrl-C)"
+            )
             if key is None and not ip_address(address).is_loopback:
                 typer.secho(_OPEN, err=True, fg="yellow")
 
@@ -87,5 +93,5 @@ def _read_key(path: Path | None) -> str | None:
     key = os.environ.get("GTPOOL_API_KEY") if path is None else path.read_text("utf-8").strip()
     if key is not None and not (key and key.isascii() and key.isprintable()):
         where = "GTPOOL_API_KEY" if path is None else path
-        raise ValueError(f"{where} holds no API key: one line of plain characters is needed")
+        raise ValueError(f"{where} must hold an API key: one line of printable ASCII characters")
     return key

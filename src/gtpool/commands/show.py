@@ -1,4 +1,4 @@
-"""`gtpool compare` and `gtpool list`: a look at what there is."""
+"""`gtpool list`: names of methods and layers; `gtpool compare`: nodes that samplers keep."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 
 def list_names() -> None:
-    """Show the methods, poolers, convolutions, read-outs and samplers that can be named."""
+    """List methods, poolers, convolutions, readouts, features and samplers."""
     import torch
     from rich.console import Console
     from rich.table import Table
@@ -24,8 +24,8 @@ def list_names() -> None:
     from gtpool.study.inputs import shape_of
 
     shape = shape_of(load("MUTAG"))
-    table = Table(title="methods (--pool), their parameters at width 128 on MUTAG", box=None)
-    for heading in ("method", "kind", "parameters", "own loss", "paper"):
+    table = Table(title="methods (--pool), parameters at width 128 on MUTAG", box=None)
+    for heading in ("method", "kind", "parameters", "auxiliary loss", "paper"):
         table.add_column(heading, justify="right" if heading == "parameters" else "left")
     for name, method in METHODS.items():
         with torch.device("meta"):
@@ -37,7 +37,7 @@ def list_names() -> None:
     names = {
         "poolers (--pool)": ["none", *POOLS],
         "convolutions (--conv)": CONVS,
-        "read-outs (--readout)": READOUTS,
+        "readouts (--readout)": READOUTS,
         "features (--features)": FEATURES,
         "samplers": SAMPLERS,
     }
@@ -46,12 +46,12 @@ def list_names() -> None:
 
 
 def compare(
-    output_dir: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out"),
-    graph: Annotated[int, typer.Option(min=0, max=187, help="A molecule of MUTAG.")] = 0,
-    ratio: Annotated[float, typer.Option(help="Share of atoms to keep.")] = 0.5,
-    seed: Annotated[int, typer.Option(help="Seed of the layer's random start.")] = 0,
+    output_dir: Annotated[Path, typer.Option(help="Output folder.")] = Path("out"),
+    graph: Annotated[int, typer.Option(min=0, max=187, help="Index of a molecule of MUTAG.")] = 0,
+    ratio: Annotated[float, typer.Option(help="Fraction of atoms to keep.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
 ) -> None:
-    """Pool one molecule of MUTAG and show which atoms RWS, RWSV and top-k keep."""
+    """Pool one molecule of MUTAG and show the atoms that RWS, RWSV and top-k keep."""
     import torch
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`gtpool study`: the tables and figures of the paper, listed, run, counted and collected."""
+"""`gtpool study`: list, run, count and collect the runs of the paper's tables and figures."""
 
 from collections import Counter
 from functools import partial
@@ -19,33 +19,40 @@ from gtpool.commands.options import (
     Together,
     UnitLimit,
     choose_executor,
-    names,
     search_extra,
+    split_names,
 )
 
 app = typer.Typer(no_args_is_help=True)
 FOLDER = Path("gtpool-runs/study")
 EVIDENCE = Path("results/runs")
 
-Names = Annotated[list[str] | None, typer.Argument(help="Studies, see `gtpool study list`. (all)")]
-Only = Annotated[
-    str | None, typer.Option(help="Some cells: dataset=PROTEINS,pool=gtpool-v, or one of both.")
+Names = Annotated[
+    list[str] | None, typer.Argument(help="Studies, see `gtpool study list`. (default: all)")
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many. (what the study should have)")]
+Only = Annotated[
+    str | None,
+    typer.Option(help="Restrict to a dataset or pooler: dataset=PROTEINS,pool=gtpool-v."),
+]
+Seeds = Annotated[
+    int | None, typer.Option(min=1, help="Number of seeds. (default: that of the study)")
+]
 Known = Annotated[
     list[Path] | None,
-    typer.Option(help=f"Rows that count as done: files, folders, stores. ({EVIDENCE})"),
+    typer.Option(help=f"Files, folders or stores of finished runs. (default: {EVIDENCE})"),
 ]
 Choices = Annotated[
     Path | None,
-    typer.Option(help="A tuned.json of `gtpool study tune`, for the study tuned. (ours)"),
+    typer.Option(
+        help="tuned.json of `gtpool study tune`, for the study `tuned`. (default: the packaged one)"
+    ),
 ]
-Folder = Annotated[Path, typer.Option(help="The store of finished runs.")]
+Folder = Annotated[Path, typer.Option(help="Store of finished runs.")]
 
 
 @app.command("list")
 def list_studies() -> None:
-    """Show the studies and their size."""
+    """List the studies with their sizes."""
     from gtpool.report.table import Table
     from gtpool.reproduce.paper import STUDIES
 
@@ -75,7 +82,7 @@ def run(  # noqa: PLR0917 - an option each
     unit_limit: UnitLimit = None,
     shard: Shard = None,
 ) -> None:
-    """Do the runs that are missing; stopped, the same command goes on where it was."""
+    """Do the missing runs; an interrupted command resumes when repeated."""
     from gtpool.reproduce.status import known_rows, named_runs
     from gtpool.study.plan import shard as part_of
 
@@ -89,10 +96,12 @@ def run(  # noqa: PLR0917 - an option each
     todo = [spec for spec in wanted if spec.key not in done]
     known_already = len(wanted) - len(todo)
     if known_already:
-        typer.echo(f"{known_already} of {len(wanted)} runs are known from elsewhere")
-    shows = partial(_reader, sources, output_dir, choices)
+        typer.echo(
+            f"{known_already} of {len(wanted)} runs are already in {', '.join(map(str, sources))}"
+        )
+    report = partial(_report_command, sources, output_dir, choices)
     if not todo:
-        typer.echo(f"nothing is left to do; `{shows()}` shows them")
+        typer.echo(f"all runs are done; `{report()}` shows the results")
         return
 
     from gtpool.report.progress import Progress
@@ -112,7 +121,7 @@ def run(  # noqa: PLR0917 - an option each
         )
     failed = [row for row in rows if row.status == "failed"]
     done = len(rows) - len(failed)
-    typer.echo(f"{done} runs done, rows in {output_dir}; `{shows()}` shows them")
+    typer.echo(f"{done} runs done, stored in {output_dir}; `{report()}` shows the results")
     if failed:
         typer.secho(f"gtpool: {len(failed)} runs failed: {failed[0].error}", err=True, fg="red")
         raise typer.Exit(1)
@@ -126,12 +135,13 @@ def status(
     known: Known = None,
     choices: Choices = None,
     output_dir: Folder = FOLDER,
-    cells: Annotated[bool, typer.Option("--cells", help="A line for each cell.")] = False,
+    cells: Annotated[bool, typer.Option("--cells", help="Show one line per cell.")] = False,
     on: Annotated[
-        Literal["cpu", "gpu"] | None, typer.Option(help="Count the pace of runs there. (of all)")
+        Literal["cpu", "gpu"] | None,
+        typer.Option(help="Estimate the time from runs on this device. (default: all)"),
     ] = None,
 ) -> None:
-    """Say what is done, what is missing, and how long that would take."""
+    """Show which runs are done and missing, and estimate the remaining time."""
     from gtpool.reproduce.status import (
         known_rows,
         ran_on,
@@ -145,19 +155,16 @@ def status(
     found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
     typer.echo(standing_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
     devices = Counter(row.device for row in ran_on(rows.values(), on))
-    counts = ", ".join(f"{count:,} on {device}" for device, count in devices.most_common())
+    counts = ", ".join(f"{count:,} runs on {device}" for device, count in devices.most_common())
     if counts:
-        typer.echo(
-            f"time left: at the pace of the runs so far, side by side where they were: {counts}"
-        )
+        typer.echo(f"time left: estimated from {counts}")
     elif on is not None:
-        typer.echo(f"time left: not known, since no run was done on a {on}")
+        typer.echo(f"time left: unknown, no run was done on a {on}")
     typer.echo(standing_total(found))
     if not sources:
         typer.secho(
-            f"gtpool: no finished run is known here: there is neither the folder {EVIDENCE} of a "
-            f"clone of the repository nor {output_dir}; call this inside a clone, or name the rows "
-            "by --known",
+            f"gtpool: no finished runs found in {EVIDENCE} or {output_dir}; run this in a clone of "
+            "the repository, or give --known",
             err=True,
             fg="yellow",
         )
@@ -165,13 +172,11 @@ def status(
 
 @app.command()
 def collect(
-    sources: Annotated[list[Path], typer.Argument(help="Stores, folders and files of rows.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The file to write; rows that it has stay.")
-    ],
-    curves: Annotated[bool, typer.Option(help="Keep the curves of every run.")] = False,
+    sources: Annotated[list[Path], typer.Argument(help="Stores, folders and files of results.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write or extend.")],
+    curves: Annotated[bool, typer.Option(help="Keep the curves of each run.")] = False,
 ) -> None:
-    """Merge rows into one file; two different rows of one run are refused and named."""
+    """Merge results into one JSON lines file; conflicting results of a run are an error."""
     from gtpool.study.store import collect as pack
 
     rows = pack(sources, output, curves=curves)
@@ -180,34 +185,37 @@ def collect(
 
 @app.command()
 def tune(
-    dataset: Annotated[str, typer.Argument(help="A name, see `gtpool data list`.")],
-    pool: Annotated[str, typer.Option(help="A method, see `gtpool list`.")] = "gtpool-v",
+    dataset: Annotated[str, typer.Argument(help="Dataset, see `gtpool data list`.")],
+    pool: Annotated[str, typer.Option(help="Method, see `gtpool list`.")] = "gtpool-v",
     configs: Annotated[
         int,
         typer.Option(
-            min=1, help="Configurations that start: a network, a learning rate, a weight decay."
+            min=1,
+            help="Number of configurations (network, learning rate, weight decay) at the start.",
         ),
     ] = 48,
     rounds: Annotated[
-        str, typer.Option(help="Epochs of the short rounds; the whole protocol follows.")
+        str, typer.Option(help="Epochs of the short rounds; full training follows.")
     ] = "40,120",
     keep: Annotated[
-        float, typer.Option(help="Share that each round lets go on.", show_default="1/3")
+        float,
+        typer.Option(help="Fraction of configurations that each round keeps.", show_default="1/3"),
     ] = 1 / 3,
     convs: Annotated[
-        str, typer.Option(help="Convolutions to try; its own, if here, starts unchanged.")
+        str, typer.Option(help="Convolutions to try, separated by commas.")
     ] = "gcn,gin,gat",
-    output_dir: Annotated[Path | None, typer.Option(help="(gtpool-runs/tune-DATASET)")] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Output folder. (default: gtpool-runs/tune-DATASET)")
+    ] = None,
     jobs: Jobs = 1,
     together: Together = None,
     device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:
-    """Choose a network on validation parts, for each fold by its own; no test part is looked at.
+    """Select a network for each fold by its validation part, with successive halving.
 
-    Short trainings of many configurations, longer ones of the better, the protocol for the best.
-
-    Stopped, the same command goes on where it was.
+    Many configurations train for a few epochs, the best of them longer, and the last ones fully.
+    Test parts are not used. An interrupted command resumes when repeated.
     """
     with search_extra("tune"):
         from gtpool.reproduce.tune import tune_dataset
@@ -219,7 +227,7 @@ def tune(
         pool,
         folder,
         budget=(configs, epochs, keep),
-        convs=tuple(names(convs)),
+        convs=tuple(split_names(convs)),
         running=(jobs, together, device, data_dir),
     )
     typer.echo("\n".join(lines))
@@ -227,17 +235,17 @@ def tune(
 
 def _whole(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise ValueError(f"--rounds is numbers of epochs with commas between, got {text!r}")
+        raise ValueError(f"--rounds must be numbers of epochs separated by commas, got {text!r}")
     return int(text)
 
 
 def existing(*paths: Path) -> list[Path]:
-    """Leave out what is not there."""
+    """Return the paths that exist."""
     return [path for path in paths if path.exists()]
 
 
-def _reader(known: list[Path], folder: Path, choices: Path | None) -> str:
-    """Give the command that shows rows; it reads the usual places by itself."""
+def _report_command(known: list[Path], folder: Path, choices: Path | None) -> str:
+    """Return the command that shows the results; default locations are left out."""
     sources = [*known, *existing(folder)]
     places = [] if sources == existing(EVIDENCE, FOLDER) else map(str, sources)
     more = () if choices is None else ("--choices", str(choices))

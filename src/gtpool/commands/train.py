@@ -1,4 +1,4 @@
-"""`gtpool train`: from a name or a file to a tested, saved model."""
+"""`gtpool train`: cross-validate a network and save the best model."""
 
 import os
 from collections.abc import Sequence
@@ -49,22 +49,28 @@ def _training(text: str) -> Any:  # noqa: ANN401
 def train(  # noqa: PLR0917 - an option each
     data: Annotated[
         str | None,
-        typer.Argument(help="A name (`gtpool data list`), a CSV, a folder or a .jsonl file."),
+        typer.Argument(help="Dataset name (`gtpool data list`), CSV file, folder or .jsonl file."),
     ] = None,
-    pool: Annotated[str | None, _model("A pooler or method, see `gtpool list`. (gtpool-v)")] = None,
+    pool: Annotated[
+        str | None, _model("Pooler or method, see `gtpool list`. (default: gtpool-v)")
+    ] = None,
     conv: Annotated[
-        Conv | None, _model("The convolution. (gcn; SMILES and OGB sets: ogb-gcn)")
+        Conv | None, _model("Convolution. (default: gcn; ogb-gcn for SMILES and OGB)")
     ] = None,
-    readout: Annotated[Readout | None, _model("From nodes to one vector. (mean-max)")] = None,
-    width: Annotated[int | None, _model("Channels. (128)")] = None,
-    levels: Annotated[int | None, _model("Pooling steps. (3)")] = None,
-    ratio: Annotated[str | None, _model("Share of nodes kept a step, or number. (0.5)")] = None,
-    folds: Annotated[int | None, _training("Parts of the cross-validation. (10)")] = None,
-    seeds: Annotated[int | None, _training("How many, from 42 on. (1)")] = None,
+    readout: Annotated[Readout | None, _model("Readout. (default: mean-max)")] = None,
+    width: Annotated[int | None, _model("Hidden channels. (default: 128)")] = None,
+    levels: Annotated[int | None, _model("Number of pooling layers. (default: 3)")] = None,
+    ratio: Annotated[
+        str | None, _model("Fraction or number of nodes kept by a pooling layer. (default: 0.5)")
+    ] = None,
+    folds: Annotated[int | None, _training("Number of folds. (default: 10)")] = None,
+    seeds: Annotated[int | None, _training("Number of seeds, starting at 42. (default: 1)")] = None,
     split_type: SplitType = None,
-    epochs: Annotated[int | None, _training("At most; a tenth warms up. (500)")] = None,
-    batch_size: Annotated[int | None, _training("Graphs a step. (128)")] = None,
-    lr: Annotated[float | None, _training("Learning rate. (5e-4; OGB sets 1e-3)")] = None,
+    epochs: Annotated[
+        int | None, _training("Maximum number of epochs; a tenth is warm-up. (default: 500)")
+    ] = None,
+    batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
+    lr: Annotated[float | None, _training("Learning rate. (default: 5e-4; 1e-3 for OGB)")] = None,
     features: Features = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
@@ -72,16 +78,21 @@ def train(  # noqa: PLR0917 - an option each
     task: TaskName = None,
     data_dir: DataDir = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="Where all goes. (gtpool-runs/DATA-TARGET-TASK-POOL)")
+        Path | None,
+        typer.Option(help="Output folder. (default: gtpool-runs/DATA-TARGET-TASK-POOL)"),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Settings, TOML or JSON; options here go before them.")
+        Path | None,
+        typer.Option(help="Settings file, TOML or JSON; command-line options override it."),
     ] = None,
     jobs: Jobs = 1,
     together: Together = None,
     device: Device = "auto",
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Bit for bit on a GPU too, if slower.")
+        bool,
+        typer.Option(
+            "--deterministic", help="Use deterministic algorithms on a GPU, which are slower."
+        ),
     ] = False,
     executor: ExecutorName = "local",
     address: Address = None,
@@ -89,16 +100,17 @@ def train(  # noqa: PLR0917 - an option each
     unit_limit: UnitLimit = None,
     shard: Shard = None,
 ) -> None:
-    """Train and test by cross-validation; stopped, the same command goes on where it was.
+    """Train and test a network by cross-validation.
 
-    Without options, sets known by name are trained by the protocol of the paper.
-    A table of SMILES differs: convolutions use bonds (ogb-gcn for gcn, gine for
-    gin), atoms are in canonical order, and the roulette wheel goes by score.
-    The line `network:` of the output says what is used.
+    The output folder receives the model, the test predictions, plots, the
+    settings and an HTML page. An interrupted command resumes when repeated.
 
-    The output folder gets the model, the predictions on the test parts, pictures,
-    the settings, and a page that shows it all. Started by `torchrun
-    --nproc-per-node N -m gtpool train …`, N processes do each run together.
+    Datasets known by name use the protocol of the paper by default. A table of
+    SMILES differs: convolutions use bonds (ogb-gcn for gcn, gine for gin), atoms
+    are in canonical order, and sampling orders nodes by score. The output line
+    `network:` shows the network.
+
+    `torchrun --nproc-per-node N -m gtpool train …` trains each run on N processes.
     """
     alone = {
         "--jobs": jobs > 1,
@@ -146,7 +158,7 @@ def train(  # noqa: PLR0917 - an option each
             plan.run,
             seeds=plan.seeds,
             watch=watch,
-            on_start=partial(_begin, plan, folder, folds is not None),
+            on_start=partial(_on_start, plan, folder, folds is not None),
             **how._asdict(),
         )
     files = write_results(folder, done)
@@ -155,78 +167,78 @@ def train(  # noqa: PLR0917 - an option each
 
         current_group().close()
     typer.echo(runs_table(done.runs).terminal())
-    said = f"{done.cell.text} ({done.cell.evidence})"
-    typer.echo(f"\n{metric_title(done.metric)} on the test parts: {said}")
-    _say_beside(done)
+    score = f"{done.cell.text} ({done.cell.evidence})"
+    typer.echo(f"\ntest {metric_title(done.metric)}: {score}")
+    _print_context(done)
     for what, path in files.items():
         typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
-    _say_rows(done, files)
-    _say_failed(done.runs)
+    _warn_of_rows(done, files)
+    _exit_if_failed(done.runs)
 
 
-_TWINS = "where one is trained on and its twin tested on, the figure flatters"
-_NOTES = {"model": " (the run of the lowest validation loss)"}
-_WHOLE = "the same command without --shard writes the results"
+_DUPLICATES = "the test metric is too high if copies are in both training and test part"
+_NOTES = {"model": " (run with the lowest validation loss)"}
+_NEXT = "repeat the command without --shard to write the results"
 
 
 def _train_part(plan: Plan, how: "RunConfig", part: str) -> None:
-    """Do the runs of one shard, and leave the rest to others."""
+    """Do the runs of one shard."""
     from gtpool.report.progress import Progress
     from gtpool.study.cross_validate import plan_runs
 
     specs, loaded = plan_runs(plan, how.data_dir)
     with Progress() as watch:
         rows = how.do(shard_of(specs, part), keep=True, watch=watch, loaded=loaded)
-    typer.echo(f"part {part} is done, runs: {len(rows)}; when all parts are, {_WHOLE}")
-    _say_failed(rows)
+    typer.echo(f"shard {part}: {len(rows)} runs done; after the last shard, {_NEXT}")
+    _exit_if_failed(rows)
 
 
-def _begin(
+def _on_start(
     plan: Plan, folder: Path, folds_given: bool, loaded: "Loaded", specs: Sequence[RunSpec]
 ) -> None:
-    """Check the folds, write the settings, and tell what the data was taken for."""
+    """Check the folds, write the settings and print the dataset and network."""
     from gtpool.data.summary import describe_targets
     from gtpool.report.results import write_settings
     from gtpool.report.site import describe_network
 
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
         raise ValueError(
-            f"--folds is for split types that have folds, {', '.join(FOLD_RULES)}; this one is "
-            f"{specs[0].split.rule}; say --split-type folds, or train on it repeatedly by --seeds"
+            f"--folds requires a split type with folds ({', '.join(FOLD_RULES)}), but this dataset "
+            f"has {specs[0].split.rule}; give --split-type folds, or use --seeds"
         )
     write_settings(folder, plan)
-    gone = f"; rows left out: {len(loaded.skipped)}" if loaded.skipped else ""
+    gone = f"; rows skipped: {len(loaded.skipped)}" if loaded.skipped else ""
     targets = describe_targets(loaded.dataset, loaded.targets)
     typer.echo(printable(f"{plan.run.data.source}: {targets}{gone}"))
     typer.echo(printable(f"network: {describe_network(plan.run)}"))
 
 
-def _say_beside(done: "CrossValidation") -> None:
-    """Tell what the figure is to be seen beside: a guess, and the sizes of a single split."""
+def _print_context(done: "CrossValidation") -> None:
+    """Print the majority-class baseline and the sizes of a single split."""
     from gtpool.report.results import one_split
 
     if done.majority is not None:
-        typer.echo(f"the largest class said to all: {100 * done.majority:.2f}")
+        typer.echo(f"majority-class baseline: {100 * done.majority:.2f}")
     splits = {row.split.digest: row.split for row in done.runs if row.split.digest}
     if len(splits) == 1:
         (split,) = splits.values()
-        sizes = f"{split.train} train, {split.valid} validate, {split.test} test"
+        sizes = f"{split.train} train, {split.valid} validation, {split.test} test"
         typer.echo(printable(f"{split.rule}: {sizes}"))
         typer.echo(one_split(done.runs))
 
 
-def _say_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
-    """Tell of rows of a table that were left out or stand in it twice."""
-    notes = [f"line {row.line} is left out: {row.reason}" for row in done.skipped[:5]]
+def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
+    """Warn of rows of a table that were skipped or occur twice."""
+    notes = [f"line {row.line} skipped: {row.reason}" for row in done.skipped[:5]]
     if len(done.skipped) > 5:
-        notes.append(f"and {len(done.skipped) - 5} more lines, all in {files['left out']}")
+        notes.append(f"{len(done.skipped) - 5} more lines skipped, listed in {files['left out']}")
     if done.repeated:
-        notes.append(f"rows that repeat a SMILES of the table: {done.repeated}; {_TWINS}")
+        notes.append(f"duplicate SMILES: {done.repeated} rows; {_DUPLICATES}")
     for note in notes:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 
-def _say_failed(rows: "list[RunResult]") -> None:
+def _exit_if_failed(rows: "list[RunResult]") -> None:
     failed = [row.error for row in rows if row.status == "failed"]
     if failed:
         note = printable(f"gtpool: {len(failed)} runs failed: {failed[0]}")
@@ -235,19 +247,19 @@ def _say_failed(rows: "list[RunResult]") -> None:
 
 
 def _started_by_torchrun(given: dict[str, bool]) -> bool:
-    """Say whether this is one of several processes; options that are not for them are refused."""
+    """Return whether torchrun started several processes; raise on options it excludes."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     refused = [option for option, is_given in given.items() if is_given]
     if processes > 1 and refused:
         raise ValueError(
-            f"{' and '.join(refused)} cannot be had with torchrun, whose {processes} processes do "
-            "one run after the other together; leave one of the two out"
+            f"{' and '.join(refused)} cannot be combined with torchrun: its {processes} processes "
+            "train one run at a time"
         )
     return processes > 1
 
 
 def _number(text: str) -> float | int:
-    """Read a ratio: 0.5 is a share, 5 a number of nodes."""
+    """Return a ratio: 0.5 is a fraction, 5 a number of nodes."""
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
