@@ -142,7 +142,7 @@ def test_list_names_what_the_options_take():
     for option, some in {
         "poolers (--pool)": {"none", "gtpool", "gtpool-v"},
         "convolutions (--conv)": {"gcn", "gin", "gat", "ogb-gcn"},
-        "read-outs (--readout)": {"mean", "max", "sum", "mean-max"},
+        "readouts (--readout)": {"mean", "max", "sum", "mean-max"},
         "features (--features)": {"gmt", "fair", "degree", "constant"},
         "samplers": {"topk", "rws", "rwsv"},
     }.items():

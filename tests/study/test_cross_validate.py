@@ -56,7 +56,7 @@ def test_the_command_line_gives_the_same(result, tmp_path):
     stored = {row.key: row for row in Store(folder).rows()}
     assert stored.keys() == {row.key for row in result.runs}
     assert all(differing_fields(stored[row.key], row) == [] for row in result.runs)
-    assert f"accuracy, % on the test parts: {result.cell.text}" in done.output
+    assert f"accuracy, %: {result.cell.text}" in done.output
     files = write_results(tmp_path / "mine", result)
     assert files.keys() == {"page", "model", "predictions", "curves", "confusion"}
     assert files["predictions"].read_bytes() == (folder / "predictions.csv").read_bytes()

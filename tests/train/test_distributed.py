@@ -235,7 +235,7 @@ def test_torchrun_trains_a_table_with_missing_labels_as_one_process_does(tmp_pat
     command = Path(sys.executable).with_name("gtpool")
     done = torchrun(command, "train", table, *options, "--batch-size=11", f"--output-dir={out}")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("on the test parts") == 1  # one of the two speaks
+    assert done.stdout.count("test accuracy") == 1  # one of the two speaks
     assert (out / "report.html").exists()
     assert (out / "model").is_dir()
     assert len(Store(out).rows()) == 1
@@ -255,7 +255,7 @@ def test_options_that_are_not_for_several_processes_are_refused(tmp_path):
     out = f"--output-dir={tmp_path / 'out'}"
     done = torchrun("-m", "gtpool", "train", "MUTAG", "--jobs=2", out)
     assert done.returncode != 0
-    assert "--jobs cannot be had with torchrun" in done.stderr
+    assert "--jobs" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -39,7 +39,8 @@ def slurm(
 ) -> None:
     """Print a batch script for `sbatch` of SLURM that runs a command of gtpool.
 
-    Options of this command go before the command to run. A requeued task resumes.
+    Options of this command go before the command to run.
+    A requeued task resumes.
     """
     if (array is None) == (ray is None):
         raise ValueError(

@@ -32,7 +32,7 @@ def predict(
 ) -> None:
     """Predict the class or value of each graph and write a table.
 
-    The table has a prediction and its probabilities, or the reason of a failure, for each row.
+    Each row has a prediction and its probabilities, or the reason of a failure.
     Columns of an input table are kept.
     """
     from gtpool.model.bundle import load_bundle
@@ -105,5 +105,5 @@ def evaluate(
         rows = f"{'row' if unit == 'line' else 'graph'}{'s' * (count > 1)}"
         such = ", e.g." if count > 1 else ":"
         at = f"{such} {unit} {first[unit]}: {first['reason']}"
-        note = printable(f"gtpool: {count} {rows} left out{at}")
+        note = printable(f"gtpool: {count} {rows} skipped{at}")
         typer.secho(note, err=True, fg="yellow")

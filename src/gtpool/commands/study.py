@@ -155,9 +155,9 @@ def status(
     found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
     typer.echo(standing_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
     devices = Counter(row.device for row in ran_on(rows.values(), on))
-    counts = ", ".join(f"{count:,} runs on {device}" for device, count in devices.most_common())
+    counts = ", ".join(f"{device}: {count:,}" for device, count in devices.most_common())
     if counts:
-        typer.echo(f"time left: estimated from {counts}")
+        typer.echo(f"time left: estimated from runs on {counts}")
     elif on is not None:
         typer.echo(f"time left: unknown, no run was done on a {on}")
     typer.echo(standing_total(found))
@@ -214,8 +214,9 @@ def tune(
 ) -> None:
     """Select a network for each fold by its validation part, with successive halving.
 
-    Many configurations train for a few epochs, the best of them longer, and the last ones fully.
-    Test parts are not used. An interrupted command resumes when repeated.
+    Many configurations train for a few epochs, the best of them longer, and the
+    last ones fully. Test parts are not used. An interrupted command resumes when
+    repeated.
     """
     with search_extra("tune"):
         from gtpool.reproduce.tune import tune_dataset
