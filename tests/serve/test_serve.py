@@ -352,7 +352,7 @@ def test_metrics_count_what_happened(molecules):
     assert grown['gtpool_requests_total{path="/predict",status="422"}'] == 1
     assert grown['gtpool_requests_total{path="other",status="404"}'] == 1
     assert grown['gtpool_request_seconds_count{path="/predict"}'] == 3
-    assert grown['gtpool_request_seconds_bucket{path="/predict",le="+Inf"}'] == 3
+    assert grown['gtpool_request_seconds_bucket{le="+Inf",path="/predict"}'] == 3
     assert (grown["gtpool_batch_graphs_count"], grown["gtpool_batch_graphs_sum"]) == (2, 4)
     assert grown["gtpool_graphs_predicted_total"] == 4
     assert (values["gtpool_requests_in_hand"], values["gtpool_queue_graphs"]) == (0, 0)

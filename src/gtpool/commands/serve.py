@@ -10,7 +10,7 @@ import typer
 from gtpool.commands.options import Device
 from gtpool.commands.predict import Model
 
-_EXTRA = ("fastapi", "pydantic", "starlette", "uvicorn")
+_EXTRA = ("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn")
 _OPEN = "gtpool: the service is open to anyone who reaches this address; set --api-key-file"
 
 

@@ -53,15 +53,18 @@ class Service:
         self._explaining = ExplanationWorker(
             bundle.model, self.schema, epochs=limits.explain_epochs
         )
+        self.metrics = Metrics(
+            lambda: self._in_hand,
+            lambda: self._batcher.waiting(),  # noqa: PLW0108 - the batcher is made below
+        )
         self._batcher = Batcher(
             bundle.model,
             graphs=limits.batch_graphs,
             nodes=limits.nodes,
             share=batch,
-            seen=self._saw,
+            seen=self.metrics.batch,
             device=device,
         )
-        self.metrics = Metrics(lambda: self._in_hand, self._batcher.waiting)
         self._in_hand = 0
         self._to_explain = 0
         one = torch.set_num_threads, (1,)  # of OpenMP's, for each of these
@@ -122,10 +125,6 @@ class Service:
         self._batcher.close()
         self._readers.shutdown()
         self._explainer.shutdown(cancel_futures=True)
-
-    def _saw(self, graphs: int) -> None:
-        self.metrics.batches.observe(graphs)
-        self.metrics.predicted.add(by=graphs)
 
     async def _logits(self, question: ParsedRequest) -> Tensor:
         if question.data is None:
