@@ -193,7 +193,7 @@ class Soak:
         rows = {row.key: row for row in store.rows()}
         temporary = [path.stat().st_mtime for path in runs.glob(".*")]
         time.sleep(max(0.0, max(temporary, default=0.0) + STALE - time.time()))
-        store.sweep()
+        store.remove_stale_files()
         sample = dict.fromkeys([*self.rewritten, *self.draw.sample(sorted(rows), len(rows))])
         again = [run_one(wanted[key], device="cpu") for key in list(sample)[:SAMPLE]]
         faults = {

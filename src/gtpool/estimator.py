@@ -1,4 +1,4 @@
-"""A classifier and a regressor of graphs with scikit-learn's face; scikit-learn is not needed."""
+"""GraphClassifier and GraphRegressor with the scikit-learn API; scikit-learn is optional."""
 
 import inspect
 import math
@@ -46,11 +46,11 @@ _TRAIN_OPTIONS = ("epochs", "batch_size", "lr", "weight_decay", "patience", "cla
 
 
 class NotFittedError(ValueError, AttributeError):
-    """The estimator has learned nothing yet."""
+    """The estimator is not fitted."""
 
 
 class _GraphEstimator:
-    """What classifier and regressor share."""
+    """Base class of classifier and regressor."""
 
     _estimator_type: ClassVar[str]
     _tasks: ClassVar[tuple[Task, ...]]
@@ -93,42 +93,42 @@ class _GraphEstimator:
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
-        """Choose how to learn.
+        """Set the options of network and training.
 
         Args:
-            pool: A key of ``POOLS``, or "none" for a flat model; or a key of ``METHODS``, such as
-                "gin": then options of the network that are at their defaults are the method's.
+            pool: A key of ``POOLS``, "none" for a flat model, or a key of ``METHODS``, such as
+                "gin", which replaces the defaults of the network options.
             conv: The convolution, a key of ``CONVS``.
-            readout: From the nodes to one vector a graph, a key of ``READOUTS``.
-            combine: "sum" or "cat": how the levels' vectors become one.
-            width: Channels of the network.
-            levels: Pooling steps.
-            convs_per_level: Convolutions before each.
-            jump: Set their outputs side by side, in place of the last one alone.
-            ratio: Share of nodes that each keeps; an int keeps that many.
-            dropout: Share of units dropped in the head.
-            norm: "none", "batch" or "layer", after each convolution.
-            residual: Add a convolution's input to its output.
-            read_input: Read out level 0 before it is pooled, too.
-            pool_options: Further arguments of the pooler.
-            readout_options: Further arguments of a read-out that has any.
-            epochs: At most so many; the learning rate rises over the first tenth.
-            batch_size: Graphs a step.
+            readout: The readout, a key of ``READOUTS``.
+            combine: How the readouts of the levels are combined, "sum" or "cat".
+            width: Hidden channels.
+            levels: Number of pooling layers.
+            convs_per_level: Convolutions before each pooling layer.
+            jump: Concatenate the outputs of these convolutions (jumping knowledge).
+            ratio: Fraction of nodes that each pooling layer keeps; an int is a number of nodes.
+            dropout: Dropout probability in the head.
+            norm: Normalization after each convolution: "none", "batch" or "layer".
+            residual: Add the input of a convolution to its output.
+            read_input: Also read out level 0 before pooling.
+            pool_options: Keyword arguments of the pooler.
+            readout_options: Keyword arguments of the readout.
+            epochs: Maximum number of epochs; the first tenth is warm-up.
+            batch_size: Graphs per batch.
             lr: Learning rate.
-            weight_decay: Of Adam.
-            patience: Stop when the validation loss has not improved for more epochs; None: never.
-            class_weights: Weigh classes inversely to their share.
-            valid_fraction: Share of the graphs, of each class, that chooses the epoch where ``fit``
-                is given no ``validation_data``.
-            features: Of networkx graphs: how nodes become features, a key of ``FEATURES``.
-            standardize: Scale continuous features by mean and deviation of the training part.
-            node_features: Of networkx graphs: attributes of nodes that hold numbers.
-            node_label: Of networkx graphs: the attribute that holds the kind of a node.
-            edge_features: Of networkx graphs: attributes of edges that hold numbers.
-            edge_weight: Of networkx graphs: the attribute that holds an edge's weight.
-            seed: Of the weights, the order of the graphs, dropout and the validation part.
+            weight_decay: Weight decay of Adam.
+            patience: Stop if the validation loss has not improved for more epochs; None: never.
+            class_weights: Weight classes inversely to their frequency.
+            valid_fraction: Fraction of the graphs, per class, that is held out for validation if
+                ``fit`` receives no ``validation_data``.
+            features: Node features of networkx graphs, a key of ``FEATURES``.
+            standardize: Standardize continuous features by the training part.
+            node_features: Numeric node attributes of networkx graphs.
+            node_label: Categorical node attribute of networkx graphs.
+            edge_features: Numeric edge attributes of networkx graphs.
+            edge_weight: Edge attribute of networkx graphs that holds the weight.
+            seed: Seed of weights, batches, dropout and validation part.
             device: "auto", "cpu" or "cuda".
-            verbose: Say on the error stream how far the training is.
+            verbose: Print the progress of training to stderr.
         """
         self.pool, self.conv, self.readout, self.combine = pool, conv, readout, combine
         self.width, self.levels, self.convs_per_level = width, levels, convs_per_level
@@ -144,21 +144,21 @@ class _GraphEstimator:
         self.seed, self.device, self.verbose = seed, device, verbose
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Give the arguments that the estimator was made with; none is an estimator itself."""
+        """Return the parameters; ``deep`` has no effect, as none is an estimator."""
         del deep
         return {name: getattr(self, name) for name in _parameters(type(self))}
 
     def set_params(self, **params: Any) -> Self:  # noqa: ANN401
-        """Change arguments; the next ``fit`` follows them."""
+        """Set parameters, which the next ``fit`` uses."""
         known = _parameters(type(self))
         for name, value in params.items():
             if name not in known:
-                raise ValueError(f"unknown parameter {name!r}; there are {', '.join(known)}")
+                raise ValueError(f"unknown parameter {name!r}; known: {', '.join(known)}")
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        """Show what differs from the defaults."""
+        """Show the parameters that differ from the defaults."""
         defaults = _parameters(type(self))
         changed = [
             f"{name}={value!r}"
@@ -174,16 +174,16 @@ class _GraphEstimator:
         *,
         validation_data: tuple[GraphInputs, Any] | None = None,
     ) -> Self:
-        """Learn from graphs and what is known of each.
+        """Train a network on graphs and return the estimator.
 
         Args:
-            graphs: A ``GraphDataset``, or PyG graphs (``x``, ``edge_index`` and ``edge_attr`` are
-                used), networkx graphs or SMILES, in a list or in a dataset of PyG or torch.
-            y: Of a classifier texts or numbers, one a graph, or [graphs, tasks] of 0 and 1 for
-                several yes-or-no tasks; of a regressor one number a graph, or [graphs, tasks]. NaN
-                in a column is missing. If not given, the graphs must carry them.
-            validation_data: Graphs and their ``y`` that choose the epoch and are not trained on; by
-                default ``valid_fraction`` of the graphs.
+            graphs: A ``GraphDataset``, or a list or dataset of PyG graphs (``x``, ``edge_index``
+                and ``edge_attr`` are used), networkx graphs or SMILES.
+            y: Targets; by default those of the graphs. Of a classifier, one label per graph, or 0
+                and 1 as [graphs, tasks] for several binary tasks. Of a regressor, [graphs] or
+                [graphs, tasks]. NaN in a task is missing.
+            validation_data: Pair of graphs and ``y`` that selects the epoch. By default
+                ``valid_fraction`` of the graphs is held out.
         """
         graphs = as_graph_list(graphs)
         labels = self._labels(graphs, y)
@@ -195,7 +195,7 @@ class _GraphEstimator:
         return self
 
     def save(self, folder: Path | str) -> None:
-        """Write the trained model as a bundle, which ``load`` and ``gtpool predict`` read."""
+        """Save the model as a bundle for ``load`` and ``gtpool predict``."""
         schema = self._check_fitted()
         classes = None if schema.task != "classes" else self.classes_.tolist()
         about = {
@@ -220,15 +220,15 @@ class _GraphEstimator:
         seed: int = 0,
         target: int | None = None,
     ) -> Explanation:
-        """Say which nodes each level keeps of a graph, and which nodes the answer rests on.
+        """Explain the prediction of one graph: kept nodes of each level and node importance.
 
         Args:
             graphs: As for ``predict``.
-            index: Which of them, from 0.
-            importance: Find the importance of each node and its fidelity, which takes a while.
-            epochs: Steps of that search.
-            seed: Of its random start.
-            target: The number of the class or task to explain; by default what is predicted.
+            index: Index of the graph.
+            importance: Compute the importance of each node and its fidelity with GNNExplainer.
+            epochs: Optimization steps of GNNExplainer.
+            seed: Seed of GNNExplainer.
+            target: Index of the class or task to explain; by default the predicted class.
         """
         graphs = as_graph_list(graphs)
         data = self._ready(graphs)
@@ -249,13 +249,13 @@ class _GraphEstimator:
 
     @classmethod
     def _load(cls, folder: Path | str) -> tuple[Self, dict[str, Any]]:
-        """Give the estimator of a bundle, and what the bundle says of it."""
+        """Return the estimator of a bundle and its metadata."""
         bundle = load_bundle(folder)
         schema = read_schema(bundle.about.get("schema"), str(folder), bundle.model.shape)
         if schema.task not in cls._tasks or schema.num_outputs != bundle.model.shape.outputs:
             raise ValueError(
-                f"{folder} is a model of {bundle.model.shape.outputs} outputs for {schema.task}, "
-                f"{schema.num_outputs} targets: no {cls.__name__}"
+                f"{folder} is not a {cls.__name__}: its model has {bundle.model.shape.outputs} "
+                f"outputs for {schema.num_outputs} targets of task {schema.task}"
             )
         told = bundle.part("estimator")
         params = bundle.part("estimator", "params") or bundle.model.spec.to_json()
@@ -272,14 +272,14 @@ class _GraphEstimator:
         recipe: Recipe,
         target: TargetEncoding,
     ) -> GraphDataset:
-        """Read the graphs that choose the epoch as those to train on were read."""
+        """Return the validation graphs, read with the recipe of the training graphs."""
         if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
-            raise ValueError("validation_data must be a pair (graphs, y); y may be None")
+            raise ValueError("validation_data must be a pair (graphs, y), where y may be None")
         graphs = as_graph_list(pair[0])
         return target.with_targets(self._read(graphs, recipe), self._labels(graphs, pair[1]))
 
     def _train(self, data: GraphDataset, target: TargetEncoding, validation_data: Any) -> None:  # noqa: ANN401
-        """Train a network on labelled graphs; others, or a part of them, choose the epoch."""
+        """Train a network on labelled graphs."""
         model_spec, train_spec = self._specs()
         place = choose_device(self.device)
         train = valid = torch.arange(len(data))
@@ -297,7 +297,7 @@ class _GraphEstimator:
             check_fit(held, model.shape, edges=bonds)
             parts = [part if bonds else replace(part, edge_attr=None) for part in (data, held)]
             valid, data = torch.arange(len(data), len(data) + len(held)), concatenate(parts)
-        # There is no test part here: whoever scores the estimator holds one back.
+        # No test part: callers of score() hold one out.
         parts = cast("Split", _Parts(train, valid, train[:0]))
         epochs = fit(model, data.to(place), parts, train_spec, seed=self.seed)
         outcome = _run_to_end(epochs, train_spec.epochs, self.verbose)
@@ -322,7 +322,7 @@ class _GraphEstimator:
     def _check_fitted(self) -> Schema:
         if not hasattr(self, "model_"):
             name = type(self).__name__
-            raise NotFittedError(f"this {name} is not fitted yet: call fit(graphs, y) first")
+            raise NotFittedError(f"this {name} is not fitted yet; call fit(graphs, y) first")
         return self.schema_
 
     def _read(self, graphs: GraphInputs, recipe: Recipe | None = None) -> GraphDataset:
@@ -337,30 +337,30 @@ class _GraphEstimator:
         )
 
     def _ready(self, graphs: GraphInputs) -> GraphDataset:
-        """Read graphs by the recipe of the training, onto the device of the network."""
+        """Return graphs, read with the recipe of the training, on the device of the network."""
         data = self._read(graphs, self._check_fitted().recipe)
         check_fit(data, self.model_.shape, edges=self.model_.uses_edge_features)
         return data.to(self.model_.shift.device)
 
     def _outputs(self, graphs: GraphInputs) -> Tensor:
-        """Run the network, [graphs, outputs], on the host."""
+        """Return the outputs of the network, [graphs, outputs], on the CPU."""
         data = self._ready(graphs)
         found = predict(self.model_, data, torch.arange(len(data))).cpu()
         wrong = (~found.isfinite().all(1)).nonzero()
         if wrong.numel():
             raise ValueError(
-                f"graph {int(wrong[0])} has features so large that the network overflows; scale "
-                "them, or leave it out"
+                f"the outputs of graph {int(wrong[0])} are not finite; its features are too large: "
+                "scale them, or remove the graph"
             )
         return found
 
 
 class GraphClassifier(_GraphEstimator):
-    """Classify graphs: by one class each, or by a yes or no to each of several tasks.
+    """Graph classifier for one class per graph, or for several binary tasks.
 
-    Attributes after ``fit``: ``classes_`` (of several tasks a list, as in scikit-learn),
+    Attributes after ``fit``: ``classes_`` (a list for several tasks, as in scikit-learn),
     ``n_features_in_``, ``model_`` (the network), ``history_`` (all epochs) and ``best_epoch_`` (the
-    one that was kept).
+    selected epoch).
 
     Example:
         >>> from gtpool.data.sources import load
@@ -376,34 +376,34 @@ class GraphClassifier(_GraphEstimator):
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Read a trained model, saved by an estimator or by ``gtpool train``."""
+        """Load a model that an estimator or ``gtpool train`` saved."""
         found, told = cls._load(folder)
         if found.schema_.task == "binary":
             found.classes_ = [np.array([0, 1])] * found.schema_.num_outputs
             return found
         classes = told.get("classes") or list(found.schema_.targets)
         if not isinstance(classes, list) or len(classes) != found.schema_.num_outputs:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"{folder} does not name a class for each output of its network")
+            raise ValueError(f"{folder} has no class name for each output of its network")
         found.classes_ = np.array(classes)
         return found
 
     def predict(self, graphs: GraphInputs) -> Array:
-        """Give the class of each graph, [graphs], or 0 or 1 for each task, [graphs, tasks]."""
+        """Return the class of each graph, [graphs], or 0 and 1, [graphs, tasks]."""
         shares = self.predict_proba(graphs)
         if self.schema_.task == "binary":
             return (shares >= 0.5).astype(int)
         return self.classes_[shares.argmax(1)]
 
     def predict_proba(self, graphs: GraphInputs) -> Array:
-        """Give the probability of each class by the order of ``classes_``, or of yes to each task.
+        """Return probabilities, [graphs, classes] in the order of ``classes_``, or [graphs, tasks].
 
-        The shape is [graphs, classes] or [graphs, tasks].
+        For binary tasks they are the probabilities of class 1.
         """
         found = self._outputs(graphs).double()
         return (found.sigmoid() if self.schema_.task == "binary" else found.softmax(1)).numpy()
 
     def score(self, graphs: GraphInputs, y: Any = None) -> float:  # noqa: ANN401
-        """Give the share of classes, or of the known answers to all tasks, that are found."""
+        """Return the accuracy; for several tasks over all known targets."""
         graphs = as_graph_list(graphs)
         found, wanted = self.predict(graphs), class_labels(graphs, y)
         check_columns(found, wanted)
@@ -411,15 +411,15 @@ class GraphClassifier(_GraphEstimator):
         return float((right[~np.isnan(wanted)] if wanted.ndim == 2 else right).mean())
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
-        """Tell scikit-learn what this is; only it asks."""
+        """Return the estimator tags of scikit-learn."""
         return _tags("classifier", classifier_tags=_sklearn("ClassifierTags"))
 
 
 class GraphRegressor(_GraphEstimator):
-    """Predict numbers of graphs.
+    """Graph regressor for one or several targets.
 
     Attributes after ``fit``: ``n_features_in_``, ``model_`` (the network), ``history_`` (all
-    epochs) and ``best_epoch_`` (the one that was kept).
+    epochs) and ``best_epoch_`` (the selected epoch).
 
     Example:
         >>> estimator = GraphRegressor("none", conv="gin", width=16, epochs=2)
@@ -433,16 +433,16 @@ class GraphRegressor(_GraphEstimator):
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Read a trained model, saved by an estimator or by ``gtpool train``."""
+        """Load a model that an estimator or ``gtpool train`` saved."""
         return cls._load(folder)[0]
 
     def predict(self, graphs: GraphInputs) -> Array:
-        """Give the number of each graph, [graphs], or a row of them, [graphs, tasks]."""
+        """Return the predicted values, [graphs] or [graphs, tasks]."""
         found = self._outputs(graphs).numpy()
         return found[:, 0] if found.shape[1] == 1 else found
 
     def score(self, graphs: GraphInputs, y: Any = None) -> float:  # noqa: ANN401
-        """Give R², averaged over the tasks: 1 is perfect, 0 as good as the mean."""
+        """Return the coefficient of determination R², averaged over tasks."""
         graphs = as_graph_list(graphs)
         found, wanted = self._outputs(graphs).double().numpy(), regression_targets(graphs, y)
         check_columns(found, wanted)
@@ -451,7 +451,7 @@ class GraphRegressor(_GraphEstimator):
         return float(np.mean(1 - residual / np.where(spread > 0, spread, np.nan)))
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
-        """Tell scikit-learn what this is; only it asks."""
+        """Return the estimator tags of scikit-learn."""
         return _tags("regressor", regressor_tags=_sklearn("RegressorTags"))
 
 
@@ -462,7 +462,7 @@ class _Parts(NamedTuple):
 
 
 def _parameters(kind: type) -> dict[str, Any]:
-    """Give the arguments of a class and their defaults."""
+    """Return the parameters of a class with their defaults."""
     parameters = list(inspect.signature(kind).parameters.values())
     return {parameter.name: parameter.default for parameter in parameters}
 
@@ -473,16 +473,16 @@ def _versions() -> dict[str, str]:
 
 
 def _to_python(value: Any) -> Any:  # noqa: ANN401
-    """Turn a number of numpy's, as a search over parameters may give, into Python's."""
+    """Convert a NumPy scalar, as a parameter search may set, to Python."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _hold_out(
     count: int, strata: Tensor | None, fraction: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw the validation part: the fraction of each stratum, but never a whole one."""
+    """Return training and validation indices; the fraction is drawn from each stratum."""
     if not 0 < fraction < 1:
-        raise ValueError(f"valid_fraction must lie between 0 and 1, got {fraction}")
+        raise ValueError(f"valid_fraction must be between 0 and 1, got {fraction}")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     drawn = torch.zeros(count) if strata is None else strata[order]
     held: list[Tensor] = []
@@ -491,13 +491,15 @@ def _hold_out(
         held.append(members[: min(max(1, round(fraction * len(members))), len(members) - 1)])
     valid = torch.cat(held).sort().values
     if valid.numel() == 0:
-        raise ValueError(f"{count} graphs are too few: two of a class are needed to choose epochs")
+        raise ValueError(
+            f"{count} graphs are too few for validation; some class must have two graphs"
+        )
     train = torch.ones(count, dtype=torch.bool).index_fill(0, valid, value=False)
     return train.nonzero().flatten(), valid
 
 
 def _run_to_end(epochs: Generator[Epoch, None, Outcome], most: int, verbose: bool) -> Outcome:
-    """Train to the end; said aloud, in about ten lines."""
+    """Train to the end; if verbose, print about ten lines of progress."""
     start = time.monotonic()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a run is, as a value: frozen, hashable, written as JSON and read back. Stdlib only."""
+"""Specs: frozen, hashable descriptions of a run that are stored as JSON. Stdlib only."""
 
 import dataclasses
 import json
@@ -20,11 +20,11 @@ Precision = Literal["float32", "bf16"]
 AtomOrder = Literal["given", "canonical"]
 SplitRule = Literal["auto", "fixed", "stratified", "folds", "scaffold", "random", "column"]
 FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
-"""Rules that divide graphs into folds."""
+"""Split rules with folds."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Ask for the nearest of the known names, as the end of a message; nothing if none is near.
+    """Return a hint with the closest known name; empty if none is close.
 
     Example:
         >>> did_you_mean("proteins", ["PROTEINS", "MUTAG"])
@@ -35,7 +35,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Give the known name that is nearest, whatever its case; None if none is near.
+    """Return the closest known name, ignoring case; None if none is close.
 
     Example:
         >>> nearest("mutagg", ["PROTEINS", "MUTAG"])
@@ -47,20 +47,20 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 class _Spec:
-    """What all specs share: a strict door from JSON, and the way back."""
+    """Base class of specs: conversion from and to JSON with strict checks."""
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values that ``from_json`` reads back."""
+        """Return values that ``from_json`` reads back."""
         value = dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
-        return json.loads(json.dumps(value))  # tuples become the lists that come back from a file
+        return json.loads(json.dumps(value))  # tuples become lists, as when read from a file
 
     @classmethod
     def from_json(cls, value: dict[str, Any], where: str = "") -> Self:
-        """Read a spec; an unknown key or a value that does not fit is an error that names it.
+        """Return a spec; an unknown option or invalid value raises a ValueError that names it.
 
         Args:
-            value: Plain values, as JSON or TOML gives them; what is left out keeps its default.
-            where: Name of the enclosing key, for the message.
+            value: Options as in JSON or TOML; missing options have their defaults.
+            where: Name of the enclosing option, for error messages.
         """
         types = _types(cls)
         for key in value:
@@ -70,23 +70,23 @@ class _Spec:
         for part in dataclasses.fields(cls):  # pyright: ignore[reportArgumentType]
             needed = part.default is MISSING and part.default_factory is MISSING
             if needed and part.name not in value:
-                raise ValueError(f"option {where}{part.name} is missing")
+                raise ValueError(f"option {where}{part.name} is required")
         given = {key: _read(types[key], part, f"{where}{key}") for key, part in value.items()}
         return cls(**given)
 
     @classmethod
     def from_stored(cls, value: dict[str, Any], where: str = "") -> Self:
-        """Read what any earlier version wrote: later options have the values that held then.
+        """Return a spec that any earlier version wrote; newer options get their legacy values.
 
         Args:
-            value: Plain values, as ``to_json`` of any version gave them.
-            where: Name of the enclosing key, for the message of an error.
+            value: Result of ``to_json`` of any version.
+            where: Name of the enclosing option, for error messages.
         """
         return cls.from_json(cls.complete(value), where)
 
     @classmethod
     def complete(cls, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the options that stored JSON does not have yet, with the values that held then."""
+        """Add options that stored JSON lacks, with their legacy values."""
         types = _types(cls)
         held = {
             name: _to_json_value(name, types[name], old)
@@ -99,9 +99,9 @@ class _Spec:
                 whole[name] = kind.complete(part)
         return whole
 
-    @cached_property  # the runs of a study share their parts, and are many
+    @cached_property  # runs of a study share parts
     def key_parts(self) -> dict[str, Any]:
-        """What this adds to the key of a run: no later option at the value that held before."""
+        """Values that the key of a run hashes: newer options are omitted at legacy values."""
         cls, parts = type(self), dict[str, Any]()
         held = _LEGACY_VALUES.get(cls, {})
         for name, kind in _types(cls).items():
@@ -114,130 +114,130 @@ class _Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec(_Spec):
-    """Which graphs, and how their nodes become features."""
+    """The dataset and its node features."""
 
     source: str
-    """A name of ``DATASETS`` or a path."""
+    """Name in ``DATASETS``, or a path."""
     features: str = "gmt"
     """A key of ``FEATURES``."""
     standardize: bool = True
-    """Scale continuous attributes by the training part's mean and deviation."""
+    """Standardize continuous attributes by mean and standard deviation of the training part."""
     smiles_column: str | None = None
-    """Of a table: the column of SMILES; None takes the one named so."""
+    """Column of SMILES in a table; None selects the column named smiles."""
     target_columns: tuple[str, ...] = ()
-    """Of a table: what to predict; none takes the only other column."""
+    """Columns of a table to predict; by default the only other column."""
     split_column: str | None = None
-    """Of a table: train, valid or test, for the split rule "column"."""
+    """Column of a table with train, valid or test, for the split rule "column"."""
     task: Literal["classes", "binary", "regression"] | None = None
-    """Of a table or JSON lines: the kind of target; None tells by the values."""
+    """Type of target in a table or JSON lines; None infers it from the values."""
     atom_order: AtomOrder = "given"
-    """Of SMILES: how atoms are numbered, as in ``Recipe``. Runs stored without it had "given"."""
+    """Order of the atoms of a SMILES, as in ``Recipe``; "given" in runs stored without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSpec(_Spec):
-    """Which graphs train, choose the epoch, and test."""
+    """Split into training, validation and test part."""
 
     rule: SplitRule = "auto"
-    """How graphs are divided; "auto" takes the set's own rule: fixed folds, OGB's split, strata."""
+    """Split rule; "auto" is the rule of the dataset: fixed folds, OGB's split, stratified."""
     folds: int = 10
-    """Parts of a cross-validation."""
+    """Number of folds."""
     fold: int = 0
-    """Which part tests, from 0; ignored by rules without folds."""
+    """Test fold, from 0; ignored by rules without folds."""
     seed: int = 0
-    """Seed of the rules that draw."""
+    """Seed of random rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeSpec(_Spec):
-    """What a model is fed and asked, as the data fixes it."""
+    """Input and output sizes of a model, which depend on the data."""
 
     outputs: int
-    """Logits: one a class, or one a task."""
+    """Number of logits: one per class or per task."""
     node_width: int = 0
-    """Columns of float node features; 0 where nodes are codes of categories."""
+    """Number of float node features; 0 if nodes have categorical features."""
     node_categories: tuple[int, ...] = ()
-    """Number of categories of each column of codes."""
+    """Number of categories of each categorical node feature."""
     edge_width: int = 0
-    """Columns of float edge features."""
+    """Number of float edge features."""
     edge_categories: tuple[int, ...] = ()
-    """Number of categories of each column of edge codes."""
+    """Number of categories of each categorical edge feature."""
     edge_weighted: bool = False
-    """Whether the first edge feature is a weight."""
+    """Whether the first edge feature is an edge weight."""
     mean_nodes: int = 0
-    """Nodes of a graph on average, rounded up: what clusters and seeds are counted from."""
+    """Mean number of nodes, rounded up; sets the number of clusters and seeds."""
     common_nodes: int = 0
-    """Nodes that six graphs in ten have, or more: what SortPool keeps."""
+    """Number of nodes that 60 % of the graphs reach; SortPool keeps as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(_Spec):
-    """The network: encoder, then (conv, pool, read-out) x levels, then head."""
+    """The network: encoder, then (conv, pool, readout) x levels, then head."""
 
     pool: str = "gtpool-v"
     """A key of ``POOLS``, or "none" for a flat model."""
     conv: Conv = "gcn"
     readout: Readout = "mean-max"
     combine: Combine = "sum"
-    """How the read-outs of the levels become one vector."""
+    """How the readouts of the levels are combined."""
     width: int = 128
     levels: int = 3
     convs_per_level: int = 1
     jump: bool = False
-    """Set the outputs of a level's convolutions side by side, in place of the last one alone."""
+    """Concatenate the outputs of a level's convolutions (jumping knowledge)."""
     ratio: float | int = 0.5  # 1.0 keeps all nodes, 1 keeps one
-    """Share of nodes that each level keeps; an int keeps that many.
+    """Fraction of nodes that each level keeps; an int is a number of nodes.
 
-    Of a pooler with a fixed number of clusters, the share is of ``mean_nodes``.
+    For poolers with a fixed number of clusters, the fraction is relative to ``mean_nodes``.
     """
     dropout: float = 0.5
-    """Share of units dropped in the head."""
+    """Dropout probability in the head."""
     norm: Norm = "none"
     residual: bool = False
-    """Add a convolution's input to its output where the widths agree."""
+    """Add the input of a convolution to its output where the widths agree."""
     read_input: bool = False
-    """Read out level 0 before it is pooled, too."""
+    """Also read out level 0 before pooling."""
     pool_options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the pooler, such as ``heads`` or ``gate``."""
+    """Keyword arguments of the pooler, such as ``heads`` or ``gate``."""
     readout_options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of a read-out that has any, such as ``heads`` of "gmt"."""
+    """Keyword arguments of the readout, such as ``heads`` of "gmt"."""
 
     def __hash__(self) -> int:
-        """Hash the JSON, since options are a dict."""
+        """Hash the JSON, since options are dicts."""
         return hash(json.dumps(self.to_json(), sort_keys=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSpec(_Spec):
-    """How the network is trained, and which epoch is kept."""
+    """Training options and the selection of the epoch."""
 
     epochs: int = 500
     batch_size: int = 128
     lr: float = 5e-4
     weight_decay: float = 1e-4
     clip: float = 1.0
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
     warmup: int = 50
-    """Epochs over which the learning rate rises, before its cosine fall."""
+    """Epochs of linear warm-up before cosine decay of the learning rate."""
     patience: int | None = 50
-    """Stop when the validation loss has not improved for more epochs than this."""
+    """Stop if the validation loss has not improved for more epochs than this; None: never."""
     select: Select = "loss"
-    """The kept epoch has the lowest validation loss, or the best validation metric."""
+    """Select the epoch with the lowest validation loss or the best validation metric."""
     class_weights: bool = False
-    """Weigh classes inversely to their share of the training part."""
+    """Weight classes inversely to their frequency in the training part."""
     precision: Precision = "float32"
-    """What matrix products are computed in; "bf16" is torch's autocast, weights stay float32."""
+    """Precision of matrix products; "bf16" uses autocast with float32 weights."""
 
 
 TU = TrainSpec()
-"""The protocol of the TU sets: validation loss stops the run and picks the epoch."""
+"""Protocol of TU datasets: validation loss stops the run and selects the epoch."""
 OGB = TrainSpec(lr=1e-3, patience=None, select="metric")
-"""The protocol of the OGB sets: all epochs, the best validation ROC-AUC picks the epoch."""
+"""Protocol of OGB datasets: no early stopping, validation ROC-AUC selects the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(_Spec):
-    """One run: train once, test once."""
+    """One run: a network is trained and tested once."""
 
     data: DataSpec
     split: SplitSpec = SplitSpec()
@@ -247,7 +247,7 @@ class RunSpec(_Spec):
 
     @cached_property
     def key(self) -> str:
-        """A short digest: equal specs have equal keys, on any machine."""
+        """Short digest, equal for equal specs on any machine."""
         text = json.dumps(self.key_parts, sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()[:16]
 
@@ -257,15 +257,15 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
     ModelSpec: {"jump": False, "readout_options": {}},
     TrainSpec: {"precision": "float32"},
 }
-"""Options that came after runs were stored, each with the value that held before it existed.
+"""Options that were added after runs were stored, with the value that applied before.
 
-At that value an option is no part of the key, and stored JSON without it is read with it. So both
-stay as they are, whatever the default is. Never change or remove an entry.
+The key of a run omits an option at its legacy value, and stored JSON without the option is read
+with it, whatever the default is. Never change or remove an entry.
 """
 
 
 def _to_json_value(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401
-    """Give the value of a field as JSON: tuples are lists, 1 is 1.0 if a float is due."""
+    """Return the value of a field as in JSON: lists for tuples, 1.0 for 1 in a float field."""
     if isinstance(value, _Spec):
         return value.key_parts
     read = _read(kind, value, name)
@@ -274,12 +274,12 @@ def _to_json_value(name: str, kind: Any, value: Any) -> Any:  # noqa: ANN401
 
 @cache
 def _types(cls: type) -> dict[str, Any]:
-    """Say what the fields of a spec may hold, once: keys are asked for by the thousand."""
+    """Return the types of the fields of a spec, cached."""
     return get_type_hints(cls)
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
-    """Check one value against the type of its field."""
+    """Return a value converted to the type of its field; raise if it does not fit."""
     if is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, dict):
             raise ValueError(f"{where} must be a table of options, got {value!r}")
@@ -302,7 +302,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
 
 
 def _members(kind: Any) -> list[Any]:  # noqa: ANN401
-    """List what a field may hold: types, and the values of a Literal."""
+    """Return the types of a field and the values of a Literal."""
     if get_origin(kind) is Literal:
         return list(get_args(kind))
     if get_origin(kind) in (Union, UnionType):
@@ -311,5 +311,5 @@ def _members(kind: Any) -> list[Any]:  # noqa: ANN401
 
 
 def check_value(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
-    """Give a plain value as a type hint wants it; raise a ValueError that names it if none fits."""
+    """Return a value converted to a type hint; raise a ValueError that names it."""
     return _read(kind, value, where)

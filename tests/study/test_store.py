@@ -129,7 +129,7 @@ def test_what_a_killed_writer_left_is_swept_up_and_a_live_one_is_not(tmp_path):
     page.touch()
     for path in (old, page):
         os.utime(path, (0, 0))
-    store.sweep()
+    store.remove_stale_files()
     assert not old.exists()
     assert not page.exists()
     assert new.exists()

@@ -188,7 +188,7 @@ def _train_part(plan: Plan, how: "RunConfig", part: str) -> None:
 
     specs, loaded = plan_runs(plan, how.data_dir)
     with Progress() as watch:
-        rows = how.do(shard_of(specs, part), keep=True, watch=watch, loaded=loaded)
+        rows = how.run(shard_of(specs, part), keep=True, watch=watch, loaded=loaded)
     typer.echo(f"shard {part}: {len(rows)} runs done; after the last shard, {_NEXT}")
     _exit_if_failed(rows)
 

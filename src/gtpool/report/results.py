@@ -133,7 +133,7 @@ def compare_methods(
     planned = {name: plan_runs(plan, how.data_dir, loaded)[0] for name, plan in plans.items()}
     every = [spec for specs in planned.values() for spec in specs]
     with Progress() as watch:
-        found = how.do(every, keep=True, watch=watch, loaded=loaded)
+        found = how.run(every, keep=True, watch=watch, loaded=loaded)
     by_key = {row.key: row for row in found}
     rows = {name: [by_key[spec.key] for spec in specs] for name, specs in planned.items()}
     schema, artifact = loaded.dataset.schema, Store(how.folder).artifact

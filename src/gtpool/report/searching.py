@@ -91,7 +91,7 @@ def search_options(
     )
     trials = min(wanted.trials, count_combinations(space) or wanted.trials)
     with SearchProgress(trials, len(runs), search.metric, done=len(search.tried())) as watch:
-        do = partial(how.do, keep=False, watch=watch, loaded=loaded)
+        do = partial(how.run, keep=False, watch=watch, loaded=loaded)
         rung = wanted.rung or _at_once(how)
         for tried in search.run(trials, do, seed=wanted.seed, rung=rung, prune=wanted.prune):
             watch.tried(tried, search.tried(), search.best())

@@ -1,4 +1,4 @@
-"""Cross-validation: from a source and a network to tested runs and the best of their models."""
+"""Cross-validation of a network on a dataset."""
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -31,11 +31,11 @@ from gtpool.study.store import Store
 from gtpool.study.summarize import MetricSummary, best_run, split_name, summarize
 
 OnStart = Callable[[Loaded, Sequence[RunSpec]], object]
-"""Called before the first run with the data and the runs."""
+"""Called with the data and the runs before the first run."""
 
 
 class RunConfig(NamedTuple):
-    """Where and how to run; nothing of it changes what runs give on one kind of device."""
+    """Where and how to run; results on one type of device do not depend on it."""
 
     folder: Path
     data_dir: Path | None = None
@@ -45,7 +45,7 @@ class RunConfig(NamedTuple):
     together: int | None = None
     executor: Executor | None = None
 
-    def do(
+    def run(
         self,
         specs: Sequence[RunSpec],
         *,
@@ -53,13 +53,13 @@ class RunConfig(NamedTuple):
         watch: Watcher | None,
         loaded: Loaded | None = None,
     ) -> list[RunResult]:
-        """Do the runs that the folder does not have, and give the results of all.
+        """Return the results of all runs; only those missing in the folder are done.
 
         Args:
             specs: The runs.
-            keep: Keep the weights and test logits of each run beside its row.
-            watch: Who is told of the progress.
-            loaded: The data, if it is loaded already.
+            keep: Store the weights and test logits of each run.
+            watch: Receives progress events.
+            loaded: Data that is already loaded.
         """
         return run_many(
             specs,
@@ -77,33 +77,33 @@ class RunConfig(NamedTuple):
 
 
 class BestModel(NamedTuple):
-    """The run of the lowest validation loss, and its network."""
+    """The run with the lowest validation loss and its network."""
 
     run: RunResult
     model: Classifier
     """On the CPU, in evaluation mode."""
     schema: Schema
-    """What the model takes and gives, with the scale of its training part."""
+    """Inputs and outputs of the model, with the feature scaling of its training part."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CrossValidation:
-    """What a cross-validation gave."""
+    """Result of a cross-validation."""
 
     plan: Plan
-    """What was asked for."""
+    """The requested runs."""
     runs: list[RunResult]
-    """The result of each run, by seed and fold."""
+    """Result of each run, sorted by seed and fold."""
     loaded: Loaded
-    """The graphs, and what else their source says of them."""
+    """The dataset with its source."""
     predictions: list[HeldOut]
-    """The test part of each finished run, by seed and fold."""
+    """Test predictions of each finished run, sorted by seed and fold."""
     chosen: BestModel | None
-    """The run of the lowest validation loss; None where all failed."""
+    """The run with the lowest validation loss; None if all failed."""
 
     @cached_property
     def cell(self) -> MetricSummary:
-        """The test metric over all runs: mean, spread and what they rest on."""
+        """Mean, standard deviation and number of runs of the test metric."""
         return summarize(self.runs)
 
     @property
@@ -113,17 +113,17 @@ class CrossValidation:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the test metric over seeds and folds; None where all runs failed."""
+        """Mean of the test metric over seeds and folds; None if all runs failed."""
         return self.cell.mean
 
     @property
     def std(self) -> float | None:
-        """Standard deviation over seeds, of one seed over its folds; None of one run."""
+        """Standard deviation over seeds, or over folds for one seed; None for one run."""
         return self.cell.std
 
     @cached_property
     def majority(self) -> float | None:
-        """Accuracy on the test parts of the majority class; None without classes."""
+        """Test accuracy of predicting the majority class; None without classes."""
         data = self.loaded.dataset
         if data.schema.task != "classes" or not self.predictions:
             return None
@@ -132,12 +132,12 @@ class CrossValidation:
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """Rows of a table that could not be used."""
+        """Rows of a table that were skipped."""
         return self.loaded.skipped
 
     @property
     def repeated(self) -> int:
-        """Rows of a table whose SMILES stands above them already, as it is written."""
+        """Number of rows of a table that repeat an earlier SMILES string."""
         smiles = self.loaded.smiles or ()
         return len(smiles) - len(set(smiles))
 
@@ -159,29 +159,27 @@ def cross_validate(
 ) -> CrossValidation:
     """Train and test a network on every fold of a dataset, for one seed or several.
 
-    ``gtpool train`` calls this function. ``gtpool.report.results.write_results`` writes the files
-    that the command leaves: page, model, predictions and drawings.
+    ``gtpool train`` calls this function. ``gtpool.report.results.write_results`` writes the output
+    files of the command: page, model, predictions and plots.
 
     Args:
-        data: A name of ``DATASETS``, or the path of a table, a folder or JSON lines.
-        spec: The name of a method or pooler, or options by part as a file for ``gtpool train
-            --config`` holds them; the recipe of the dataset completes both. A ``RunSpec`` is taken
-            as it is, but for the source of its data and the fold.
-        seeds: Runs of each fold, with seeds counted up from that of the spec; by default what the
-            options say, else 1.
-        folder: Where finished runs are kept: the same call again does the missing runs only. By
-            default nothing is kept on disk.
-        data_dir: Where to look first for a dataset known by name.
-        jobs: How many runs at once, each in a process of its own if more than one.
-        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        deterministic: Forbid torch the algorithms that are not.
-        together: How many runs may train side by side in one program; by default 100 on a GPU and
-            one on a CPU.
-        executor: Who does the runs in place of this machine, such as
+        data: A name of ``DATASETS``, or the path of a table, folder or JSON lines file.
+        spec: Name of a method or pooler, or options as in a settings file of ``gtpool train
+            --config``; the recipe of the dataset supplies the rest. A ``RunSpec`` is used as it is,
+            except for its data source and fold.
+        seeds: Number of seeds, starting at that of the spec. By default that of the options, or 1.
+        folder: Store of finished runs, so that repeating the call does only missing runs. By
+            default nothing is stored.
+        data_dir: Folder searched first for a dataset known by name.
+        jobs: Number of worker processes.
+        device: "auto" (a GPU if available), "cpu", "cuda" or "cuda:N".
+        deterministic: Use deterministic algorithms of torch only.
+        together: Maximum number of runs that train as one ensemble. By default 100 on a GPU and 1
+            on a CPU.
+        executor: Does the runs instead of this machine, such as
             ``gtpool.study.ray_executor.RayExecutor``.
-        watch: Who is told of the progress, such as ``gtpool.report.progress.Progress``.
-        on_start: Called before the first run with the data and the runs, once data, split and
-            network are checked.
+        watch: Receives progress events, such as ``gtpool.report.progress.Progress``.
+        on_start: Called with the data and the runs before the first run, after both are checked.
 
     Example:
         >>> options = {
@@ -201,7 +199,7 @@ def cross_validate(
         on_start(loaded, specs)
     with _run_folder(folder) as place:
         how = RunConfig(place, data_dir, jobs, device, deterministic, together, executor)
-        runs = how.do(specs, keep=True, watch=watch, loaded=loaded)
+        runs = how.run(specs, keep=True, watch=watch, loaded=loaded)
         store = Store(place)
         return CrossValidation(
             plan=plan,
@@ -215,18 +213,20 @@ def cross_validate(
 def plan_runs(
     plan: Plan, data_dir: Path | None = None, loaded: Loaded | None = None
 ) -> tuple[list[RunSpec], Loaded]:
-    """List the runs of a plan, with their data; raise where data, split or network are wrong.
+    """Return the runs of a plan and their data; raise if data, split or network are invalid.
 
     Args:
-        plan: What is asked for.
-        data_dir: Where to look first for a dataset known by name.
-        loaded: The data, if it is loaded already.
+        plan: The requested runs.
+        data_dir: Folder searched first for a dataset known by name.
+        loaded: Data that is already loaded.
     """
     model, known = plan.run.model, dict.fromkeys(["none", *METHODS, *POOLS])
     if model.pool not in known:
         near = get_close_matches(model.pool, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"no pooler or method {model.pool!r}; {hint}known are {', '.join(known)}")
+        raise ValueError(
+            f"unknown pooler or method {model.pool!r}; {hint}known: {', '.join(known)}"
+        )
     loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
     Classifier(model, shape_of(loaded.dataset))
@@ -244,23 +244,23 @@ def _plan(data: str | Path, spec: str | Mapping[str, Any] | RunSpec, seeds: int 
 
 
 def _check_classes(loaded: Loaded, source: str) -> None:
-    """Raise a ValueError if every graph has a class of its own; warn if more than half have."""
+    """Raise if each graph has its own class; warn if there are classes for more than half."""
     schema, graphs = loaded.dataset.schema, len(loaded.dataset)
     kinds = schema.num_outputs
     if loaded.name is not None or schema.task != "classes" or kinds < 3 or 2 * kinds <= graphs:
         return
     form = recognise(Path(source))
-    what, remedy = "the label", "give each graph the class that is to be predicted"
+    what, remedy = "the label", "set the class of each graph"
     if loaded.targets:
         what = f"column {loaded.targets[0]!r}"
-        remedy = "choose another by target_columns (--target-columns)"
+        remedy = "choose another column with target_columns (--target-columns)"
     elif form is FORMATS["jsonl"]:
-        what, remedy = '"label"', 'write the class of each graph into "label"'
+        what, remedy = '"label"', 'set "label" to the class of each graph'
     numbers = all(name.removeprefix("-").isdecimal() for name in schema.targets)
     if numbers and form is not None and "task" in form.options:
-        remedy += " or predict numbers by --task regression"
+        remedy += " or use --task regression"
     message = (
-        f"{what} looks like an identifier: {kinds} different values in {graphs} "
+        f"{what} looks like an identifier: {kinds} distinct values in {graphs} "
         f"{'rows' if loaded.targets else 'graphs'}; {remedy}"
     )
     if kinds == graphs:
@@ -270,7 +270,7 @@ def _check_classes(loaded: Loaded, source: str) -> None:
 
 @contextmanager
 def _run_folder(folder: Path | str | None) -> Generator[Path]:
-    """Give the folder of the runs; without one, a folder that is removed at the end."""
+    """Yield the folder, or a temporary one if there is none."""
     if folder is not None:
         yield Path(folder)
         return
@@ -281,7 +281,7 @@ def _run_folder(folder: Path | str | None) -> Generator[Path]:
 def _load_best(
     runs: Sequence[RunResult], loaded: Loaded, store: Store, data_dir: Path | None
 ) -> BestModel | None:
-    """Load the network of the lowest validation loss."""
+    """Load the network with the lowest validation loss."""
     run = best_run(runs)
     if run is None:
         return None
@@ -289,8 +289,8 @@ def _load_best(
     split = choose_split(spec.split, loaded, data_dir)
     if split.digest != run.split.digest:
         raise ValueError(
-            f"{store.folder} holds runs on other graphs than {split_name(run.split.rule)} has now; "
-            "have its files changed? Choose another folder (--output-dir)"
+            f"{store.folder} holds runs on a different {split_name(run.split.rule)}; the data "
+            "files may have changed: choose another folder (--output-dir)"
         )
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
     prefix = "weights."

@@ -1,12 +1,12 @@
-"""Successive halving on the engine of the search: many combinations, ever longer trainings.
+"""Successive halving: many combinations train briefly, the best of them longer.
 
-All combinations train for a few epochs; the better share goes on to longer trainings, the last of
-which is whole. Each fold chooses by its own validation part. The choice by the mean over folds is
-made beside it and is another thing: in the fixed folds the validation part of one fold is the test
-part of the one before, so that a mean over folds has seen every test label.
+All combinations train for a few epochs. The best fraction continues with longer training, up to the
+full number of epochs. Each fold selects by its own validation part. A second selection, by the mean
+over folds, has seen every test label: in the fixed folds, the validation part of a fold is the test
+part of the fold before.
 
-Optuna's own ``SuccessiveHalvingPruner`` judges a trial when it reports, by those that reported
-before. Here a rung is judged once all its runs are done, so that the order does not matter.
+Optuna's ``SuccessiveHalvingPruner`` judges a trial when it reports, against earlier reports. Here a
+rung is judged when all its runs are done, so the order does not matter.
 """
 
 import json
@@ -28,24 +28,24 @@ from gtpool.study.search import RunFunction, validation_scores
 from gtpool.study.store import check_writable
 
 _Values = dict[tuple[int, int], tuple[float, str | None]]
-"""What validation says of a combination on a fold, or why it says nothing."""
+"""Validation score, or error, of each candidate and fold."""
 
 
 class Budget(NamedTuple):
-    """How much is tried."""
+    """Budget of a successive halving."""
 
     configs: int = 48
-    """Combinations that start, the defaults among them."""
+    """Number of combinations, including the defaults."""
     epochs: tuple[int, ...] = (40, 120)
-    """Length of each short training; the whole one follows."""
+    """Epochs of each short rung; full training follows."""
     keep: float = 1 / 3
-    """Share that goes on from each of them."""
+    """Fraction that each short rung keeps."""
     seeds: int = 2
-    """Of the whole training, from that of the run on."""
+    """Number of seeds of the full training, starting at that of the run."""
 
 
 class Rung(NamedTuple):
-    """A length of training that begins."""
+    """A rung that starts."""
 
     number: int
     """From 1."""
@@ -54,25 +54,25 @@ class Rung(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A combination and its whole runs, one a fold."""
+    """A combination and its full runs, one per fold."""
 
     choice: Mapping[str, Any]
     runs: Sequence[RunSpec]
 
 
 class SuccessiveHalving:
-    """A choice for each fold and one for all, which can be stopped and gone on with.
+    """Selects a candidate for each fold and one for all folds; resumable.
 
-    Each choice is an Optuna study, all in one journal. The same arguments are the same studies.
+    Each selection is an Optuna study in one journal. Equal arguments give the same studies.
 
     Args:
-        name: Of the studies, such as dataset and method.
-        candidates: What to choose from; the first of equals is preferred.
+        name: Prefix of the study names, such as dataset and method.
+        candidates: The candidates; ties go to the first.
         space: The choices of each option.
-        folder: Where the journal lies, and who is at work.
-        budget: How much to try; ``configs`` is not looked at.
-        metric: What is compared: "loss" or the name of a metric.
-        higher_is_better: Whether more of it is better.
+        folder: Folder of the journal and of the locks of running processes.
+        budget: The budget; ``configs`` is ignored.
+        metric: "loss" or the name of a metric.
+        higher_is_better: Whether higher values of the metric are better.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class SuccessiveHalving:
         higher_is_better: bool = False,
     ) -> None:
         if not 0 < budget.keep <= 1:
-            raise ValueError(f"a round keeps a share above 0 and up to 1, got {budget.keep}")
+            raise ValueError(f"keep must be above 0 and at most 1, got {budget.keep}")
         whole = candidates[0].runs[0].train.epochs
         self.rungs = (*budget.epochs, whole)
         if list(self.rungs) != sorted(set(self.rungs)):
             raise ValueError(
-                f"each short round has fewer epochs than the next, the last fewer epochs than the "
-                f"protocol ({whole}), got {', '.join(map(str, budget.epochs))}"
+                f"epochs of the rounds must increase and stay below the {whole} of the protocol, "
+                f"got {', '.join(map(str, budget.epochs))}"
             )
         self.name, self.folder, self.metric, self.budget = name, folder, metric, budget
         self.candidates, self._sign = candidates, -1 if higher_is_better else 1
@@ -113,10 +113,10 @@ class SuccessiveHalving:
         ]
 
     def run(self, do: RunFunction) -> Iterator[Rung]:
-        """Do rung after rung, and yield each before it begins.
+        """Run rung after rung and yield each before it starts.
 
-        Trials of a process that died are begun again; their finished runs are in the store of
-        ``do``. So are those of which a run failed, when this is called again.
+        Trials of a dead process are repeated; their finished runs are in the store of ``do``.
+        Trials with a failed run are repeated on the next call.
         """
         with driver_lock(self.folder) as me:
             going = [self._begin(study, me) for study in self._studies]
@@ -134,15 +134,14 @@ class SuccessiveHalving:
                         going[at] = self._judge(study, going[at], self._folds[at], values, epochs)
 
     def best(self) -> tuple[list[int], int]:
-        """Give the place of the candidate that each fold chose, and of the one for all folds."""
+        """Return the index of the candidate that each fold selected, and of that for all folds."""
         found: list[int] = []
         for study, folds in zip(self._studies, self._folds, strict=True):
             whole = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
             if not whole:
                 where = f"fold {folds[0] + 1}" if len(folds) == 1 else "some fold"
                 raise ValueError(
-                    f"all runs on {where} of {self.name} failed; nothing is chosen (the same "
-                    "command tries them again)"
+                    f"all runs on {where} of {self.name} failed; repeat the command to retry them"
                 )
             found.append(
                 min(
@@ -152,7 +151,7 @@ class SuccessiveHalving:
         return found[:-1], found[-1]
 
     def _begin(self, study: Study, driver: str) -> dict[int, Trial]:
-        """Ask for the trials that are not over, by the place of their candidate."""
+        """Return the unfinished trials by the index of their candidate."""
         study.sampler, study.pruner = (
             ResumableTPESampler(0, driver),
             TopFractionPruner(self.budget.keep),
@@ -163,7 +162,7 @@ class SuccessiveHalving:
         ]
         if any(trial.state == TrialState.RUNNING for trial in there):
             raise ValueError(
-                f"another process is at work on {self.name} in {self.folder}; wait for it, or name "
+                f"another process is running {self.name} in {self.folder}; wait for it, or choose "
                 "another --output-dir"
             )
         known = {_candidate_index(trial) for trial in there}
@@ -182,7 +181,7 @@ class SuccessiveHalving:
         return {trial.user_attrs[CANDIDATE]: trial for trial in asked}
 
     def _train(self, pairs: Sequence[tuple[int, int]], epochs: int, do: RunFunction) -> _Values:
-        """Do the runs of a rung at once, and give what validation says of each pair."""
+        """Do the runs of a rung and return the validation score of each pair."""
         seeds = range(self.budget.seeds if epochs == self.rungs[-1] else 1)
         specs = [self.candidates[place].runs[fold] for place, fold in pairs]
         runs = [
@@ -204,7 +203,7 @@ class SuccessiveHalving:
         values: _Values,
         epochs: int,
     ) -> dict[int, Trial]:
-        """Report a rung, and give the trials that go on; a failed run ends its trial."""
+        """Report a rung and return the trials that continue; a failed run fails its trial."""
         sound: dict[int, Trial] = {}
         for place, trial in trials.items():
             said = [values[place, fold] for fold in folds]
@@ -231,7 +230,7 @@ def _candidate_index(trial: FrozenTrial) -> int:
 
 
 def _shortened(spec: RunSpec, epochs: int) -> RunSpec:
-    """Give the same run of fewer epochs, of which a tenth warms up, as in the protocol."""
+    """Return the run with fewer epochs, of which a tenth is warm-up."""
     if epochs == spec.train.epochs:
         return spec
     return replace(spec, train=replace(spec.train, epochs=epochs, warmup=epochs // 10))

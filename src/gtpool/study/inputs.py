@@ -1,4 +1,4 @@
-"""What a run starts from: the graphs that a spec names, their split, the shape of the model."""
+"""Inputs of a run: its dataset, split and model shape."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,15 +34,12 @@ _State = tuple[tuple[Path, int, int], ...]
 
 
 def load_data(spec: DataSpec, data_dir: Path | None = None, loaded: Loaded | None = None) -> Loaded:
-    """Load what a spec names, unless it has been loaded before.
-
-    A command loads its data once and hands it down. Worker processes do one run after the other:
-    there the same again costs nothing while its files stay as they are.
+    """Return the dataset of a spec. Repeated loads are cached while the files do not change.
 
     Args:
-        spec: The source, and the options of its kind; one that does not apply is an error.
-        data_dir: Where to look first for a dataset known by name.
-        loaded: What this gave before; it is given back if the spec names the same.
+        spec: The source and its options; an option that does not apply is an error.
+        data_dir: Folder searched first for a dataset known by name.
+        loaded: Data that is already loaded; returned if it belongs to the same spec.
     """
     if loaded is not None and loaded.spec == spec:
         return loaded
@@ -50,16 +47,16 @@ def load_data(spec: DataSpec, data_dir: Path | None = None, loaded: Loaded | Non
 
 
 def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) -> Split:
-    """Divide the graphs; the split says by which rule.
+    """Return the split of a dataset, with the rule that made it.
 
-    "auto" takes OGB's own split for its sets, the fixed folds of the GMT protocol for a TU set
-    whose index files are there, the split column of a table that has one, else stratified folds
-    for classes and a random split for other targets.
+    "auto" selects OGB's own split for OGB, the fixed folds of the GMT protocol for a TU dataset
+    whose index files are present, the split column of a table that has one, stratified folds for
+    classes, and otherwise a random split.
 
     Args:
-        spec: The rule, the fold and the seed.
-        loaded: What ``load_data`` gave.
-        data_dir: Where to look first for index files.
+        spec: Rule, fold and seed.
+        loaded: Data from ``load_data``.
+        data_dir: Folder searched first for index files.
     """
     rule = _rule(spec, loaded, data_dir)
     if rule in FOLD_RULES and not 0 <= spec.fold < spec.folds:
@@ -68,22 +65,22 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     if rule != "stratified" or not _has_fixed_folds(loaded):
         return split
     missing = _fixed_folder(loaded, data_dir) is None
-    hint = f": `gtpool data get {loaded.name}` gets them" if missing else ""
+    hint = f": `gtpool data get {loaded.name}` gets them" if missing else ""  # stored in results
     return replace(split, rule=f"{split.rule} (not the fixed folds of the protocol{hint})")
 
 
 def expand_folds(
     spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None, loaded: Loaded | None = None
 ) -> list[RunSpec]:
-    """Give the runs of a cross-validation: all folds, or the one split of a rule without, by seeds.
+    """Return the runs of a cross-validation: all folds (or the single split), for each seed.
 
-    "auto" is settled here, so that runs on other splits have other keys.
+    The split rule "auto" is resolved, so that runs on different splits have different keys.
 
     Args:
-        spec: One run; its fold does not matter, and its seed is the first.
-        seeds: How many seeds, one after the other.
-        data_dir: Where to look first for a dataset known by name.
-        loaded: The graphs, if they are loaded already.
+        spec: A run with the first seed; its fold is ignored.
+        seeds: Number of consecutive seeds.
+        data_dir: Folder searched first for a dataset known by name.
+        loaded: Data that is already loaded.
     """
     rule = _rule(spec.split, load_data(spec.data, data_dir, loaded), data_dir)
     folds = spec.split.folds if rule in FOLD_RULES else 1
@@ -95,10 +92,10 @@ def expand_folds(
 
 
 def shape_of(dataset: GraphDataset) -> ShapeSpec:
-    """Say what a model of this data is fed and asked."""
+    """Return the input and output sizes of a model for this dataset."""
     kind = dataset.schema.recipe.kind
     atoms, bonds = (ATOM_SIZES, BOND_SIZES) if kind == "molecule" else (None, None)
-    coded = kind in {"molecule", "given"}  # other recipes hold one-hot columns as small integers
+    coded = kind in {"molecule", "given"}  # others store one-hot columns as small integers
     node_width, node_categories = _columns(dataset.x, atoms, coded)
     edge_width, edge_categories = _columns(dataset.edge_attr, bonds, coded)
     check_codes(dataset, node_categories, edge_categories)
@@ -115,14 +112,14 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
 
 
 def source_digest(source: str) -> str | None:
-    """Sum up the files of the user's that a run starts from; None for a set known by name."""
+    """Return a digest of the user files of a source; None for a dataset known by name."""
     return None if source in DATASETS else _digest(_file_state(source, None))
 
 
 def _columns(
     features: Tensor | None, sizes: tuple[int, ...] | None, coded: bool
 ) -> tuple[int, tuple[int, ...]]:
-    """Give the number of columns of numbers, or the categories of each column of codes."""
+    """Return the number of numeric columns, or the number of categories of each column."""
     if features is None:
         return 0, ()
     if features.is_floating_point() or not coded:
@@ -146,14 +143,14 @@ def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     for option in ("smiles_column", "target_columns", "split_column", "task"):
         if getattr(spec, option) and (found is None or option not in found.options):
             raise ValueError(
-                f"{option} is an option of {formats_with_option(option)}, and {spec.source} is none"
+                f"{option} applies only to {formats_with_option(option)}, not to {spec.source}"
             )
     digest = None if spec.source in DATASETS else _digest(state)
     return load_source(spec, data_dir)._replace(spec=spec, digest=digest)
 
 
 def _file_state(source: str, data_dir: Path | None) -> _State:
-    """Tell where a set known by name lies, or the age and size of each file of the user's."""
+    """Return the folder of a known dataset, or path, mtime and size of each user file."""
     if source in DATASETS:
         folder = locate(source, data_dir).folder
         return () if folder is None else ((folder, 0, 0),)
@@ -164,7 +161,7 @@ def _file_state(source: str, data_dir: Path | None) -> _State:
 
 
 def _rule(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> SplitRule:
-    """Settle what "auto" means for these graphs."""
+    """Resolve the split rule "auto"."""
     if spec.rule != "auto":
         return spec.rule
     if _is_ogb(loaded):
@@ -178,14 +175,14 @@ def _rule(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> SplitRule:
 
 def _fixed(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
     if not _has_fixed_folds(loaded):
-        raise ValueError(f"{_display_name(loaded)} has no fixed folds; choose another split rule")
+        raise ValueError(f"{_display_name(loaded)} has no fixed folds; choose another split type")
     if spec.folds != FIXED_FOLDS:
-        raise ValueError(f"the fixed folds are {FIXED_FOLDS}, not {spec.folds}")
+        raise ValueError(f"there are {FIXED_FOLDS} fixed folds, got folds={spec.folds}")
     folder = _fixed_folder(loaded, data_dir)
     if folder is None:
         raise FileNotFoundError(
-            f"the fixed folds of {loaded.name} are not here; `gtpool data get {loaded.name}` gets "
-            "them, or set GTPOOL_DATA"
+            f"the fixed folds of {loaded.name} are missing; run `gtpool data get {loaded.name}` "
+            "or set GTPOOL_DATA"
         )
     return fixed_folds(folder, len(loaded.dataset))[spec.fold]
 
@@ -206,7 +203,7 @@ def _scaffold(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
         return ogb_split(find_raw(loaded.name, data_dir))
     if loaded.smiles is None:
         raise ValueError(
-            f"a scaffold split needs a table of SMILES, and {_display_name(loaded)} is none"
+            f"a scaffold split requires a table of SMILES, got {_display_name(loaded)}"
         )
     return scaffold_split(scaffolds(loaded.smiles))
 
@@ -219,7 +216,9 @@ def _random(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
 def _column(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
     del spec, data_dir
     if loaded.split_values is None:
-        raise ValueError("split rule 'column' needs a split_column, the name of a table's column")
+        raise ValueError(
+            "split rule 'column' requires split_column, the name of a column of the table"
+        )
     return column_split(loaded.split_values)
 
 

@@ -1,4 +1,4 @@
-"""Where a search is remembered, and what became of the processes that were at it."""
+"""Optuna storage of a search, and detection of processes that died."""
 
 import os
 from collections.abc import Generator, Mapping
@@ -18,19 +18,19 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 JOURNAL = "search.journal"
-_STALE = 10.0  # seconds after which a trial that nobody has put his name to is lost
+_STALE = 10.0  # seconds after which a running trial without a driver is lost
 
 
 def open_study(
     name: str, place: str | Path | BaseStorage, *, maximize: bool, told: Mapping[str, Any]
 ) -> Study:
-    """Open a study, or begin it.
+    """Return a study; create it if it does not exist.
 
     Args:
-        name: Its name.
-        place: A folder for a journal, the URL of a database, or what ``open_journal`` gave.
-        maximize: Whether more is better.
-        told: What it is about, kept with it for people to read; ``space`` names its options.
+        name: Name of the study.
+        place: Folder of a journal, URL of a database, or result of ``open_journal``.
+        maximize: Whether higher is better.
+        told: User attributes that describe the study; ``space`` names its options.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = open_journal(place) if isinstance(place, Path) else place
@@ -52,7 +52,7 @@ def open_study(
 
 @contextmanager
 def driver_lock(folder: Path) -> Generator[str]:
-    """Put one's name down as at work, by a lock that ends with this process however it ends."""
+    """Hold the lock of a driver process, which the system releases if the process dies."""
     name = uuid4().hex
     lock = _lock_path(folder, name)
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -62,15 +62,17 @@ def driver_lock(folder: Path) -> Generator[str]:
 
 
 def fail_lost_trials(study: Study, folder: Path) -> bool:
-    """Fail the trials of processes that died, and let their combinations wait to be tried again.
+    """Fail the trials of dead processes in all studies and enqueue their combinations again.
 
-    Gives whether there is a trial too young to tell. Only processes that put their name down in
-    this folder are looked at: others, of a database that is shared by machines, may be alive.
-    Of a process that died, the trials of all studies are failed.
+    Only processes with a lock in this folder are checked; others may be alive on other machines
+    that share the database.
 
     Args:
         study: The study.
-        folder: That of the search.
+        folder: Folder of the search.
+
+    Returns:
+        Whether there are running trials without a recorded driver.
     """
     nameless = [trial for trial in _running(study) if "driver" not in trial.user_attrs]
     for trial in nameless:
@@ -78,7 +80,7 @@ def fail_lost_trials(study: Study, folder: Path) -> bool:
         if age.total_seconds() > _STALE:
             _fail_and_requeue(study, trial)
     for path in _lock_path(folder, "").parent.glob("*.lock"):
-        with suppress(Timeout), FileLock(path, timeout=0):  # it is held while its process lives
+        with suppress(Timeout), FileLock(path, timeout=0):  # held while its process is alive
             for other in _all_studies(study):
                 for trial in _running(other):
                     if trial.user_attrs.get("driver") == path.stem:
@@ -88,16 +90,16 @@ def fail_lost_trials(study: Study, folder: Path) -> bool:
 
 
 def open_journal(folder: Path) -> BaseStorage:
-    """Open the journal of a folder, without the line that a loss of power has left unfinished."""
+    """Return the journal of a folder, without a last line truncated by a power loss."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / JOURNAL
     lock = FileLock(folder / ".search.lock", poll_interval=0.01)
     with lock:
         content = path.read_bytes() if path.exists() else b""
         path.touch()
-        if not content.endswith(b"\n"):  # Optuna would refuse all that follows it
+        if not content.endswith(b"\n"):  # Optuna would reject all later lines
             os.truncate(path, content.rfind(b"\n") + 1)
-    # Optuna's own lock outlives a process that is killed with it, for half a minute.
+    # The lock of Optuna itself outlives a killed process by half a minute.
     backend = JournalFileBackend(str(path), cast("Any", lock))
     try:
         return JournalStorage(backend)
@@ -114,7 +116,7 @@ def _running(study: Study) -> list[FrozenTrial]:
 
 
 def _all_studies(study: Study) -> list[Study]:
-    """Open all studies of the journal or database that one lies in."""
+    """Return all studies of the same storage."""
     storage = study._storage  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     names = optuna.get_all_study_names(storage)
     return [optuna.load_study(study_name=name, storage=storage) for name in names]

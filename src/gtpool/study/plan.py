@@ -1,4 +1,4 @@
-"""From options and a file of settings to the runs that are asked for; their shards. No torch."""
+"""Merge command-line options, a settings file and the recipe into a Plan. No torch."""
 
 import json
 import re
@@ -13,26 +13,26 @@ from gtpool.spec import RunSpec
 from gtpool.study.recipe import protocol, reads_smiles, resolve_conv, set_score_order
 
 _Options = dict[str, Any]
-_MAX_TARGET_CHARS = 60  # characters of the targets in the name of a folder
+_MAX_TARGET_CHARS = 60  # in the name of the output folder
 
 
 class Plan(NamedTuple):
     """Runs of one method on one dataset."""
 
     run: RunSpec
-    """The first of them: fold and seed go on from here."""
+    """The first run."""
     seeds: int
-    """How many, from ``run.seed``."""
+    """Number of seeds, starting at ``run.seed``."""
 
     @property
     def data(self) -> str:
-        """The dataset's name, or that of its file without endings."""
+        """Name of the dataset, or of its file without suffixes."""
         source = self.run.data.source
         return source if source in DATASETS else Path(source).resolve().name.partition(".")[0]
 
     @property
     def folder(self) -> str:
-        """Name of the default output folder: the data, the chosen target and task, the method."""
+        """Name of the default output folder: data, target, task and method."""
         target = re.sub(r"[^\w.+-]", "_", "+".join(self.run.data.target_columns))[
             :_MAX_TARGET_CHARS
         ]
@@ -41,23 +41,23 @@ class Plan(NamedTuple):
 
     @property
     def method(self) -> str:
-        """The network's name."""
+        """Name of the method."""
         return method_name(self.run.model.to_json())
 
     def to_json(self) -> _Options:
-        """Give plain values that ``make_plan`` reads back."""
+        """Return settings that ``make_plan`` reads back."""
         return {"seeds": self.seeds, **self.run.to_json()}
 
 
 def read_settings(path: Path) -> _Options:
-    """Read a file of settings, TOML or JSON by the ending of its name."""
+    """Return the settings in a TOML or JSON file."""
     readers = {".toml": tomllib.loads, ".json": json.loads}
     ending = path.suffix.lower()
     if ending not in readers:
-        raise ValueError(f"{path}: settings are read from a file named .toml or .json")
+        raise ValueError(f"{path}: a settings file must end in .toml or .json")
     try:
         value = readers[ending](path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # of both readers, text that is not UTF-8
+    except (ValueError, RecursionError) as error:  # ValueError also covers text that is not UTF-8
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a table of options, not {type(value).__name__}")
@@ -65,11 +65,11 @@ def read_settings(path: Path) -> _Options:
 
 
 def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> Plan:
-    """Lay options over settings over the recipe of the dataset, and check the whole.
+    """Return the checked plan: options override settings, which override the recipe.
 
     Args:
-        settings: What a file says; ``seeds`` beside the parts of a ``RunSpec``.
-        options: What the command line says, by part; None is what it does not say.
+        settings: Content of a settings file: ``seeds`` and the parts of a ``RunSpec``.
+        options: Command-line options by part; None if not given.
     """
     given = {part: _given(values) for part, values in options.items()}
     top = {**settings, **given.pop("", {})}
@@ -82,18 +82,18 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
         top[part] = dict(cast("_Options", held))
     top["data"] |= given.get("data", {})
     if "source" not in top["data"]:
-        raise ValueError("say what to train on: a name (see `gtpool data list`) or a path")
+        raise ValueError("no dataset given: name one (see `gtpool data list`) or give a path")
     source = str(top["data"]["source"])
     top["split"] |= given.get("split", {})
-    conv_said = "conv" in top["model"] or "conv" in given.get("model", {})
+    conv_given = "conv" in top["model"] or "conv" in given.get("model", {})
     top["model"], model = _expand_method(top["model"]), _expand_method(given.get("model", {}))
     for part in ("pool", "readout"):
-        if part in model:  # the options were another's
+        if part in model:  # the settings were for another layer
             top["model"].pop(f"{part}_options", None)
     top["model"] |= model
-    if not conv_said:
+    if not conv_given:
         top["model"]["conv"] = resolve_conv(source, top["model"].get("conv", "gcn"))
-    if reads_smiles(source):  # unless the user says otherwise, one molecule has one result
+    if reads_smiles(source):  # the order of the atoms in the file must not matter
         top["data"].setdefault("atom_order", "canonical")
     set_score_order(source, top["model"])
     top["train"] = _complete_train(source, top["train"] | given.get("train", {}))
@@ -101,7 +101,7 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
 
 
 def check_plan(plan: Plan) -> Plan:
-    """Give a plan back; raise where it has numbers that no run could start with."""
+    """Return a plan; raise if it has invalid numbers."""
     train = plan.run.train
     counts = {
         "seeds": plan.seeds,
@@ -111,21 +111,21 @@ def check_plan(plan: Plan) -> Plan:
     }
     for name, value in counts.items():
         if type(value) is not int or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     for name, value in {"train.lr": train.lr, "train.clip": train.clip}.items():
         if not value > 0:
-            raise ValueError(f"{name} must be more than 0, got {value}")
+            raise ValueError(f"{name} must be above 0, got {value}")
     return plan
 
 
 def shard(specs: Sequence[RunSpec], part: str) -> list[RunSpec]:
-    """Keep the runs of one part; the parts are disjoint, and together they are all runs.
+    """Return the runs of one shard. Shards are disjoint and cover all runs.
 
-    Where a run belongs is told by its key alone, so that it stays there whatever else is asked for.
+    The key of a run alone decides its shard.
 
     Args:
         specs: The runs.
-        part: "i/n", the part from 1 to n and how many there are.
+        part: "i/n", with i from 1 to n.
 
     Example:
         >>> from gtpool.spec import DataSpec, RunSpec
@@ -138,10 +138,10 @@ def shard(specs: Sequence[RunSpec], part: str) -> list[RunSpec]:
 
 
 def read_part(part: str) -> tuple[int, int]:
-    """Read "i/n"."""
+    """Return i and n of "i/n"."""
     index, _, parts = part.partition("/")
     if not (index.isdecimal() and parts.isdecimal() and 1 <= int(index) <= int(parts)):
-        raise ValueError(f"a shard is i/n with i from 1 to n, such as 2/8, got {part!r}")
+        raise ValueError(f"a shard must be i/n with i from 1 to n, such as 2/8, got {part!r}")
     return int(index), int(parts)
 
 
@@ -150,7 +150,7 @@ def _given(values: Mapping[str, Any]) -> _Options:
 
 
 def _expand_method(model: Mapping[str, Any]) -> _Options:
-    """Write a method, whose name may stand where a pooler's does, as the options that it is."""
+    """Replace the name of a method in ``pool`` by its options."""
     method = METHODS.get(str(model.get("pool")))
     if method is None:
         return dict(model)
@@ -158,9 +158,9 @@ def _expand_method(model: Mapping[str, Any]) -> _Options:
 
 
 def _complete_train(source: str, train: _Options) -> _Options:
-    """Complete the options of the training by the protocol of the dataset."""
-    usual = protocol(source).to_json()
+    """Add missing training options from the protocol of the dataset."""
+    defaults = protocol(source).to_json()
     epochs = train.get("epochs")
-    if isinstance(epochs, int):  # a short training warms up for a tenth of its epochs, too
-        usual["warmup"] = epochs // 10
-    return usual | train
+    if isinstance(epochs, int):  # warm-up is a tenth of the epochs
+        defaults["warmup"] = epochs // 10
+    return defaults | train

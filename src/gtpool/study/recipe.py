@@ -1,4 +1,4 @@
-"""The protocol of the paper, by dataset; no torch."""
+"""The paper's protocol for each dataset. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,13 @@ from gtpool.model import WITH_BONDS
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 
 _Options = Mapping[str, Any]
-_WITH_ORDER = ("gtpool", "gtpool-v", "sagpool", "topkpool", "asap")  # poolers that take an order
+_WITH_ORDER = (
+    "gtpool",
+    "gtpool-v",
+    "sagpool",
+    "topkpool",
+    "asap",
+)  # poolers with the option ``order``
 
 
 def recipe(
@@ -21,13 +27,13 @@ def recipe(
     data: _Options | None = None,
     train: _Options | None = None,
 ) -> tuple[RunSpec, ...]:
-    """Give the runs of the first seed of a network on a dataset, by the paper's protocol.
+    """Return the runs of a network on a dataset under the paper's protocol, for the first seed.
 
     Args:
         dataset: A name of the registry.
-        model: What differs from the defaults of ``ModelSpec``.
-        data: What differs from those of ``DataSpec``.
-        train: What differs from the protocol of the dataset.
+        model: Options that differ from the defaults of ``ModelSpec``.
+        data: Options that differ from the defaults of ``DataSpec``.
+        train: Options that differ from the protocol of the dataset.
     """
     family = DATASETS[dataset].family
     conv = resolve_conv(dataset, str(model.get("conv", "gcn")))
@@ -47,7 +53,7 @@ def recipe(
 
 
 def protocol(source: str) -> TrainSpec:
-    """Say how a network is trained on a set known by name; others are trained as the TU sets are.
+    """Return the training options of a dataset; unknown datasets use those of TU.
 
     Example:
         >>> protocol("ogbg-molhiv").batch_size, protocol("MUTAG").patience
@@ -59,7 +65,7 @@ def protocol(source: str) -> TrainSpec:
 
 
 def resolve_conv(source: str, conv: str) -> str:
-    """Name the convolution to use: on OGB's sets and on SMILES the one that sees bonds.
+    """Return the convolution to use: for OGB and SMILES its variant with bond features.
 
     Example:
         >>> [resolve_conv(*pair) for pair in (("ogbg-molbbbp", "gcn"), ("mine.csv", "gin"))]
@@ -69,7 +75,7 @@ def resolve_conv(source: str, conv: str) -> str:
 
 
 def set_score_order(source: str, model: dict[str, Any]) -> None:
-    """On a table of the user's, order the roulette wheel by score, unless the user says otherwise.
+    """Set ``order="score"`` for samplers on a user table, unless an order is given.
 
     Args:
         source: The data.
@@ -84,18 +90,18 @@ def set_score_order(source: str, model: dict[str, Any]) -> None:
     pool, options = str(model.get("pool", ModelSpec.pool)), model.get("pool_options", {})
     if pool not in _WITH_ORDER or not isinstance(options, dict) or not is_table(source):
         return
-    usual = "rwsv" if pool.startswith("gtpool") else "topk"
-    if options.get("sampler", usual) != "topk":
+    default = "rwsv" if pool.startswith("gtpool") else "topk"
+    if options.get("sampler", default) != "topk":
         model["pool_options"] = {"order": "score", **cast("_Options", options)}
 
 
 def has_bonds(source: str) -> bool:
-    """Say whether a source is of molecules with codes of bonds."""
+    """Return whether a source has bond features."""
     return _is_ogb(source) or reads_smiles(source)
 
 
 def reads_smiles(source: str) -> bool:
-    """Say whether molecules are read from SMILES: a table of the user's, or B3DB.
+    """Return whether molecules are read from SMILES: a user table, or B3DB.
 
     Example:
         >>> [reads_smiles(source) for source in ("mine.csv.gz", "B3DB", "ogbg-molhiv", "a.jsonl")]
@@ -105,7 +111,7 @@ def reads_smiles(source: str) -> bool:
 
 
 def is_table(source: str) -> bool:
-    """Say whether a source is a table of the user's, or another format that holds SMILES."""
+    """Return whether a source is a user file with SMILES."""
     found = None if source in DATASETS else recognise(Path(source))
     return found is not None and found.smiles
 

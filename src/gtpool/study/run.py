@@ -70,7 +70,7 @@ def run_many(
             f"got jobs={jobs} and together={together}"
         )
     check_writable(store.folder)
-    store.sweep()
+    store.remove_stale_files()
     watch = _SilentWatcher() if watch is None else watch
     task = RunTask(store, keep, data_dir, device, deterministic, loaded)
     wanted = {spec.key: spec for spec in specs}

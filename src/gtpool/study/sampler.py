@@ -1,4 +1,4 @@
-"""How a search draws, and when it gives up: Optuna's TPE and median pruner, bent a little."""
+"""Sampler and pruners of a search, based on TPE and the median pruner of Optuna."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -16,17 +16,17 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from gtpool.study.space import Range, Value
 
 CANDIDATE = "place"
-"""The mark of a trial that says which combination it tries, where they are numbered beforehand."""
-_STARTUP_TRIALS = 5  # trials run to the end before any is pruned
-_WARMUP_FOLDS = 2  # folds that every trial is granted, and a third of them if that is more
+"""User attribute of a trial that holds the index of its candidate in successive halving."""
+_STARTUP_TRIALS = 5  # complete trials before any is pruned
+_WARMUP_FOLDS = 2  # folds before pruning, or a third of all folds if that is more
 
 
 class ResumableTPESampler(BaseSampler):
-    """TPE that draws the same after an interruption as without, and else in another process.
+    """TPE sampler whose draws do not depend on interruptions.
 
     Args:
-        seed: Of all draws.
-        driver: The name of the process, put down with each trial as soon as there is one.
+        seed: Seed of all draws.
+        driver: Name of the process, recorded with each of its trials.
     """
 
     def __init__(self, seed: int, driver: str) -> None:
@@ -34,8 +34,8 @@ class ResumableTPESampler(BaseSampler):
         self._tpe = TPESampler(seed=seed)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Seed the draws of a trial by how many count before it; those that failed do not."""
-        # Optuna draws before it hands out the trial, and a process may be killed while it draws.
+        """Seed the draws of a trial by the number of earlier trials that did not fail."""
+        # Optuna samples before it returns the trial, and the process may be killed meanwhile.
         storage, place = study._storage, trial._trial_id  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         storage.set_trial_user_attr(place, "driver", self._driver)
         others = study.get_trials(deepcopy=False)
@@ -46,13 +46,13 @@ class ResumableTPESampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """As TPE does."""
+        """Delegate to TPE."""
         return self._tpe.infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """As TPE does."""
+        """Delegate to TPE."""
         return self._tpe.sample_relative(study, trial, search_space)
 
     def sample_independent(
@@ -62,12 +62,12 @@ class ResumableTPESampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:  # noqa: ANN401 - Optuna's own return type
-        """As TPE does."""
+        """Delegate to TPE."""
         return self._tpe.sample_independent(study, trial, param_name, param_distribution)
 
 
 def suggest(trial: Trial, name: str, held: tuple[Value, ...] | Range) -> None:
-    """Draw the value of an option."""
+    """Sample the value of an option."""
     if not isinstance(held, Range):
         trial.suggest_categorical(name, held)
     elif isinstance(held.low, int) and isinstance(held.high, int):
@@ -77,22 +77,22 @@ def suggest(trial: Trial, name: str, held: tuple[Value, ...] | Range) -> None:
 
 
 def median_pruner(folds: int) -> MedianPruner:
-    """Give what stops a trial that is worse than the median of others after as many folds."""
+    """Return the pruner of trials that are worse than the median after as many folds."""
     return MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(_WARMUP_FOLDS, folds // 3))
 
 
 class TopFractionPruner(BasePruner):
-    """Let the best share of the trials that have reported a step go on, at least one.
+    """Keeps the best fraction of the trials that reported a step, at least one.
 
     Args:
-        share: How many of them, rounded up; the first of equals go before others.
+        share: Fraction to keep, rounded up; ties go to the first.
     """
 
     def __init__(self, share: float) -> None:
         self._share = share
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Say whether a trial is not among the best at the step that it reported last."""
+        """Return whether a trial is not among the best at its last reported step."""
         step = trial.last_step
         sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
         ranked = sorted(
@@ -107,15 +107,15 @@ class TopFractionPruner(BasePruner):
 
 
 def should_prune(study: Study, trial: Trial, values: Sequence[float]) -> bool:
-    """Ask the pruner about the mean so far alone.
+    """Return whether to prune a trial by its current mean.
 
-    It judges by the best value that a trial ever reported, and the mean of the first folds may be
-    good for all, since folds differ in how hard they are.
+    Optuna's pruner uses the best value that a trial ever reported, but early means may be good only
+    because the first folds are easy.
 
     Args:
-        study: Whose pruner.
+        study: The study with the pruner.
         trial: The trial.
-        values: One a fold that was run.
+        values: One value per finished fold.
     """
     now = copy(study.get_trials(deepcopy=False)[trial.number])
     now.intermediate_values = {len(values): fmean(values)}
@@ -123,5 +123,5 @@ def should_prune(study: Study, trial: Trial, values: Sequence[float]) -> bool:
 
 
 def combine_seeds(seed: int, place: int) -> int:
-    """Make one seed of two numbers."""
+    """Derive a seed from two numbers."""
     return int(SeedSequence((seed, place)).generate_state(1)[0])

@@ -1,4 +1,4 @@
-"""A search for options, by validation alone: Optuna asks, runs answer, a journal remembers."""
+"""Hyperparameter search on validation scores with Optuna; resumable and shared by processes."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -34,47 +34,47 @@ from gtpool.study.space import Choice, Space, apply_choice, count_untried, draw_
 from gtpool.train.metric import METRICS
 
 EVALUATOR = "PED-ANOVA"
-"""How the importance of an option is told; Optuna's own way, which needs no scikit-learn."""
-_POLL_SECONDS = 0.5  # seconds between two looks whether somebody is alive
-_MIN_TRIALS = 4  # trials run to the end, below which importance says nothing
+"""Importance evaluator of Optuna that does not need scikit-learn."""
+_POLL_SECONDS = 0.5  # between two checks for lost trials
+_MIN_TRIALS = 4  # complete trials required for importances
 _NAME_DEFAULTS: dict[str, dict[str, object]] = {
     "model": {"jump": False, "readout_options": {}},
     "train": {"precision": "float32"},
 }
-"""Options that are no part of a run's key at these values, but of the name of a search."""
+"""Options that the name of a search includes although the key of a run omits these values."""
 
 RunFunction = Callable[[Sequence[RunSpec]], list[RunResult]]
-"""Does runs and gives their rows in order, such as a ``partial`` of ``run_many``."""
+"""Returns the results of runs in order, such as a ``partial`` of ``run_many``."""
 
 
 class TrialResult(NamedTuple):
-    """A combination, and what validation says of it."""
+    """Result of a finished trial."""
 
     number: int
-    """Optuna's number of the trial."""
+    """Number of the trial in Optuna."""
     complete: bool
-    """Whether all folds were run; else it was pruned, or given up for ``error``."""
+    """Whether all folds were run; otherwise the trial was pruned or failed with ``error``."""
     value: float | None
-    """Mean over the folds that were run; None where there is none."""
+    """Mean validation score over the folds that were run; None if there are none."""
     folds: int
     choice: Choice
     error: str | None = None
 
 
 class Search:
-    """A search that can be stopped, gone on with, and shared by several processes.
+    """A hyperparameter search that can be resumed and shared by several processes.
 
-    The same base, space and data are the same study, whoever opens it. What is compared is the mean
-    over folds of the validation loss, or of the validation metric where ``train.select`` says so.
+    Searches with the same base, space and data share one Optuna study. The objective is the mean
+    over folds of the validation loss, or of the validation metric if ``train.select`` is "metric".
 
     Args:
-        base: The run whose options are searched for; its fold does not matter.
-        space: What to choose from.
-        folder: Where the journal lies, and who is at work.
-        seeds: Runs of each fold, from the seed of ``base`` on.
-        storage: The URL of a database in place of the journal.
-        data_dir: Where to look first for a dataset known by name.
-        loaded: The graphs, if they are loaded already.
+        base: The run whose options are searched; its fold is ignored.
+        space: The search space.
+        folder: Folder of the journal and of the locks of running processes.
+        seeds: Number of seeds per fold, starting at the seed of ``base``.
+        storage: URL of a database that replaces the journal.
+        data_dir: Folder searched first for a dataset known by name.
+        loaded: Data that is already loaded.
     """
 
     def __init__(
@@ -97,7 +97,9 @@ class Search:
         self.higher_is_better = not by_loss and metric.higher_is_better
         folds = self._folds(base)
         self._pruner = median_pruner(len(folds))
-        spec = folds[0][0].key_parts  # without later options, so that stored searches go on
+        spec = folds[0][
+            0
+        ].key_parts  # without newer options, so that stored searches can be resumed
         first = {part: {**options, **spec[part]} for part, options in _NAME_DEFAULTS.items()}
         told = {"spec": {**spec, **first}, "seeds": seeds, "space": space}
         text = json.dumps([told, source_digest(base.data.source)], sort_keys=True)
@@ -110,17 +112,17 @@ class Search:
     def run(
         self, trials: int, do: RunFunction, *, seed: int = 0, rung: int = 1, prune: bool = True
     ) -> Iterator[TrialResult]:
-        """Try combinations until there are as many in the study, and yield each when it is over.
+        """Run trials until the study has ``trials`` of them, and yield each when it ends.
 
-        Trials of processes that died are begun again; their finished runs are in the store of
-        ``do``. One process alone chooses the same combinations each time, stopped or not.
+        Trials of dead processes are repeated; their finished runs are in the store of ``do``. A
+        single process tries the same combinations whether or not it is interrupted.
 
         Args:
-            trials: How many different combinations, those of other processes included.
-            do: Does runs.
-            seed: Of the choice.
-            rung: Folds that are run at once, between two looks whether to go on.
-            prune: Whether to stop what is worse, after as many folds, than the median of others.
+            trials: Number of distinct combinations, including those of other processes.
+            do: Does the runs.
+            seed: Seed of the sampler.
+            rung: Folds per pruning step.
+            prune: Stop a trial that is worse than the median of others after as many folds.
         """
         self.study.pruner = self._pruner if prune else NopPruner()
         with driver_lock(self.folder) as me:
@@ -133,32 +135,32 @@ class Search:
                     sleep(_POLL_SECONDS)
                     continue
                 tried = None
-                with suppress(UpdateFinishedTrialError):  # taken for lost by another process
+                with suppress(UpdateFinishedTrialError):  # another process has declared it lost
                     trial = self.study.ask()
                     for name, held in self.space.items():
                         suggest(trial, name, held)
-                    if not self._is_void(trial, trials, seed):
+                    if not self._fail_if_redundant(trial, trials, seed):
                         tried = self._try(trial, do, rung)
                 if tried is not None:
                     yield tried
 
     def tried(self) -> list[TrialResult]:
-        """List what is over, by number."""
+        """Return the finished trials, sorted by number."""
         over = (TrialState.COMPLETE, TrialState.PRUNED)
         return [_trial_result(trial) for trial in self.study.get_trials(states=over)]
 
     def running(self) -> int:
-        """Count what is on its way, here or elsewhere."""
+        """Return the number of running trials of all processes."""
         return len(self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
 
     def best(self) -> TrialResult | None:
-        """Give the best of what was run on all folds, the first of equals."""
+        """Return the best complete trial (first of ties), or None."""
         sign = -1 if self.higher_is_better else 1
         complete = [tried for tried in self.tried() if tried.complete]
         return min(complete, key=lambda tried: sign * cast("float", tried.value), default=None)
 
     def importance(self) -> dict[str, float] | None:
-        """Say how much each option decides who is among the best; None before enough is known."""
+        """Return the importance of each option; None if too few trials are complete."""
         if sum(tried.complete for tried in self.tried()) < _MIN_TRIALS:
             return None
         return optuna.importance.get_param_importances(
@@ -166,25 +168,25 @@ class Search:
         )
 
     def _is_over(self, trials: int) -> bool:
-        """Say whether nothing is left to begin."""
+        """Return whether no trial is left to start."""
         counted = self._counted()
         waiting = any(trial.state == TrialState.WAITING for trial in counted)
         left = count_untried(self.space, self._choices(counted))
         return not waiting and (len(counted) >= trials or left == 0)
 
     def _counted(self) -> list[FrozenTrial]:
-        """List the trials that are over, on their way, or wait to be begun again."""
+        """Return the trials that are finished, running or waiting."""
         found = self.study.get_trials(deepcopy=False)
         return [trial for trial in found if trial.state != TrialState.FAIL]
 
     def _choices(self, trials: Sequence[FrozenTrial]) -> list[Choice]:
-        """List the combinations of trials, but of one that is just being drawn elsewhere."""
+        """Return the combinations of trials, without those that are still being sampled."""
         return [trial.params for trial in trials if trial.params.keys() == self.space.keys()]
 
-    def _is_void(self, trial: Trial, trials: int, seed: int) -> bool:
-        """Give up a trial that is one too many, or the same as another; then draw one that is not.
+    def _fail_if_redundant(self, trial: Trial, trials: int, seed: int) -> bool:
+        """Fail a duplicate or surplus trial and return True; enqueue another for a duplicate.
 
-        Two processes may ask at the same moment: the lower number counts.
+        If two processes draw the same combination, the trial with the lower number is kept.
         """
         before = [other for other in self._counted() if other.number < trial.number]
         repeated = any(other.params == trial.params for other in before)
@@ -200,10 +202,10 @@ class Search:
         return True
 
     def _try(self, trial: Trial, do: RunFunction, rung: int) -> TrialResult:
-        """Run fold after fold, as long as there is hope."""
+        """Run fold after fold until the trial is complete or pruned."""
         try:
             folds = self._folds(apply_choice(self.base, trial.params))
-        except ValueError as error:  # values that are sound alone, and not together
+        except ValueError as error:  # each value is valid, but not their combination
             return self._end(trial, TrialState.PRUNED, error=str(error))
         values: list[float] = []
         for place in range(0, len(folds), rung):
@@ -223,7 +225,7 @@ class Search:
         return self._end(trial, TrialState.COMPLETE, fmean(values))
 
     def _folds(self, spec: RunSpec) -> list[list[RunSpec]]:
-        """List the runs of each fold; what no network can be made of raises."""
+        """Return the runs of each fold; raise if the network is invalid."""
         loaded = load_data(spec.data, self.data_dir, self.loaded)
         Classifier(spec.model, shape_of(loaded.dataset))
         by_fold: dict[int, list[RunSpec]] = {}
@@ -249,7 +251,7 @@ class Search:
 
 
 def validation_scores(rows: Sequence[RunResult], metric: str) -> list[tuple[float, str | None]]:
-    """Give all that the search may know of runs: what validation says, or why it says nothing."""
+    """Return the validation score of each run, or the reason why there is none."""
     said: list[tuple[float, str | None]] = []
     for row in rows:
         value = row.valid_loss if metric == "loss" else row.valid_metric

@@ -1,4 +1,4 @@
-"""What a search chooses from: options of a run, and the values that each may take; no torch."""
+"""Search space: options of a run and the values of each. No torch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -13,16 +13,16 @@ from gtpool.study.recipe import set_score_order
 
 Value = bool | int | float | str
 Choice = Mapping[str, Value]
-"""One value for each option, by its dotted name."""
+"""One value per option, by dotted name."""
 
 
 class Range(NamedTuple):
-    """All numbers from one to another: whole ones if both ends are."""
+    """Closed interval of numbers; of integers if both ends are."""
 
     low: float
     high: float
     log: bool = False
-    """Draw evenly by order of magnitude."""
+    """Sample on a log scale."""
 
 
 Space = dict[str, tuple[Value, ...] | Range]
@@ -35,7 +35,7 @@ PAPER_SPACE: Space = {
     "train.weight_decay": (1e-4, 2e-4),
     "model.dropout": (0.5, 0.3),
 }
-"""The search space of the paper, 144 combinations; the default of each option comes first."""
+"""Search space of the paper, 144 combinations; the default of each option is first."""
 
 _SEARCHABLE = ("model", "train", "data.features", "data.standardize")
 # Both change what a validation loss means.
@@ -43,11 +43,11 @@ _CHANGES_OBJECTIVE = ("train.select", "train.class_weights")
 
 
 def read_space(table: Mapping[str, Any], base: RunSpec) -> Space:
-    """Read a space as TOML or JSON gives it, and check every value of it.
+    """Return the search space of a TOML or JSON table; every value is checked.
 
     Args:
-        table: A list of choices, or a range ``{low, high, log}``, for each option. Options are
-            named with dots, or stand in tables.
+        table: Maps options to a list of choices or a range ``{low, high, log}``. Names of options
+            are dotted, or nested as tables.
         base: The run whose options are replaced.
 
     Example:
@@ -59,7 +59,9 @@ def read_space(table: Mapping[str, Any], base: RunSpec) -> Space:
     """
     space = {name: _read(name, given) for name, given in _flatten(table)}
     if not space:
-        raise ValueError('the space is empty: name choices, such as "model.ratio" = [0.5, 0.25]')
+        raise ValueError(
+            'the search space is empty; add options such as "model.ratio" = [0.5, 0.25]'
+        )
     for name, domain in space.items():
         values = [
             _find(apply_choice(base, {name: value}), name) for value in values_to_check(domain)
@@ -69,21 +71,23 @@ def read_space(table: Mapping[str, Any], base: RunSpec) -> Space:
                 f"{name} cannot be searched over; options of {', '.join(_SEARCHABLE)} can"
             )
         if name in _CHANGES_OBJECTIVE:
-            raise ValueError(f"{name} changes what is compared, so it cannot be searched over")
+            raise ValueError(
+                f"{name} cannot be searched over, since it changes the validation score"
+            )
         if isinstance(domain, Range) and any(isinstance(value, float) for value in values):
             space[name] = domain._replace(low=float(domain.low), high=float(domain.high))
     return space
 
 
 def apply_choice(base: RunSpec, choice: Choice) -> RunSpec:
-    """Give a run with chosen values in place of its own.
+    """Return a run with some options replaced.
 
     Args:
         base: The run.
-        choice: Values by dotted name; a method's name may stand as ``model.pool``.
+        choice: Values by dotted name; ``model.pool`` may also be the name of a method.
     """
     plain = base.to_json()
-    if "model.pool" in choice:  # the options were another's
+    if "model.pool" in choice:  # options of the previous pooler do not apply
         method = METHODS.get(str(choice["model.pool"]))
         model = {} if method is None else deepcopy(method.model)
         plain["model"] |= {"pool_options": {}, **model}
@@ -96,7 +100,7 @@ def apply_choice(base: RunSpec, choice: Choice) -> RunSpec:
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
                 raise ValueError(
-                    f"unknown option {name!r}: {key} has none of its own (a range is written "
+                    f"unknown option {name!r}: {key} has no options (write a range as "
                     "{low = 1e-4, high = 1e-2, log = true})"
                 )
         place[last] = value
@@ -105,12 +109,12 @@ def apply_choice(base: RunSpec, choice: Choice) -> RunSpec:
 
 
 def values_to_check(domain: tuple[Value, ...] | Range) -> tuple[Value, ...]:
-    """Give the choices of an option, or the two ends of its range: what can be checked."""
+    """Return the choices of an option, or the ends of its range."""
     return (domain.low, domain.high) if isinstance(domain, Range) else domain
 
 
 def count_combinations(space: Space) -> int | None:
-    """Count the combinations; None where a range has no end of numbers.
+    """Return the number of combinations; None if it is infinite.
 
     Example:
         >>> count_combinations(PAPER_SPACE)
@@ -121,13 +125,13 @@ def count_combinations(space: Space) -> int | None:
 
 
 def count_untried(space: Space, tried: Iterable[Choice]) -> int | None:
-    """Count the combinations that nobody has tried; None where there is no end of them."""
+    """Return the number of untried combinations; None if it is infinite."""
     total = count_combinations(space)
     return None if total is None else total - len({_key(space, choice) for choice in tried})
 
 
 def draw_untried(space: Space, tried: Sequence[Choice], random: Random) -> dict[str, Value] | None:
-    """Draw a combination that nobody has tried; None where there is none or no end of them."""
+    """Draw an untried combination; None if there is none or the space is infinite."""
     if not count_untried(space, tried):
         return None
     known = {_key(space, choice) for choice in tried}
@@ -139,7 +143,7 @@ def draw_untried(space: Space, tried: Sequence[Choice], random: Random) -> dict[
 
 
 def untried_values(space: Space, tried: Sequence[Choice]) -> list[str]:
-    """Name the values that nobody has tried, a line for each option that has any.
+    """Return the untried values, one line per option that has any.
 
     Example:
         >>> untried_values({"model.width": (128, 96), "train.lr": Range(0.1, 0.9)},
@@ -162,7 +166,7 @@ def untried_values(space: Space, tried: Sequence[Choice]) -> list[str]:
 
 
 def _flatten(table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    """Give options by their dotted names, from whatever tables they stand in."""
+    """Yield the options of nested tables by dotted name."""
     for key, value in table.items():
         if isinstance(value, dict) and value and not {"low", "high"} & value.keys():
             yield from _flatten(cast("dict[str, Any]", value), f"{before}{key}.")
@@ -186,9 +190,9 @@ def _read_choices(name: str, given: Sequence[Any]) -> tuple[Value, ...]:
         raise ValueError(f"{name}: the list of choices is empty")
     for place, value in enumerate(given):
         if not isinstance(value, bool | int | float | str):
-            raise ValueError(f"{name}: a choice must be a number, a text or a truth, got {value!r}")
+            raise ValueError(f"{name}: a choice must be a number, string or boolean, got {value!r}")
         if value in given[:place]:
-            raise ValueError(f"{name}: {value!r} is there twice")
+            raise ValueError(f"{name}: {value!r} is listed twice")
     return tuple(given)
 
 
@@ -208,7 +212,7 @@ def _read_range(name: str, given: Mapping[str, Any]) -> Range:
 
 
 def _find(spec: RunSpec, name: str) -> object:
-    """Look up what a run has for an option."""
+    """Return the value of an option of a run."""
     value: Any = spec.to_json()
     for key in name.split("."):
         value = value[key]
@@ -216,7 +220,7 @@ def _find(spec: RunSpec, name: str) -> object:
 
 
 def _enumerate(domain: tuple[Value, ...] | Range) -> Sequence[Value] | None:
-    """List the values of an option; None for a range of numbers that are not whole."""
+    """Return the values of an option; None for a range of floats."""
     if not isinstance(domain, Range):
         return domain
     if isinstance(domain.low, int) and isinstance(domain.high, int):

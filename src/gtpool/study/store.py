@@ -1,4 +1,4 @@
-"""Finished runs on disk: one small JSON file each, there whole or not at all. Needs no torch."""
+"""Store of results on disk: one JSON file per run, written atomically. No torch."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from uuid import uuid4
 from gtpool.atomic import rename_target
 from gtpool.study.result import RunResult
 
-_TEMP_FILES: set[Path] = set()  # files that this process is writing
-_STALE = 60.0  # seconds after which nobody is still writing a small file
+_TEMP_FILES: set[Path] = set()  # being written by this process
+_STALE = 60.0  # seconds after which a temporary file is abandoned
 _ENVIRONMENT_FIELDS = frozenset(
     {
         "seconds",
@@ -44,37 +44,37 @@ _REQUIRED_FIELDS = (
 
 
 class Store:
-    """A folder of finished runs, which any number of processes may read and write at once.
+    """Folder of results that several processes may read and write at once.
 
     Args:
-        folder: Rows lie in ``runs/KEY.json`` below it; it is made when the first is put.
+        folder: Results are in ``runs/KEY.json`` below it. It is created on the first ``put``.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
     def get(self, key: str) -> RunResult | None:
-        """Give the row of a run; None where there is none, or (which warns) a damaged one."""
+        """Return the result of a run; None if missing or, with a warning, damaged."""
         return _read_row(self._runs / f"{key}.json")
 
     def put(self, row: RunResult) -> None:
-        """Keep a row under its key, in place of the one that is there."""
+        """Store a result under its key, replacing an existing one."""
         text = json.dumps(row.to_json(), indent=1, allow_nan=False) + "\n"
         write_atomic(self._runs / f"{row.key}.json", text.encode())
 
     def rows(self) -> list[RunResult]:
-        """Give all rows by key; a damaged one warns and is left out."""
+        """Return all results, sorted by key; damaged ones are skipped with a warning."""
         found = (_read_row(path) for path in sorted(self._runs.glob("*.json")))
         return [row for row in found if row is not None]
 
     def artifact(self, key: str) -> Path:
-        """Say where the weights and test predictions of a run lie, if they were kept."""
+        """Return the path of the weights and test logits of a run."""
         return self._runs / f"{key}.safetensors"
 
-    def sweep(self) -> None:
-        """Remove what processes that were killed while writing have left."""
+    def remove_stale_files(self) -> None:
+        """Remove temporary files of processes that were killed while writing."""
         for left in (*self._runs.glob(".*.tmp"), *self.folder.glob(f".*.{'[0-9a-f]' * 32}.tmp")):
-            with suppress(FileNotFoundError):  # finished or removed by another process
+            with suppress(FileNotFoundError):  # removed by another process
                 if time.time() - left.stat().st_mtime > _STALE:
                     left.unlink()
 
@@ -84,7 +84,7 @@ class Store:
 
 
 def check_writable(folder: Path) -> None:
-    """Say at once, not after hours of work, that a folder cannot be made or written to."""
+    """Raise an OSError if a folder cannot be created or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -96,9 +96,9 @@ def check_writable(folder: Path) -> None:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, now or after a crash, sees all of it or what was there.
+    """Write a file atomically: readers see the old or the new content, even after a crash.
 
-    A symbolic link is followed. A device or FIFO is written into; a directory is an error.
+    Symbolic links are followed. Devices and FIFOs are written directly. A directory is an error.
     """
     target = rename_target(path)
     if target is None:
@@ -117,28 +117,28 @@ def write_atomic(path: Path, content: bytes) -> None:
     except OSError as error:
         raise OSError(
             f"{target.parent} cannot be written: {error.strerror or error}; free some space or "
-            "choose another folder, and start again: what is finished is kept"
+            "choose another folder, then repeat the command to resume"
         ) from error
-    finally:  # after Ctrl-C as well
+    finally:  # also after Ctrl-C
         with suppress(OSError):
             temporary.unlink()
         _TEMP_FILES.discard(temporary)
 
 
 def remove_temp_files() -> None:
-    """Remove what this process has written half, before it ends."""
+    """Remove the temporary files of this process."""
     for temporary in list(_TEMP_FILES):
         with suppress(OSError):
             temporary.unlink()
 
 
 def read_rows(source: Path | str) -> list[RunResult]:
-    """Read rows from a store, from a file that ``collect`` wrote, or a folder of such files."""
+    """Return the results in a store, a file of ``collect``, or a folder of such files."""
     return [row for row, _ in locate_rows(source)]
 
 
 def locate_rows(source: Path | str) -> Iterator[tuple[RunResult, str]]:
-    """Read rows, each with the file and line where it stands."""
+    """Yield the results in a store, file or folder, each with its file and line."""
     path = Path(source)
     files = sorted(path.glob("*.jsonl")) if not (path / "runs").is_dir() else []
     for file in files:
@@ -150,12 +150,12 @@ def locate_rows(source: Path | str) -> Iterator[tuple[RunResult, str]]:
             yield row, str(path / "runs" / f"{row.key}.json")
         return
     if not path.exists():
-        raise FileNotFoundError(f"there is no store or file of rows at {path}")
+        raise FileNotFoundError(f"no store or file of results at {path}")
     yield from _locate_lines(path)
 
 
 def suggest_subfolder(sources: Iterable[Path | str]) -> str:
-    """Ask, where folders have no rows, whether one right below them was meant that has some."""
+    """Return a hint that names a subfolder with results; empty if there is none."""
     folders = [Path(source) for source in sources if Path(source).is_dir()]
     below = (path for folder in folders for path in sorted(folder.iterdir()) if path.is_dir())
     meant = next(filter(_has_rows, below), None)
@@ -163,32 +163,32 @@ def suggest_subfolder(sources: Iterable[Path | str]) -> str:
 
 
 def differing_fields(row: RunResult, other: RunResult) -> list[str]:
-    """Name what two rows of a run say differently, apart from time, memory and machine."""
+    """Return the fields in which two results differ, except time, memory and machine."""
     one, two = row.to_json(), other.to_json()
     apart = set[str]() if "curves" in one and "curves" in two else {"curves"}
-    # The key is the digest of the spec, which an older row may write without a later option.
+    # Equal keys imply equal specs, even if an older row lacks newer options.
     names = sorted((one.keys() | two.keys()) - _ENVIRONMENT_FIELDS - apart - {"spec"})
     return [name for name in names if one.get(name) != two.get(name)]
 
 
 def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) -> list[RunResult]:
-    """Pack rows into one file of JSON lines, sorted by key, and give them.
+    """Merge results into one JSON lines file, sorted by key, and return them.
 
-    A run that is in several sources must have the same numbers in all; time, memory and machine may
-    differ. Where it failed in one and was done in another, the done row counts.
+    Results of a run from several sources must agree, except for time, memory and machine. A
+    finished result replaces a failed one.
 
     Args:
-        sources: Folders of stores, and files that were collected before.
-        out: The file to write. It is a source as well: rows that it has stay, with their curves.
-        curves: Keep what each epoch gave, which is most of a row.
+        sources: Stores and files of ``collect``.
+        out: File to write. Its existing results are kept, with their curves.
+        curves: Keep the curves, which are most of a result.
     """
     if out.is_dir():
-        raise ValueError(f"{out} is a folder; name a file, such as {out / 'rows.jsonl'}")
+        raise ValueError(f"{out} is a folder; give a file, such as {out / 'rows.jsonl'}")
     named = list(sources)
     found = [placed for source in named for placed in locate_rows(source)]
     if not found:
         where = ", ".join(map(str, named))
-        raise ValueError(f"there are no rows to collect in {where}{suggest_subfolder(named)}")
+        raise ValueError(f"no results to collect in {where}{suggest_subfolder(named)}")
     before = list(locate_rows(out)) if out.is_file() else []
     kept = _merged([*before, *found], curves=curves)
     whole = kept.keys() if curves else {row.key for row, _ in before if row.curves is not None}
@@ -199,7 +199,7 @@ def collect(sources: Iterable[Path | str], out: Path, *, curves: bool = True) ->
 
 
 def _locate_lines(path: Path) -> Iterator[tuple[RunResult, str]]:
-    """Read the rows of a file; blank lines are none."""
+    """Yield the results of a file with their lines; blank lines are skipped."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -207,8 +207,8 @@ def _locate_lines(path: Path) -> Iterator[tuple[RunResult, str]]:
             row, place = _parse(line), f"{path}, line {number}"
             if row is None:
                 raise ValueError(
-                    f"{place}: not the row of a run; is the file cut off, or of another kind? Take "
-                    "the line or the file out"
+                    f"{place}: not the result of a run; remove the line if it is truncated, or the "
+                    "file"
                 )
             yield row, place
 
@@ -216,12 +216,12 @@ def _locate_lines(path: Path) -> Iterator[tuple[RunResult, str]]:
 def _has_rows(folder: Path) -> bool:
     try:
         return next(locate_rows(folder), None) is not None
-    except (ValueError, OSError):  # files of something else
+    except (ValueError, OSError):  # other files
         return False
 
 
 def _merged(found: Iterable[tuple[RunResult, str]], *, curves: bool) -> dict[str, RunResult]:
-    """Choose a row for each run, the first of those that are as good; with curves is better."""
+    """Return one result per run: finished before failed, with curves before without."""
     kept: dict[str, tuple[RunResult, str]] = {}
     for row, place in found:
         other, home = kept.get(row.key, (None, ""))
@@ -230,8 +230,8 @@ def _merged(found: Iterable[tuple[RunResult, str]], *, curves: bool) -> dict[str
         elif row.status == other.status == "done":
             if names := differing_fields(row, other):
                 raise ValueError(
-                    f"run {row.key} has two rows, in {home} and in {place}, that differ in "
-                    f"{', '.join(names)}; keep one of the two"
+                    f"run {row.key} has different results in {home} and in {place}: "
+                    f"{', '.join(names)}; remove one of them"
                 )
             if curves and row.curves is not None and other.curves is None:
                 kept[row.key] = row, place
@@ -245,15 +245,13 @@ def _read_row(path: Path) -> RunResult | None:
         return None
     row = _parse(content)
     if row is None or row.key != path.stem:
-        warnings.warn(
-            f"{path} is damaged and does not count: its run is to be done again", stacklevel=3
-        )
+        warnings.warn(f"{path} is damaged and ignored; its run must be repeated", stacklevel=3)
         return None
     return row
 
 
 def _parse(content: bytes | str) -> RunResult | None:
-    """Read a row; None for what is no JSON object with all that its status asks for."""
+    """Return a result, or None if it is not valid JSON or lacks required fields."""
     try:
         row = json.loads(content)
     except (ValueError, RecursionError):
@@ -267,7 +265,7 @@ def _parse(content: bytes | str) -> RunResult | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk, where the system can."""
+    """Flush a rename to disk, on POSIX."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
