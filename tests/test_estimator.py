@@ -221,7 +221,7 @@ def test_several_numbers_with_some_missing():
         ({"conv": "gnc"}, "conv must be one of gcn, gin, gat, ogb-gcn"),
         ({"width": 16.5}, "width must be int"),
         ({"epochs": 0}, "epochs"),
-        ({"valid_fraction": 1.5}, "valid_fraction must lie between 0 and 1"),
+        ({"valid_fraction": 1.5}, "valid_fraction must be"),
         ({"device": "tpu9"}, "device must be auto"),
         ({"features": "colour"}, "unknown features 'colour'"),
     ],
@@ -368,7 +368,7 @@ def test_before_fit_it_says_what_to_do(mutag, tmp_path):
         lambda: GraphRegressor().score(mutag),
         lambda: GraphClassifier().save(tmp_path / "model"),
     ):
-        with pytest.raises(NotFittedError, match=r"not fitted yet: call fit\(graphs, y\) first"):
+        with pytest.raises(NotFittedError, match="not fitted yet"):
             call()
     assert issubclass(NotFittedError, ValueError)
 
@@ -379,7 +379,7 @@ def test_params_are_kept_as_given_and_shown():
     assert estimator.get_params()["pool_options"] is options
     assert repr(estimator) == "GraphClassifier(pool='gtpool', ratio=0.8, pool_options={'heads': 2})"
     assert estimator.set_params(width=32).get_params()["width"] == 32
-    with pytest.raises(ValueError, match="unknown parameter 'widht'; there are pool, conv"):
+    with pytest.raises(ValueError, match=r"'widht'; .*pool, conv"):
         estimator.set_params(widht=3)
     assert GraphRegressor().get_params() == GraphClassifier().get_params()
 
@@ -396,7 +396,7 @@ def test_save_and_load(fitted, mutag, tmp_path):
     assert [row.value for row in rows] == fitted.predict(mutag).tolist()
     scored = evaluate_source(gtpool.load_bundle(tmp_path / "model"), "MUTAG")
     assert scored["value"] == pytest.approx(fitted.score(mutag))
-    with pytest.raises(ValueError, match="for classes, 2 targets: no GraphRegressor"):
+    with pytest.raises(ValueError, match="not a GraphRegressor"):
         GraphRegressor.load(tmp_path / "model")
 
 

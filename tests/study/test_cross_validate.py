@@ -129,10 +129,10 @@ def test_a_method_by_name_has_the_recipe_of_the_dataset():
 @pytest.mark.parametrize(
     ("spec", "seeds", "said"),
     [
-        ("gtpol", None, "no pooler or method 'gtpol'; did you mean gtpool"),
+        ("gtpol", None, "'gtpol'; did you mean gtpool"),
         ({"modle": {}}, None, "unknown option 'modle'; did you mean 'model'"),
-        (SMALL, 0, "seeds must be a whole number of at least 1, got 0"),
-        (RunSpec(data=DataSpec(source="MUTAG")), 0, "seeds must be a whole number"),
+        (SMALL, 0, "seeds must be .*, got 0"),
+        (RunSpec(data=DataSpec(source="MUTAG")), 0, "seeds must be"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_run(spec, seeds, said, tmp_path):

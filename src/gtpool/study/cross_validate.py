@@ -289,8 +289,8 @@ def _load_best(
     split = choose_split(spec.split, loaded, data_dir)
     if split.digest != run.split.digest:
         raise ValueError(
-            f"{store.folder} holds runs on a different {split_name(run.split.rule)}; the data "
-            "files may have changed: choose another folder (--output-dir)"
+            f"{store.folder} holds runs on an outdated split ({split_name(run.split.rule)}); "
+            "choose another folder (--output-dir)"
         )
     data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
     prefix = "weights."
