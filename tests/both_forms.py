@@ -9,8 +9,8 @@ from gtpool.data.split import stratified_folds
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train.crossval import fit_many
 from gtpool.train.fit import fit
+from gtpool.train.fit_many import fit_many
 
 
 def train_both_forms(**choices: Any) -> tuple[list[float], list[float]]:

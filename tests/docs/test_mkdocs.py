@@ -78,7 +78,7 @@ def test_what_lies_outside_of_docs_is_there_too(site):
     assert "Add a pooler" in (site / "contributing.html").read_text(encoding="utf-8")
     assert "Keep a Changelog" in (site / "changelog.html").read_text(encoding="utf-8")
     assert 'href="source/examples/own_csv.py.html"' in (site / "training.html").read_text()
-    assert 'href="paper_map.html"' in (site / "contributing.html").read_text(encoding="utf-8")
+    assert 'href="extend/pooler.html"' in (site / "contributing.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
