@@ -1,1 +1,1 @@
-"""One run: a module and graphs in, epochs out."""
+"""Training: one run, several runs side by side, one run in several processes."""

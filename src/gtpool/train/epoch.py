@@ -1,4 +1,4 @@
-"""The course of one run: its epochs, which of them is kept, and when it is over."""
+"""Epochs of a run: early stopping, the learning-rate schedule and the order of the graphs."""
 
 import math
 from collections.abc import Sequence
@@ -13,40 +13,40 @@ from gtpool.train.metric import METRICS, Metric
 
 
 class Epoch(NamedTuple):
-    """What one pass over the training part gave."""
+    """Losses and metrics of one epoch."""
 
     number: int
-    """From 1."""
+    """Counted from 1."""
     train_loss: float
     valid_loss: float
     valid_metric: float
     test_metric: float
-    """For the record: no choice is made by it."""
+    """Recorded only; model selection does not use it."""
     seconds: float
 
 
 class Outcome(NamedTuple):
-    """What a run gave."""
+    """Result of a run."""
 
     best: Epoch
-    """The epoch that the spec's rule chose."""
+    """The epoch selected by ``TrainSpec.select``."""
     state: dict[str, Tensor]
-    """The weights of that epoch."""
+    """The state dict of that epoch."""
     epochs: list[Epoch]
     other_rules: dict[str, float]
-    """The test metric that other rules would have reported; some look at the test part."""
+    """Test metric under other selection rules; some of them use the test part."""
 
 
 class TrainingError(RuntimeError):
-    """The run cannot go on."""
+    """Training failed and cannot continue."""
 
 
 class EarlyStopping:
-    """The epochs of a run so far.
+    """Epochs of a run so far; selects the best and stops when patience is exhausted.
 
     Args:
-        spec: Says which epoch is kept, and how long to wait for a better one.
-        metric: Of the task.
+        spec: Its ``select``, ``patience`` and ``epochs`` are used.
+        metric: Metric of the task.
     """
 
     def __init__(self, spec: TrainSpec, metric: Metric) -> None:
@@ -60,7 +60,7 @@ class EarlyStopping:
         self._lowest = (math.inf, 0)
 
     def update(self, epoch: Epoch) -> bool:
-        """Take an epoch in, and say whether it is the best so far."""
+        """Append an epoch; return True if it is the best so far."""
         if not math.isfinite(epoch.valid_loss):
             what = "validation loss"
             raise TrainingError(_not_finite(what, epoch.valid_loss, epoch.number, self.spec))
@@ -72,15 +72,15 @@ class EarlyStopping:
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done, or patience is at its end."""
+        """Whether all epochs are done or patience is exhausted."""
         number, patience = len(self.epochs), self.spec.patience
-        tired = patience is not None and number - self._lowest[1] > patience
-        return tired or number >= self.spec.epochs
+        exhausted = patience is not None and number - self._lowest[1] > patience
+        return exhausted or number >= self.spec.epochs
 
     def outcome(self, state: dict[str, Tensor]) -> Outcome:
-        """Sum up, given the weights of the best epoch."""
+        """Return the result of the run, given the state dict of the best epoch."""
         if self.best is None:
-            raise ValueError("there is no epoch yet")
+            raise ValueError("the run has no epoch yet")
         return Outcome(self.best, state, self.epochs, self._other_rules())
 
     def _better(self, epoch: Epoch, best: Epoch) -> bool:
@@ -90,7 +90,7 @@ class EarlyStopping:
         return sign * epoch.valid_metric > sign * best.valid_metric
 
     def _other_rules(self) -> dict[str, float]:
-        """Say what the test metric would be under the rules found in this field's public code."""
+        """Return the test metric under the selection rules found in public code."""
         sign = 1 if self.metric.higher_is_better else -1
         by_metric = max(self.epochs, key=lambda epoch: sign * epoch.valid_metric)
         return {
@@ -102,21 +102,21 @@ class EarlyStopping:
 
 
 def _not_finite(what: str, value: float, number: int, spec: TrainSpec) -> str:
-    """Say what to do about a number that is none."""
+    """Return the error message for a NaN or infinite loss."""
     return (
         f"the {what} of epoch {number} is {value}; lower the learning rate (now {spec.lr}) "
-        "or look at the features"
+        "or check the features for extreme values"
     )
 
 
 def mean_loss(losses: Tensor, batches: Sequence[Tensor], number: int, spec: TrainSpec) -> float:
-    """Average the losses of batches over their graphs; raise where one is not finite.
+    """Return the mean loss over all graphs; raise a TrainingError if a loss is not finite.
 
     Args:
-        losses: Of each batch, on the host, [batches].
-        batches: The graphs of each.
-        number: Of the epoch.
-        spec: The recipe.
+        losses: Mean loss of each batch, on the CPU, [batches].
+        batches: Indices of the graphs in each batch.
+        number: Number of the epoch, for the message.
+        spec: Training options, for the message.
     """
     if not losses.isfinite().all():
         at = int((~losses.isfinite()).nonzero()[0])
@@ -127,12 +127,12 @@ def mean_loss(losses: Tensor, batches: Sequence[Tensor], number: int, spec: Trai
 
 
 def autocast(spec: TrainSpec, device: torch.device) -> torch.autocast:
-    """Compute matrix products in the precision of the recipe."""
+    """Return the autocast context for ``spec.precision``."""
     return torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bf16")
 
 
 def lr_factor(epoch: int, spec: TrainSpec) -> float:
-    """Factor on the learning rate in an epoch, from 0: a linear rise, then half a cosine."""
+    """Return the learning-rate factor of an epoch (from 0): linear warm-up, then cosine decay."""
     if epoch < spec.warmup:
         return (epoch + 1) / spec.warmup
     done = (epoch - spec.warmup) / max(1, spec.epochs - spec.warmup)
@@ -140,7 +140,7 @@ def lr_factor(epoch: int, spec: TrainSpec) -> float:
 
 
 def shuffled_batches(train: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
-    """Shuffle the graphs into batches; a last one of a single graph joins the one before."""
+    """Split the shuffled graphs into batches; a last batch of one graph joins the one before."""
     parts = list(train[torch.randperm(train.numel(), generator=random)].split(size))
     if len(parts) > 1 and parts[-1].numel() == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
@@ -148,25 +148,25 @@ def shuffled_batches(train: Tensor, size: int, random: torch.Generator) -> list[
 
 
 def epoch_seed(random: torch.Generator) -> int:
-    """Draw the seed of an epoch, after its order of graphs."""
+    """Draw the seed of an epoch; call it after ``shuffled_batches``."""
     return int(torch.randint(2**62, (), generator=random))
 
 
 def check_metric_defined(data: GraphDataset, indices: Tensor, part: str) -> None:
-    """Raise a TrainingError where the labels of a part leave the metric undefined."""
+    """Raise a TrainingError if the metric is undefined for the labels of a part."""
     metric, y = METRICS[data.schema.task], data.y.cpu()[indices]
     if math.isnan(metric.measure(torch.zeros(indices.numel(), data.schema.num_outputs), y)):
         lacks = "a task with both classes" if metric.name == "roc_auc" else "a known target"
         raise TrainingError(
-            f"the {part} part ({indices.numel()} graphs) has not {lacks}: {metric.name} is "
-            "undefined there; use another split"
+            f"the {part} part ({indices.numel()} graphs) does not have {lacks}, so "
+            f"{metric.name} is undefined; use another split"
         )
 
 
 def undefined_metrics(
     data: GraphDataset, parts: Sequence[Tensor], name: str
 ) -> dict[int, TrainingError]:
-    """Give the runs, by number, whose part of a name leaves the metric undefined, and why."""
+    """Return the errors of the runs for which the metric is undefined, by run number."""
     errors: dict[int, TrainingError] = {}
     for run, part in enumerate(parts):
         try:

@@ -1,4 +1,4 @@
-"""One run: train a module on one part of the graphs, pick the epoch on another, test on a third."""
+"""One run: train on one part of the graphs, select the epoch on a second, test on a third."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -37,27 +37,27 @@ from gtpool.train.metric import METRICS
 
 
 class Model(Protocol):
-    """What a module must have to be trained here."""
+    """Interface of a module that ``fit`` can train."""
 
     shift: Tensor
     scale: Tensor
 
     @property
     def ratios(self) -> Sequence[float]:
-        """The pooling steps that batches are planned for."""
+        """Ratios of the pooling steps; batches carry the layout of each level."""
         ...
 
     @property
     def chain_steps(self) -> int:
-        """How long a chain of clusterings the graphs must carry; 0 where none is needed."""
+        """Coarsening steps that the graphs must carry; 0 if none."""
         ...
 
     def classify(self, graphs: Graphs) -> Tensor:
-        """Give the logits of a planned batch, [G, outputs]."""
+        """Return logits, [G, outputs]."""
         ...
 
     def learn(self, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
-        """Give the logits, and the auxiliary loss of each graph, [G], if there is one."""
+        """Return logits and the auxiliary loss of each graph, [G], or None."""
         ...
 
     def modules(self) -> Iterator[nn.Module]: ...  # noqa: D102 - nn.Module's own
@@ -76,16 +76,16 @@ def fit(
     seed: int,
     group: Group = SINGLE_PROCESS,
 ) -> Generator[Epoch, None, Outcome]:
-    """Train ``model``, yielding each epoch as it ends, and return the outcome.
+    """Train ``model``: yield each finished epoch, return the outcome.
 
     Args:
-        model: On the device of ``data``; it is left with the weights of the chosen epoch.
+        model: On the device of ``data``; afterwards it has the weights of the selected epoch.
         data: The graphs, featurised and standardised.
-        split: Which graphs train, choose and test.
-        spec: The recipe.
-        seed: Seeds the order of the graphs and the dropout; torch's own sources of random numbers
-            are as they were whenever an epoch is yielded.
-        group: The processes that train it together, each called with the same arguments.
+        split: Indices of the training, validation and test graphs.
+        spec: Training options.
+        seed: Seed of the order of the graphs and of dropout. Torch's global generators are restored
+            before each epoch is yielded.
+        group: Processes that train one model; each calls ``fit`` with the same arguments.
     """
     if data.x.is_cuda and isinstance(model, Classifier):
         reason = _why_eager(model, group)
@@ -114,18 +114,20 @@ def fit(
 
 
 def _why_eager(model: Classifier, group: Group) -> str | None:
-    """Say why a network cannot be trained by a captured step; None if it can."""
+    """Return why a network cannot be trained with a captured step; None if it can."""
     if group.size > 1:
-        return "several processes exchange gradients at each step"
-    if pads_attention(model):  # large graphs would not fit; eagerly, attention streams
-        return f"a head of attention is wider than {WIDEST} channels: choose more heads"
+        return "several processes exchange gradients in each step"
+    if pads_attention(
+        model
+    ):  # padded attention of large graphs would not fit; eager attention streams
+        return f"an attention head has more than {WIDEST} channels; use more heads"
     return why_not_captured(model)
 
 
 def _fit_captured(
     model: Classifier, data: GraphDataset, split: Split, spec: TrainSpec, seed: int
 ) -> Generator[Epoch, None, Outcome]:
-    """Train on a GPU by a captured step."""
+    """Train on a GPU with a captured step."""
     runs = fit_many([model], data, [split], [spec], seeds=[seed])
     while True:
         try:
@@ -140,7 +142,7 @@ def _fit_captured(
 
 @torch.no_grad()
 def predict(model: Model, data: GraphDataset, indices: Tensor, batch_size: int = 128) -> Tensor:
-    """Give the logits of some graphs in evaluation mode, [graphs, outputs]."""
+    """Return the logits of some graphs in evaluation mode, [graphs, outputs]."""
     model.train(False)
     data = with_chain(data, model.chain_steps) if model.chain_steps else data
     batches = (data.take(part, model.ratios) for part in indices.split(batch_size))
@@ -149,7 +151,7 @@ def predict(model: Model, data: GraphDataset, indices: Tensor, batch_size: int =
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Generator[None]:
-    """Draw random numbers from a seed, and leave the caller's sources as they were."""
+    """Seed torch's generators inside the block and restore them afterwards."""
     gpus = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(seed)
@@ -160,7 +162,7 @@ def seeded(seed: int, device: torch.device) -> Generator[None]:
 
 
 class _TrainLoop:
-    """What changes the weights: batches, optimiser and schedule."""
+    """Epochs of optimisation: batches, optimiser and learning-rate schedule."""
 
     def __init__(
         self,
@@ -182,10 +184,10 @@ class _TrainLoop:
         )
 
     def epoch(self, number: int, random: torch.Generator) -> float:
-        """Pass over the training part once; the mean loss over its graphs."""
+        """Train for one epoch and return the mean loss over its graphs."""
         self.model.train(True)
         batches = shuffled_batches(self.train, self.spec.batch_size, random)
-        # Dropout has a key a step; what else is random draws from a source with a seed an epoch.
+        # Dropout has one key per step; all other randomness is seeded once per epoch.
         seed = epoch_seed(random)
         key = torch.tensor([seed], device=self.data.x.device)
         losses: list[Tensor] = []
@@ -197,13 +199,13 @@ class _TrainLoop:
         finally:
             set_keys(self.model, None)
         self.schedule.step()
-        each = torch.stack(losses).cpu()  # once an epoch: a look at every batch would halt a GPU
+        each = torch.stack(losses).cpu()  # one device sync per epoch
         return mean_loss(each, batches, number, self.spec)
 
     def _step(self, part: Tensor, *, first: bool) -> Tensor:
-        """Learn from a batch, of which this process takes its share; the loss of the whole."""
+        """Take one step on this process's share of a batch; return the loss of the whole batch."""
         own = self.group.share(part)
-        # Without a graph of its own a process keeps step with one that does not count.
+        # A process without graphs runs one that does not count, to stay in step with the others.
         counts = own.numel() > 0
         graphs = self.data.take(own if counts else part[:1], self.model.ratios)
         with (
@@ -227,7 +229,7 @@ class _TrainLoop:
 
 
 class _Evaluator:
-    """What looks at the weights: the validation and test parts, gathered once and run together."""
+    """Evaluation on the validation and test parts, whose batches are gathered once."""
 
     def __init__(
         self, model: Model, data: GraphDataset, split: Split, spec: TrainSpec, group: Group
@@ -241,7 +243,7 @@ class _Evaluator:
 
     @torch.no_grad()
     def measure(self, loss_of: Loss) -> tuple[float, float, float]:
-        """Give the validation loss, the validation metric and the test metric."""
+        """Return validation loss, validation metric and test metric."""
         self.model.train(False)
         with autocast(self.spec, self.y.device):
             rows = [self.model.classify(graphs) for graphs in self.batches]
@@ -254,7 +256,7 @@ class _Evaluator:
 
 
 def set_target_scale(model: Model, loss_of: Loss) -> None:
-    """Bring the outputs of a regression into the units of its targets."""
+    """Set the shift and scale of a regression's outputs from the training targets."""
     if loss_of.shift is not None and loss_of.scale is not None:
         with torch.no_grad():
             model.shift.copy_(loss_of.shift[0])

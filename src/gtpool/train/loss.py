@@ -1,4 +1,4 @@
-"""What training makes small, by the kind of task."""
+"""Training losses by task."""
 
 from collections.abc import Sequence
 
@@ -10,26 +10,23 @@ from gtpool.data.dataset import GraphDataset
 
 
 class Loss:
-    """The loss of a task, the same for one run and for several side by side.
-
-    Missing targets do not count.
+    """Loss of a task for R runs; missing targets are ignored.
 
     Args:
-        data: The graphs, whose schema names the task.
-        trains: Of each run, the graphs that train; they give class weights and the units of a
-            regression.
-        weigh: Weigh classes inversely to their share.
+        data: The graphs; the schema names the task.
+        trains: Training graphs of each run, for class weights and the scale of a regression.
+        weigh: Weight classes inversely to their frequency.
     """
 
     def __init__(self, data: GraphDataset, trains: Sequence[Tensor], *, weigh: bool) -> None:
         self.task, self.runs = data.schema.task, len(trains)
         parts = [data.y[train.to(data.y.device)] for train in trains]
         self.shift: Tensor | None = None
-        """Of a regression, the mean of each target, [R, T]."""
+        """Regression: mean of each target, [R, T]."""
         self.scale: Tensor | None = None
-        """Of a regression, the deviation of each target, in which errors count, [R, T]."""
+        """Regression: standard deviation of each target, the unit of errors, [R, T]."""
         self.weight: Tensor | None = None
-        """Of each class, [R, classes], or of the positives of each task, [R, T]."""
+        """Weight of each class, [R, classes], or of the positives of each task, [R, T]."""
         if self.task == "regression":
             self.shift = torch.stack([y.nanmean(0).nan_to_num(0.0) for y in parts])
             self.scale = torch.stack([_deviation(y) for y in parts])
@@ -40,18 +37,18 @@ class Loss:
             self.weight = torch.stack([_positive_weights(y) for y in parts])
 
     def __call__(self, logits: Tensor, y: Tensor, present: Tensor | None = None) -> Tensor:
-        """Give the mean loss of each run, [R]; the arguments are those of ``sums``."""
+        """Return the mean loss of each run, [R]; arguments as for ``sums``."""
         return weighted_mean(*self.sums(logits, y, present))
 
     def sums(
         self, logits: Tensor, y: Tensor, present: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Give the loss of each run, added up, and the weight of what was added, [R] each.
+        """Return the weighted sum of losses and the sum of weights of each run, [R] each.
 
         Args:
-            logits: Of the graphs of all runs, run after run, [RG, outputs].
-            y: Their targets, [RG] or [RG, T].
-            present: Which of them count, bool [RG]; without it, all.
+            logits: Graphs of all runs, run after run, [RG, outputs].
+            y: Targets, [RG] or [RG, T].
+            present: Mask of the graphs that count, bool [RG]; None means all.
         """
         logits, y = (part.unflatten(0, (self.runs, -1)) for part in (logits, y))
         if self.task == "classes":
@@ -61,7 +58,7 @@ class Loss:
         if present is not None:
             counts = counts * present.view(self.runs, -1, *(1,) * (counts.dim() - 2))
         each, counts = each.flatten(1), counts.flatten(1)
-        # What does not count may be anything, also no number.
+        # Entries of weight 0 may be NaN.
         counted = torch.where(counts > 0, each * counts, 0.0)
         return counted.sum(1), counts.sum(1)
 
@@ -82,7 +79,7 @@ class Loss:
 
 
 def weighted_mean(total: Tensor, weight: Tensor) -> Tensor:
-    """Divide what ``sums`` gives; 0 where nothing counts."""
+    """Return total / weight, and 0 where the weight is 0."""
     return total / torch.where(weight > 0, weight, 1)
 
 

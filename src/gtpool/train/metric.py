@@ -1,7 +1,7 @@
-"""How good predictions are: accuracy, ROC-AUC over tasks with missing labels, RMSE.
+"""Metrics: accuracy, ROC-AUC over tasks with missing labels, RMSE.
 
-Each function takes one set of graphs, or several of one size with axes before that of the graphs,
-and gives a figure for each of them.
+Each function takes one set of graphs, or several of equal size along leading axes, and returns one
+value per set.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """Share of graphs whose highest logit is their class; one of class -1 does not count.
+    """Accuracy; graphs of class -1 are ignored.
 
     Example:
         >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1])).item()
@@ -25,7 +25,7 @@ def accuracy(logits: Tensor, y: Tensor) -> Tensor:
 def roc_auc(logits: Tensor, y: Tensor) -> Tensor:
     """Area under the ROC curve, averaged over the tasks that have both classes (OGB's rule).
 
-    Missing labels are NaN and do not count; NaN if no task has both classes.
+    Missing labels are NaN and are ignored. The result is NaN if no task has both classes.
 
     Example:
         >>> nan = float("nan")
@@ -35,14 +35,14 @@ def roc_auc(logits: Tensor, y: Tensor) -> Tensor:
     """
     label = y.mT
     known = ~label.isnan()
-    score = torch.where(known, logits.mT, float("inf")).contiguous()  # unknown: above all
+    score = torch.where(known, logits.mT, float("inf")).contiguous()  # missing labels rank last
     order, counts = score.sort().values, known.sum(-1)
     below = torch.searchsorted(order, score)
     up_to = torch.searchsorted(order, score, right=True).minimum(counts.unsqueeze(-1))
     positive = known & (label > 0.5)
     positives = positive.sum(-1)
     pairs = positives * (counts - positives)
-    # Whole numbers throughout: twice the sum of the positives' ranks, equal scores at their mean.
+    # In integers: twice the sum of the ranks of the positives, with mean ranks for ties.
     ranks = ((below + up_to + 1) * positive).sum(-1)
     areas = (ranks - positives * (positives + 1)).double() / (2 * pairs)
     both = pairs > 0
@@ -62,22 +62,22 @@ def rmse(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 class Metric(NamedTuple):
-    """A measure of predictions, and whether more is better."""
+    """A metric function, its name and its direction."""
 
     batched: Callable[[Tensor, Tensor], Tensor]
     name: str
     higher_is_better: bool
 
     def measure(self, logits: Tensor, y: Tensor) -> float:
-        """Give the figure of one set of graphs."""
+        """Return the metric of one set of graphs."""
         return self.batched(logits, y).item()
 
     def by_task(self, logits: Tensor, y: Tensor) -> list[float | None]:
-        """Return the figure of each task; None where it has no label, or one class only.
+        """Return the metric of each task; None if it has no label or only one class.
 
         Args:
-            logits: One column a task, [graphs, tasks].
-            y: Likewise, NaN where missing.
+            logits: One column per task, [graphs, tasks].
+            y: Targets of the same shape, NaN where missing.
         """
         values = self.batched(logits.T.unsqueeze(-1), y.T.unsqueeze(-1))
         return [None if isnan(value) else value for value in values.tolist()]
@@ -88,4 +88,4 @@ METRICS: dict[str, Metric] = {
     "binary": Metric(roc_auc, "roc_auc", True),
     "regression": Metric(rmse, "rmse", False),
 }
-"""The metric of each kind of task."""
+"""Metric by task."""
