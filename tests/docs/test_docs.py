@@ -58,3 +58,24 @@ def test_links_between_pages_lead_somewhere(page):
     path = ROOT / page
     links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def paragraphs(page):
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    parts = re.split(r"\n\s*\n|\n- |\n\d+\. ", text)
+    return [part for part in parts if not part.lstrip().startswith(("|", "#", "<!--"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paragraphs_are_short(page):
+    assert [part for part in paragraphs(page) if len(part.split()) > 80] == []
+
+
+def test_the_readme_is_read_in_a_few_minutes():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+
+
+def test_a_change_has_one_line_of_at_most_twenty_words():
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("  ")] == []
+    assert [line for line in lines if line.startswith("- ") and len(line.split()) > 21] == []
