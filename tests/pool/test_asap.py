@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from contract import CHANNELS, Graphs, close, drawn, nodes_of, pack, pooler, ragged, ring
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_sample import sample
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch_geometric.nn import ASAPooling, GCNConv
 
 from gtpool.graph import NodeDrop
 from gtpool.ops.sample import settle
-from gtpool.ops.segment import level_of
 from gtpool.pool.asap import ASAPool
 
 SAMPLERS = ("topk", "rws", "rwsv")
@@ -192,34 +191,6 @@ def test_no_gradient_would_mend_the_sign_in_pyg():
     assert theirs.select.weight.grad is None
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_other_numbers_for_the_nodes_give_the_same_clusters(sampler):
-    make = partial(ASAPool, sampler=sampler, order="score")
-
-    @drawn
-    @given(ragged(), st.sampled_from(RATIOS), st.randoms(use_true_random=False))
-    def check(graphs, ratio, random):
-        everything = pooler(make, 1.0)(*graphs)
-        score = settle(everything.score)
-        # Nodes with the same members form the same cluster twice: the numbering chooses.
-        assume(all(len(score[nodes].unique()) == len(nodes) for nodes in nodes_of(graphs)))
-        old = torch.tensor([n for part in nodes_of(graphs) for n in random.sample(part, len(part))])
-        pool = pooler(make, ratio)
-        before = pool(*graphs)
-        after = pool(graphs.x[old], old.argsort()[graphs.edge_index], None, graphs.batch)
-        place = old[after.perm].argsort()
-        assert before.perm.tolist() == old[after.perm][place].tolist()
-        close(before.x, after.x[place])
-        size = (len(place),) * 2
-        renamed = torch.sparse_coo_tensor(
-            place.argsort()[after.edge_index], after.edge_attr[:, 0], size
-        ).coalesce()
-        assert torch.equal(before.edge_index, renamed.indices())
-        close(before.edge_attr[:, 0], renamed.values())
-
-    check()
-
-
 def test_the_fittest_are_told_apart_where_the_sigmoid_rounds_to_one():
     graphs = pack([(20, ring(20))], seed=0, dtype=torch.float32)
     pool = pooler(ASAPool, 0.5, torch.float32)
@@ -274,24 +245,6 @@ def test_a_self_loop_counts_once_listed_or_not():
     assert all(map(torch.equal, pool(*plain), pool(*looped)))
 
 
-def test_edge_features_do_not_enter_without_weights():
-    pool, graphs = pooler(ASAPool, 0.5), pack([(9, ring(9))], seed=0, edge_width=3)
-    assert all(map(torch.equal, pool(*graphs), pool(*graphs._replace(edge_attr=None))))
-
-
-def test_a_weight_is_the_first_column_and_weights_of_one_are_none():
-    graphs = pack([(9, ring(9))], seed=0)
-    plain, weighted = (pooler(partial(ASAPool, weighted=choice), 0.5) for choice in (False, True))
-    columns = torch.rand(18, 2)  # float32 beside features in float64
-    one, other, ones = (
-        weighted(*graphs._replace(edge_attr=attr))
-        for attr in (columns, columns[:, 0].double(), torch.ones(18, dtype=torch.long))
-    )
-    assert all(map(torch.equal, one, other))
-    assert all(map(torch.equal, ones, plain(*graphs)))
-    assert not torch.equal(one.x, ones.x)  # by the attention, whose GCN sees them
-
-
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
@@ -316,15 +269,6 @@ def test_layers_stack_and_the_weights_between_them_learn():
     for part in (first.gcn.lin, first.query, first.attention):
         assert part.weight.grad.any()
     assert all(parameter.grad.any() for parameter in second.parameters())
-
-
-def test_a_planned_layout_gives_the_same():
-    graphs = pack([(7, ring(7)), (4, ring(4))], seed=0)
-    pool = pooler(ASAPool, 0.5)
-    planned = pool(*graphs[:3], level=level_of(graphs.batch))
-    assert all(map(torch.equal, pool(*graphs), planned))
-    alone = graphs.x[:7], graphs.edge_index[:, :14]
-    assert all(map(torch.equal, pool(*alone), pool(*alone, batch=torch.zeros(7, dtype=torch.long))))
 
 
 def test_attn_stands_in_for_x_in_the_attention_only():
@@ -356,25 +300,3 @@ def test_bf16_joins_the_same_clusters():
     assert torch.equal(exact.edge_index, coarse.edge_index)
     assert coarse.edge_attr.dtype == coarse.x.dtype == torch.bfloat16
     torch.testing.assert_close(coarse.edge_attr.double(), exact.edge_attr, rtol=0.1, atol=0.02)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"in_channels": 0}, "in_channels must be an int"),
-        ({"ratio": 0.0}, "ratio"),
-        ({"sampler": "top"}, "topk.*rws.*rwsv"),
-        ({"order": "size"}, "index.*score"),
-        ({"dropout": 2}, "dropout must lie between 0 and 1"),
-    ],
-)
-def test_a_wrong_option_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        ASAPool(**{"in_channels": 4, **options})
-
-
-def test_repr_names_the_choices():
-    pool = ASAPool(8, 0.25, sampler="rws", order="score", weighted=True)
-    assert repr(pool).startswith(
-        "ASAPool(8, ratio=0.25, sampler='rws', order='score', weighted=True"
-    )

@@ -20,7 +20,12 @@ DROPPING = {
     "gtpool-v gated, linear attention, in score order": partial(
         GTPool, attention="linear", heads=2, gate="tanh", order="score"
     ),
+    "gtpool-v with random points": partial(GTPool, points="random", temperature=0.3),
+    "gtpool-v gated, random points, linear attention": partial(
+        GTPool, points="random", gate="tanh", attention="linear"
+    ),
 }
+COMPILED = {*POOLS, "gtpool-v gated, four heads, projected"}  # the others in make slow
 CLUSTERING = {
     name: make
     for name, make in POOLS.items()
@@ -36,9 +41,13 @@ CASES = [
 ]
 
 
+def marks(name, law):
+    return [pytest.mark.slow] if law == "compile" and name not in COMPILED else []
+
+
 @pytest.mark.parametrize(
     ("name", "make", "law", "check"),
-    [pytest.param(*case, id=f"{case[0]}-{case[2]}") for case in CASES],
+    [pytest.param(*c, id=f"{c[0]}-{c[2]}", marks=marks(c[0], c[2])) for c in CASES],
 )
 def test_law(name, make, law, check):
     if law in EXCEPTIONS.get(name, {}):

@@ -1,11 +1,10 @@
 """The layer against its equations: by hand on four nodes, and dense on random batches."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
-from contract import CHANNELS, LAWS, Graphs, close, drawn, pack, pooler, ragged, ring
+from contract import CHANNELS, Graphs, close, drawn, graph_of, pack, pooler, ragged, ring
 from hypothesis import given
 from reference_sample import sample
 from torch import Tensor, nn
@@ -226,10 +225,6 @@ def compare_with_dense(graphs: Graphs, options: dict, with_attn: bool) -> None:
         torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-10)
 
 
-def graph_of(nodes: int, edges: list[tuple[int, int]], seed: int = 0) -> Graphs:
-    return pack([(nodes, edges)], seed)
-
-
 def linear_layer(**options) -> GTPool:
     """A layer without activation, whose local score adds up over edges."""
     torch.manual_seed(0)
@@ -265,14 +260,6 @@ def test_an_edge_counts_for_its_target():
     assert torch.equal(before.global_score, after.global_score)
     changed = (before.local_score != after.local_score).tolist()
     assert changed == [False, True, False]
-
-
-def test_edge_features_do_not_enter_the_score():
-    pool, graphs = linear_layer(), graph_of(6, ring(6))
-    plain = pool(*graphs)
-    weighted = pool(graphs.x, graphs.edge_index, torch.rand(12, dtype=torch.double))
-    assert torch.equal(plain.x, weighted.x)
-    assert torch.equal(plain.score, weighted.score)
 
 
 @pytest.mark.parametrize(
@@ -346,26 +333,6 @@ def test_attn_stands_in_for_x_in_queries_and_keys_only():
     close(scores.global_score, mean.expand(5))
 
 
-def test_ratio_one_keeps_all_and_an_int_keeps_that_many():
-    graphs = pack([(7, ring(7)), (2, ring(2))], seed=0)
-    everything = GTPool(CHANNELS, ratio=1.0).double()(*graphs)
-    assert everything.perm.tolist() == list(range(9))
-    assert torch.equal(everything.edge_index, graphs.edge_index)
-    for graph in range(2):
-        assert everything.score[everything.batch == graph].sum().item() == pytest.approx(1)
-    assert GTPool(CHANNELS, ratio=1).double()(*graphs).batch.tolist() == [0, 1]
-    assert GTPool(CHANNELS, ratio=3).double()(*graphs).batch.tolist() == [0, 0, 0, 1, 1]
-
-
-def test_batch_left_out_means_one_graph():
-    pool, graphs = GTPool(CHANNELS).double(), graph_of(6, ring(6))
-    assert all(
-        torch.equal(one, other)
-        for one, other in zip(pool(*graphs), pool(graphs.x, graphs.edge_index), strict=True)
-        if one is not None
-    )
-
-
 def test_dropout_acts_in_training_only():
     graphs = graph_of(6, ring(6))
     pool = GTPool(CHANNELS, dropout=0.5).double()
@@ -375,24 +342,6 @@ def test_dropout_acts_in_training_only():
 
 
 # What the paper did not ask
-
-
-@pytest.mark.parametrize("law", [law for law in LAWS if law != "relabelling"])
-def test_the_laws_hold_with_random_points(law):
-    LAWS[law](partial(GTPool, points="random", temperature=0.3))
-
-
-@pytest.mark.parametrize("law", ["batch", "gradients", "dtypes"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"points": "random", "gate": "tanh", "attention": "linear"},
-        {"gate": "tanh", "learn_score": False, "temperature": 3.0},
-    ],
-    ids=str,
-)
-def test_laws_hold_with_a_gate(options, law):
-    LAWS[law](partial(GTPool, **options))
 
 
 def test_the_wheel_is_spun_at_a_temperature_and_the_gate_is_not():
@@ -504,11 +453,6 @@ def test_the_defaults_leave_the_weights_by_name_and_the_keys_as_they_are():
 def test_options_that_make_no_sense_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         GTPool(CHANNELS, **options)
-
-
-def test_a_layer_shows_its_wheel():
-    shown = repr(GTPool(CHANNELS, temperature=0.5, points="random"))
-    assert "temperature=0.5, points='random', learn_score=True" in shown
 
 
 # Linear attention

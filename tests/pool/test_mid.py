@@ -9,7 +9,6 @@ from torch_geometric.nn import SAGPooling, TopKPooling
 
 from gtpool.graph import NodeDrop
 from gtpool.ops.sample import settle
-from gtpool.ops.segment import level_of
 from gtpool.pool.mid import MIDPool
 
 
@@ -221,14 +220,6 @@ def test_training_reaches_every_parameter_under_dropscore():
             assert parameter.grad.any(), name
 
 
-def test_a_planned_level_gives_what_batch_gives():
-    graphs = pack([(7, ring(7)), (4, ring(4))], seed=0)
-    pool = pooler(make(), 0.5).eval()
-    planned = pool(graphs.x, graphs.edge_index, level=level_of(graphs.batch))
-    for one, other in zip(pool(*graphs), planned, strict=True):
-        assert one is other is None or torch.equal(one, other)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -241,17 +232,3 @@ def test_a_planned_level_gives_what_batch_gives():
 def test_a_wrong_option_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         MIDPool(CHANNELS, **options)
-
-
-def test_attn_must_fit_x():
-    graphs = pack([(5, ring(5))], seed=0)
-    pool = MIDPool(CHANNELS).double()
-    with pytest.raises(ValueError, match="attn has 4 rows, but x has 5"):
-        pool(*graphs, graphs.x[1:])
-
-
-def test_repr_names_the_choices():
-    assert repr(MIDPool(8, scorer="projection", scores=3, dropscore=0.2)) == (
-        "MIDPool(8, ratio=0.5, scorer='projection', scores=3, flip=True, dropscore=0.2, "
-        "merge='linear')"
-    )

@@ -4,14 +4,25 @@ import math
 
 import pytest
 import torch
-from contract import CHANNELS, Graphs, close, drawn, matrices, pack, pooler, ragged, ring
+from contract import (
+    CHANNELS,
+    Graphs,
+    close,
+    compare,
+    drawn,
+    graph_of,
+    matrices,
+    pack,
+    pooler,
+    ragged,
+    ring,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.nn import dense_mincut_pool
 from torch_geometric.utils import to_dense_adj
 
-from gtpool.ops.segment import plan
 from gtpool.pool.mincutpool import MinCutPool
 
 
@@ -77,20 +88,6 @@ def compare_with_dense(graphs: Graphs, weight: Tensor, clusters: int, *, weighte
     out = pool(*graphs)
     ours = out.x, out.edge_attr.view(-1, clusters, clusters), out.assign, out.loss
     compare(ours, dense_layer(pool, graphs, weight), asking)
-
-
-def compare(ours, theirs, asking) -> None:
-    """Compare outputs, and gradients of a function of all of them."""
-    gradients = [
-        torch.autograd.grad(sum(part.sin().sum() for part in parts), asking, materialize_grads=True)
-        for parts in (ours, theirs)
-    ]
-    for one, other in zip((*ours, *gradients[0]), (*theirs, *gradients[1]), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
-def graph_of(nodes: int, edges: list[tuple[int, int]]) -> Graphs:
-    return pack([(nodes, edges)], seed=0)
 
 
 CHORDS = [(0, 3), (3, 0), (2, 5), (5, 2)]
@@ -219,23 +216,3 @@ def test_bf16_gives_the_loss_of_float64():
     full = pool.double()(graphs.x.double(), *graphs[1:])
     torch.testing.assert_close(short.loss.double(), full.loss, rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(short.edge_attr.double(), full.edge_attr, rtol=4e-2, atol=1e-2)
-
-
-def test_a_planned_layout_gives_what_batch_gives():
-    graphs = pack([(7, ring(7)), (4, ring(4))], seed=0)
-    pool = pooler(MinCutPool, 3)
-    planned = pool(*graphs[:3], level=plan(torch.tensor([7, 4]), torch.device("cpu")))
-    for one, other in zip(pool(*graphs), planned, strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_user_is_told_what_is_wrong():
-    with pytest.raises(ValueError, match="clusters must be an int of at least 1, got 0"):
-        MinCutPool(8, 0)
-    with pytest.raises(ValueError, match="hidden_channels must be"):
-        MinCutPool(8, 3, hidden_channels=0)
-    graphs = graph_of(3, ring(3))
-    with pytest.raises(ValueError, match="no edge_attr"):
-        MinCutPool(CHANNELS, 3, weighted=True).double()(*graphs)
-    with pytest.raises(ValueError, match="in_channels=5"):
-        MinCutPool(5, 3).double()(*graphs)

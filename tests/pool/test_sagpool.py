@@ -10,9 +10,7 @@ from reference_sample import sample
 from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGPooling
 
-from gtpool.graph import NodeDrop
 from gtpool.ops.sample import settle
-from gtpool.ops.segment import level_of
 from gtpool.pool.sagpool import SAGPool
 
 
@@ -106,14 +104,6 @@ def test_no_weight_decides_whether_the_best_or_the_worst_stay():
     assert all(parameter.grad.abs().min() > 1e-6 for parameter in ours.parameters())
 
 
-@pytest.mark.parametrize("sampler", ["topk", "rws", "rwsv"])
-def test_every_parameter_learns(sampler):
-    pool, graphs = made(sampler=sampler), sample_batch()
-    pool(*graphs).x.sin().sum().backward()
-    assert [name for name, _ in pool.named_parameters()] == ["theta", "bias"]
-    assert all(parameter.grad.abs().min() > 1e-6 for parameter in pool.parameters())
-
-
 def test_top_k_tells_nodes_apart_where_tanh_no_longer_does():
     graphs = pack([(40, ring(40))], seed=0, dtype=torch.float32)
     pool = made(ratio=0.25).float()
@@ -156,67 +146,11 @@ def test_bf16_counts_the_edges_of_a_large_hub():
     assert short.score[0].item() == pytest.approx(exact, rel=1e-5)
 
 
-def test_attn_stands_in_for_x_in_the_score_only():
-    pool, graphs = made(), sample_batch()
-    attn = graphs.x.roll(1, 1)
-    out, seen = pool(*graphs, attn), pool(attn, *graphs[1:])
-    assert torch.equal(out.perm, seen.perm)
-    assert torch.equal(out.score, seen.score)
-    close(out.x, graphs.x[out.perm] * out.score[:, None])
-
-
-def test_edge_features_travel_along_and_do_not_enter_the_score():
-    graphs = sample_batch()
-    with_features, without = made()(*graphs), made()(*graphs._replace(edge_attr=None))
-    assert without.edge_attr is None
-    assert torch.equal(with_features.x, without.x)
-    stays = torch.isin(graphs.edge_index, with_features.perm).all(0)
-    assert torch.equal(with_features.edge_attr, graphs.edge_attr[stays])
-
-
-def test_planned_layout_gives_what_batch_gives():
-    graphs = sample_batch()
-    planned = made()(*graphs[:3], level=level_of(graphs.batch))
-    assert isinstance(planned, NodeDrop)
-    assert all(map(torch.equal, planned, made()(*graphs)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"in_channels": 0}, "in_channels must be an int of at least 1, got 0"),
-        ({"ratio": 1.5}, r"share of nodes to keep, in \(0, 1\], got 1.5"),
-        ({"sampler": "rwz"}, "unknown sampler 'rwz'; choose one of 'topk', 'rws', 'rwsv'"),
-        ({"order": "degree"}, "unknown order 'degree'; choose one of 'index', 'score'"),
-        ({"act": "tahn"}, "Could not resolve 'tahn' among choices"),
-        ({"act": None}, "act must be the name of an activation or a callable, got None"),
-    ],
-    ids=str,
-)
-def test_layer_refuses_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        SAGPool(**{"in_channels": 4} | options)
-
-
-def test_layer_refuses_graphs_that_do_not_fit():
-    graphs = sample_batch()
-    with pytest.raises(ValueError, match="the layer was made with in_channels=8"):
-        made()(graphs.x[:, :3], *graphs[1:])
-    with pytest.raises(ValueError, match="attn must be a float tensor"):
-        made()(*graphs, graphs.x[:, :3])
-    with pytest.raises(ValueError, match="attn has 4 rows, but x has 28"):
-        made()(*graphs, graphs.x[:4])
-
-
 def test_act_is_a_name_or_a_callable():
     graphs = sample_batch()
     named, called = (made(act=act)(*graphs) for act in ("sigmoid", torch.sigmoid))
     assert torch.equal(named.x, called.x)
     close(named.score.logit(), made()(*graphs).score.atanh())
-
-
-def test_repr_names_the_choices():
-    assert repr(SAGPool(4)) == "SAGPool(4, ratio=0.5, sampler='topk', order='index')"
 
 
 def made(*, ratio: float = 0.5, **options) -> SAGPool:

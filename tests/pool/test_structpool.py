@@ -20,7 +20,6 @@ from contract import (
 from hypothesis import assume, given
 from torch import Tensor
 
-from gtpool.ops.segment import level_of
 from gtpool.pool.structpool import StructPool
 
 CLUSTERS = 3
@@ -159,12 +158,6 @@ def test_features_and_edges_are_all_shared_out_and_layers_stack():
         assert out.loss is None
 
 
-def test_a_planned_level_stands_in_for_batch():
-    pool, graphs = layer(), sample_batch()
-    planned = pool(*graphs[:3], level=level_of(graphs.batch))
-    assert all(map(torch.equal, pool(*graphs)[:-1], planned[:-1]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_short_floats_add_up_long_graphs(dtype):
     graphs = pack([(400, [(i, 0) for i in range(1, 400)]), (3, ring(3)), (1, [])], seed=0)
@@ -183,24 +176,3 @@ def test_a_graph_needs_no_matrix_of_all_its_pairs():
     x = torch.randn(nodes, CHANNELS, generator=torch.Generator().manual_seed(0))
     out = layer(torch.float32, steps=1)(x, torch.arange(nodes).repeat(2, 1))
     torch.testing.assert_close(out.x.sum(0), x.sum(0), rtol=1e-3, atol=0.1)
-
-
-def test_weights_come_in_the_first_column_or_alone():
-    pool, graphs = layer(weighted=True), sample_batch()
-    column = pool(*graphs)
-    assert torch.equal(column.x, pool(*graphs._replace(edge_attr=graphs.edge_attr[:, 0])).x)
-    plain = layer()(*graphs)
-    assert not torch.equal(column.x, plain.x)
-    ones = torch.ones(graphs.edge_index.size(1), dtype=torch.long)
-    assert torch.equal(pool(*graphs._replace(edge_attr=ones)).x, plain.x)
-
-
-def test_wrong_use_is_an_error_that_says_so():
-    graphs = pack([(3, ring(3))], seed=0)
-    with pytest.raises(ValueError, match="weighted edges"):
-        layer(weighted=True)(*graphs)
-    with pytest.raises(ValueError, match="x must be a float tensor"):
-        layer()(graphs.x[:, 1:], graphs.edge_index)
-    for options in ({"clusters": 0}, {"clusters": 2, "steps": 0}, {"clusters": 0.5}):
-        with pytest.raises(ValueError, match="must be an int of at least 1"):
-            StructPool(CHANNELS, **options)

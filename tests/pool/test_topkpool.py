@@ -10,10 +10,8 @@ from reference_sample import sample
 from torch import Tensor
 from torch_geometric.nn import TopKPooling
 
-from gtpool.graph import NodeDrop
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import settle
-from gtpool.ops.segment import level_of
 from gtpool.pool.topkpool import TopKPool
 
 
@@ -97,17 +95,6 @@ def test_the_direction_learns_and_only_its_direction_matters(sampler):
     close(before.x, pool(*graphs).x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("nodes", "ratio", "kept"), [(257, 0.5, 129), (257, 1.0, 257), (257, 1, 1), (100, 0.07, 7)]
-)
-def test_counts_are_exact_in_every_type(dtype, nodes, ratio, kept):
-    graphs = pack([(nodes, ring(nodes)), (1, [])], seed=0, dtype=dtype)
-    out = made(ratio=ratio).to(dtype)(*graphs)
-    assert out.batch.bincount().tolist() == [kept, 1]
-    assert out.x.dtype == out.score.dtype == dtype
-
-
 def test_top_k_tells_nodes_apart_where_tanh_no_longer_does():
     graphs = pack([(40, ring(40))], seed=0, dtype=torch.float32)
     pool = made(ratio=0.25).float()
@@ -137,53 +124,6 @@ def test_score_is_the_gate_by_hand():
     assert out.edge_index.tolist() == [[0, 1], [1, 0]]
     assert out.score.tolist() == pytest.approx([math.tanh(value) for value in y])
     close(out.x, x[:2] * torch.tensor(y).tanh()[:, None])
-
-
-def test_attn_stands_in_for_x_in_the_score_only():
-    pool, graphs = made(), sample_batch()
-    attn = graphs.x.roll(1, 1)
-    out, seen = pool(*graphs, attn), pool(attn, *graphs[1:])
-    assert torch.equal(out.perm, seen.perm)
-    assert torch.equal(out.score, seen.score)
-    close(out.x, graphs.x[out.perm] * out.score[:, None])
-
-
-def test_planned_layout_gives_what_batch_gives():
-    graphs = sample_batch()
-    planned = made()(*graphs[:3], level=level_of(graphs.batch))
-    assert isinstance(planned, NodeDrop)
-    assert all(map(torch.equal, planned, made()(*graphs)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"in_channels": 0}, "in_channels must be an int of at least 1, got 0"),
-        ({"ratio": 1.5}, r"share of nodes to keep, in \(0, 1\], got 1.5"),
-        ({"sampler": "rwz"}, "unknown sampler 'rwz'; choose one of 'topk', 'rws', 'rwsv'"),
-        ({"order": "degree"}, "unknown order 'degree'; choose one of 'index', 'score'"),
-        ({"act": "tahn"}, "Could not resolve 'tahn' among choices"),
-        ({"act": None}, "act must be the name of an activation or a callable, got None"),
-    ],
-    ids=str,
-)
-def test_layer_refuses_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        TopKPool(**{"in_channels": 4} | options)
-
-
-def test_layer_refuses_graphs_that_do_not_fit():
-    graphs = sample_batch()
-    with pytest.raises(ValueError, match="the layer was made with in_channels=8"):
-        made()(graphs.x[:, :3], *graphs[1:])
-    with pytest.raises(ValueError, match="attn must be a float tensor"):
-        made()(*graphs, graphs.x[:, :3])
-    with pytest.raises(ValueError, match="attn has 4 rows, but x has 28"):
-        made()(*graphs, graphs.x[:4])
-
-
-def test_repr_names_the_choices():
-    assert repr(TopKPool(4)) == "TopKPool(4, ratio=0.5, sampler='topk', order='index')"
 
 
 def made(*, ratio: float = 0.5, **options) -> TopKPool:
