@@ -384,7 +384,7 @@ def test_other_classes_in_a_saved_dataset_are_matched_by_name(mutag, tmp_path):
     assert evaluate_source(bundle, tmp_path / "turned") == expected
     strange = replace(mutag, schema=replace(mutag.schema, targets=("safe", "1")))
     strange.save(tmp_path / "strange")
-    with pytest.raises(ValueError, match="class 'safe' is unknown to the model, which knows -1, 1"):
+    with pytest.raises(ValueError, match="class 'safe'"):
         evaluate_source(bundle, tmp_path / "strange")
 
 

@@ -616,7 +616,7 @@ def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
         (["train"], "no dataset"),
         (["train", "MUTAGG"], "no dataset 'MUTAGG'; did you mean MUTAG?"),
         (["train", "nowhere/mine.csv"], "nowhere/mine.csv"),
-        (["train", "notes.txt"], "notes.txt is of no known kind"),
+        (["train", "notes.txt"], "notes.txt has no known format"),
         (["train", "empty"], "empty holds no graphs"),
         (["train", "two.csv"], "say which columns hold the targets"),
         (

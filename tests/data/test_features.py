@@ -110,8 +110,8 @@ def test_labels_that_were_not_seen_are_refused():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"node_labels": None}, "trained on graphs with node labels, and these have none"),
-        ({"edge_labels": None}, "trained on graphs with edge labels, and these have none"),
+        ({"node_labels": None}, "node labels"),
+        ({"edge_labels": None}, "edge labels"),
         ({"node_attributes": None}, "mine has 0 node attributes, .* trained on 2"),
         ({"node_attributes": torch.ones(5, 3)}, "mine has 3 node attributes, .* trained on 2"),
         ({"edge_attributes": None}, "mine has 0 edge attributes, .* trained on 1"),

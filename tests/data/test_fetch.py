@@ -116,14 +116,14 @@ def test_a_wrong_digest_leaves_nothing(server, tmp_path):
 
 
 def test_a_missing_file_is_asked_for_once(server, tmp_path):
-    with pytest.raises(OSError, match=r"missing cannot be had \(the server answers 404 Not F"):
+    with pytest.raises(OSError, match=r"404"):
         fetch(f"{server.url}/missing", tmp_path / "file")
     assert names(tmp_path) == []
     assert len(server.asked) == 1
 
 
 def test_a_silent_server_is_given_up(server, tmp_path):
-    with pytest.raises(OSError, match=r"slow cannot be had \(no answer in 0.2 s\)"):
+    with pytest.raises(OSError, match=r"no answer in 0.2 s"):
         fetch(f"{server.url}/slow", tmp_path / "file", timeout=0.2, tries=2, pause=0.01)
     assert names(tmp_path) == []
 
@@ -133,7 +133,7 @@ def test_no_network(tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/file"
-    with pytest.raises(OSError, match=r"/file cannot be had \(.*Connection refused\)"):
+    with pytest.raises(OSError, match=r"Connection refused"):
         fetch(url, tmp_path / "file", pause=0.01)
     assert names(tmp_path) == []
 

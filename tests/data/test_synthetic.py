@@ -69,7 +69,7 @@ def test_erdos_renyi_joins_the_share_of_pairs_asked_for(density):
 
 
 def test_erdos_renyi_refuses_a_density_above_one():
-    with pytest.raises(ValueError, match="density must be a share from 0 to 1, got 80"):
+    with pytest.raises(ValueError, match=r"density .*got 80"):
         erdos_renyi(1, 10, 80)
 
 
@@ -111,7 +111,7 @@ def test_long_range_graphs_are_rings_with_four_beads_far_apart():
 
 
 def test_long_range_comes_in_pairs():
-    with pytest.raises(ValueError, match="graphs come in pairs, so not 3"):
+    with pytest.raises(ValueError, match="num_graphs must be even"):
         long_range(3)
 
 

@@ -339,7 +339,7 @@ def test_a_cache_that_cannot_be_written_is_said_and_done_without(monkeypatch, tm
     blocked.write_text("no folder")
     data = mixed()
     monkeypatch.setenv("GTPOOL_CACHE", str(blocked))
-    with pytest.warns(UserWarning, match="the clusterings of graphs are computed anew each time"):
+    with pytest.warns(UserWarning, match="cannot be cached"):
         chain = with_chain(data, 2).chain
     assert len(chain) == 2
 
@@ -360,7 +360,7 @@ def test_two_processes_give_what_one_gives(monkeypatch):
     data = mixed()
     chain = with_chain(data, 3, jobs=1).chain
     monkeypatch.setattr(data_chain, "_CHUNK", 2e4)
-    monkeypatch.setattr(data_chain, "_WORTH", 0)
+    monkeypatch.setattr(data_chain, "_MIN_PARALLEL", 0)
     monkeypatch.setattr(data_chain, "_read", lambda _: {}["not there"])
     told = []
     assert same(with_chain(data, 3, jobs=2, tell=lambda *t: told.append(t)).chain, chain)

@@ -1,1 +1,1 @@
-"""Graphs from files."""
+"""Reading graphs, their features and their splits."""

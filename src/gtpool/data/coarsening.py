@@ -1,4 +1,4 @@
-"""Chains of clusterings for a whole dataset: computed once, in parallel, and kept on disk."""
+"""HaarPool's coarsening chains of a dataset: computed once, in parallel, and cached on disk."""
 
 import os
 import shutil
@@ -26,29 +26,29 @@ from gtpool.ops.chain import HOST, build_chain, edge_pointers, join_chains, span
 from gtpool.ops.segment import offsets, plan
 
 VERSION = 1
-"""Of the algorithm: another number, and what is kept on disk is not used any more."""
+"""Version of the algorithm; chains cached by another version are ignored."""
 
 _PARTS = ("cluster", "edge_index", "edge_attr", "sizes")
-_CHUNK = 3e7  # work in one call: the cubes of the sizes, and a little for each graph
-_WORTH = 4e9  # work below which starting processes takes longer than they save
+_CHUNK = 3e7  # work per task: the sum of sizes cubed, plus a constant per graph
+_MIN_PARALLEL = 4e9  # less work than this is faster in one process
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 Arrays = tuple[NDArray[Any], ...]
 
 
 def with_chain(
-    data: GraphDataset, steps: int, *, jobs: int | None = None, tell: Tell | None = None
+    data: GraphDataset, steps: int, *, jobs: int | None = None, tell: Progress | None = None
 ) -> GraphDataset:
-    """Give a dataset the chain of clusterings of each graph, which its batches then carry.
+    """Return a dataset whose batches carry the coarsening chain of each graph.
 
-    What was computed once is kept in the user's cache, and found there for the same graphs.
+    Chains are cached in the user's cache folder under a digest of the graphs.
 
     Args:
-        data: The graphs; returned as it is if it has such a chain already.
-        steps: How many times to cluster; the last step makes each graph one node.
-        jobs: Processes to compute in, None for one a core; a small dataset needs no more than this
-            one. A script that starts them must do so below ``if __name__ == "__main__":``.
-        tell: Called now and then with the number of graphs that are done, and of all.
+        data: The graphs; returned unchanged if they have a chain of ``steps`` steps already.
+        steps: Clustering steps; the last one reduces each graph to one node.
+        jobs: Worker processes; None for one per core. A small dataset is computed in this process.
+            A script that starts workers must do so below ``if __name__ == "__main__":``.
+        tell: Progress callback, called with the number of finished graphs and of all graphs.
 
     Example:
         >>> from gtpool.data.sources import load
@@ -72,20 +72,20 @@ def with_chain(
 
 
 def _digest(data: GraphDataset, steps: int) -> str:
-    """Sum up what a chain is made from."""
+    """Digest of the graphs, the number of steps and the version."""
     digest = sha256(f"{VERSION} {steps}".encode())
     for part in (data.sizes, data.edge_counts, data.edge_index):
         digest.update(part.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _build(data: GraphDataset, steps: int, jobs: int, tell: Tell) -> tuple[CoarseningStep, ...]:
-    """Work through the graphs by size, for graphs of one size are clustered together."""
+def _build(data: GraphDataset, steps: int, jobs: int, tell: Progress) -> tuple[CoarseningStep, ...]:
+    """Cluster the graphs in chunks of similar size: graphs of one size are clustered together."""
     work = data.sizes.double() ** 3 + 1000
     order = data.sizes.argsort(descending=True, stable=True)
     bins = (work[order].cumsum(0) / _CHUNK).long().unique_consecutive(return_counts=True)[1]
     chunks = order.split(bins.tolist())
-    if float(work.sum()) < _WORTH or current_process().daemon:  # which may start no process
+    if float(work.sum()) < _MIN_PARALLEL or current_process().daemon:  # daemons start no workers
         jobs = 1
     tasks = (_pack(data, chunk) for chunk in chunks)
     done, chains = 0, list[tuple[CoarseningStep, ...]]()
@@ -100,11 +100,11 @@ def _build(data: GraphDataset, steps: int, jobs: int, tell: Tell) -> tuple[Coars
 
 
 def _run(tasks: Iterable[Arrays], steps: int, jobs: int) -> Iterable[Arrays]:
-    """Give the results one by one, in the order of the tasks."""
+    """Yield the results in the order of the tasks."""
     if jobs == 1:
         yield from (_chain_of(task, steps) for task in tasks)
         return
-    # A fork would copy the locks of torch's threads.
+    # Not fork, which would copy the locks of torch's threads.
     context, one = get_context("spawn"), (1,)
     with ProcessPoolExecutor(jobs, context, torch.set_num_threads, one) as pool:
         futures = [pool.submit(_chain_of, task, steps) for task in tasks]
@@ -112,28 +112,28 @@ def _run(tasks: Iterable[Arrays], steps: int, jobs: int) -> Iterable[Arrays]:
             yield from (future.result() for future in futures)
         except BrokenProcessPool as error:
             raise RuntimeError(
-                "a process that computes chains of clusterings has died; a script that starts "
-                'processes must do so below `if __name__ == "__main__":`'
+                "a worker that computes coarsening chains has died; a script that starts workers "
+                'must do so below `if __name__ == "__main__":`'
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _pack(data: GraphDataset, chunk: Tensor) -> Arrays:
-    """Say what a process needs to know of some graphs; arrays travel by value."""
+    """Return edges and sizes of some graphs, as arrays that can be pickled."""
     batch = data.take(chunk)
     return batch.edge_index.numpy(), batch.levels[0].sizes.numpy()
 
 
 def _chain_of(task: Arrays, steps: int) -> Arrays:
-    """Compute the chains of some graphs, step by step four arrays."""
+    """Compute the chains of some graphs: four arrays per step."""
     edge_index, sizes = (torch.from_numpy(part) for part in task)
     chain = build_chain(edge_index, plan(sizes, HOST), steps)
     return tuple(part.numpy() for part in _parts(chain).values())
 
 
 def _parts(chain: Iterable[CoarseningStep]) -> dict[str, Tensor]:
-    """Name the tensors of a chain; what follows from others is left out."""
+    """Return the tensors of a chain by name, without those that can be recomputed."""
     named: dict[str, Tensor] = {}
     for number, step in enumerate(chain):
         parts = (step.cluster.int(), step.edge_index.int(), step.edge_attr, step.level.sizes)
@@ -154,7 +154,7 @@ def _steps(parts: list[Tensor]) -> tuple[CoarseningStep, ...]:
 
 
 def _read(entry: Path) -> tuple[CoarseningStep, ...]:
-    """Read what ``_keep`` wrote, with a ValueError if a bit of it has changed."""
+    """Read what ``_keep`` wrote; raise a ValueError if its checksum differs."""
     tensors, values = read_folder(entry)
     if values["sha256"] != _sum(tensors):
         raise ValueError(f"{entry} is damaged")
@@ -171,17 +171,17 @@ def _sum(tensors: dict[str, Tensor]) -> str:
 
 
 def _keep(chain: tuple[CoarseningStep, ...], entry: Path, name: str) -> None:
-    """Leave a chain in the cache."""
+    """Write a chain to the cache; warn if the cache cannot be written."""
     with suppress(OSError):
-        shutil.rmtree(entry)  # damaged, or it would have been taken
+        shutil.rmtree(entry)  # damaged, or it would have been read
     tensors = _parts(chain)
     try:
         write_folder(entry, tensors, {"sha256": _sum(tensors)})
     except OSError as error:
-        # Another process that saves the same at this moment does no harm.
+        # Another process may be saving the same chain.
         if error.errno not in {ENOENT, EEXIST, ENOTEMPTY}:
             warnings.warn(
-                f"the clusterings of {name} are computed anew each time, as {entry.parent} cannot "
+                f"the coarsening chains of {name} cannot be cached, as {entry.parent} cannot "
                 f"be written ({error}); set GTPOOL_CACHE to another folder",
                 stacklevel=3,
             )

@@ -1,4 +1,4 @@
-"""GraphDataset: many graphs packed into a few tensors, from which a batch is gathered at once."""
+"""GraphDataset: many graphs packed into a few tensors, from which batches are gathered."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +22,9 @@ _SAVED = ("x", "edge_index", "edge_attr", "sizes", "edge_counts", "y")
 
 @dataclass(frozen=True, eq=False)
 class GraphDataset:
-    """Labelled graphs, packed: the nodes of all graphs in one tensor, and so the edges.
+    """Labelled graphs, packed: one tensor holds the nodes of all graphs, another all edges.
 
-    Integer features are stored in the smallest type that holds them and come out as int64.
+    Integer features are stored in the smallest type that holds them; batches have int64.
 
     Example:
         >>> ring = Data(torch.ones(3, 1), torch.tensor([[0, 1, 2], [1, 2, 0]]), y=torch.tensor([0]))
@@ -43,45 +43,45 @@ class GraphDataset:
     edge_attr: Tensor | None
     """Edge features, [E, F]."""
     sizes: Tensor
-    """Nodes of each graph, at least one, on the host, [G]."""
+    """Nodes of each graph, at least one, on the CPU, [G]."""
     edge_counts: Tensor
-    """Edges of each graph, on the host, [G]."""
+    """Edges of each graph, on the CPU, [G]."""
     y: Tensor
-    """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
+    """Class of each graph, int64 [G], or one float per task, NaN where missing, [G, T]."""
     schema: Schema
     chain: tuple[CoarseningStep, ...] = ()
-    """The steps by which the graphs are clustered, all graphs as one batch; see ``with_chain``."""
+    """Coarsening steps of all graphs as one batch; see ``gtpool.data.coarsening.with_chain``."""
     node_ptr: Tensor = field(init=False)
-    """First node of each graph and the number of all at the end, on the host, [G + 1]."""
+    """First node of each graph, and the number of nodes, on the CPU, [G + 1]."""
     edge_ptr: Tensor = field(init=False)
-    """First edge of each graph and the number of all at the end, on the host, [G + 1]."""
+    """First edge of each graph, and the number of edges, on the CPU, [G + 1]."""
     chain_edge_ptrs: tuple[Tensor, ...] = field(init=False)
     """The same for the edges between clusters, after each step."""
 
     def __post_init__(self) -> None:
-        """Refuse tensors that do not fit together."""
+        """Raise a ValueError if the tensors do not fit together."""
         _check_dataset(self)
         object.__setattr__(self, "node_ptr", offsets(self.sizes))
         object.__setattr__(self, "edge_ptr", offsets(self.edge_counts))
         if self.chain and self.chain[0].cluster.numel() != self.x.size(0):
-            raise ValueError(f"{self.schema.name}: the chain is not that of these graphs")
+            raise ValueError(f"{self.schema.name}: the chain belongs to other graphs")
         object.__setattr__(self, "chain_edge_ptrs", edge_pointers(self.chain))
 
     def __len__(self) -> int:
-        """Count the graphs."""
+        """Return the number of graphs."""
         return self.sizes.numel()
 
     @property
     def num_features(self) -> int:
-        """Columns of ``x``."""
+        """Number of columns of ``x``."""
         return self.x.size(1)
 
     def take(self, indices: Sequence[int] | Tensor, ratios: Sequence[float] = ()) -> Graphs:
-        """Gather graphs into one batch, on the device where the dataset lives.
+        """Return a batch of graphs, on the device of the dataset.
 
         Args:
-            indices: Which graphs, in the order wanted.
-            ratios: Share of nodes kept by each pooling step, which plans the shape after it.
+            indices: Indices of the graphs, in order.
+            ratios: Share of nodes kept by each pooling step; the layout after each is planned.
         """
         index, device = self._index(indices), self.x.device
         levels = [plan(self.sizes.index_select(0, index), device)]
@@ -90,7 +90,7 @@ class GraphDataset:
         nodes = spans(self.node_ptr.index_select(0, index), levels[0])
         edge_plan = plan(self.edge_counts.index_select(0, index), device)
         edges = spans(self.edge_ptr.index_select(0, index), edge_plan)
-        # Row by row: torch gathers from a vector twice as fast as along the columns of a matrix.
+        # Row by row: torch gathers from a vector twice as fast as from the columns of a matrix.
         ends = torch.stack([row.index_select(0, edges) for row in self.edge_index])
         first = levels[0].ptr[:-1].int().to(device, non_blocking=True)
         return Graphs(
@@ -103,7 +103,7 @@ class GraphDataset:
         )
 
     def to(self, device: torch.device | str) -> Self:
-        """Move what batches are gathered from to a device; sizes stay on the host."""
+        """Return the dataset on a device; sizes, counts and pointers stay on the CPU."""
         return replace(
             self,
             x=self.x.to(device),
@@ -114,10 +114,11 @@ class GraphDataset:
         )
 
     def standardized(self, train: Sequence[int] | Tensor) -> Self:
-        """Scale continuous columns to mean 0 and deviation 1 over the nodes of some graphs.
+        """Return the dataset with continuous node features standardised.
 
         Args:
-            train: The graphs whose nodes give mean and deviation, which the recipe then keeps.
+            train: Indices of the graphs whose nodes give mean and standard deviation; the recipe
+                stores both.
         """
         columns = self.schema.recipe.attributes
         if columns == 0 or self.schema.recipe.mean is not None:
@@ -125,7 +126,7 @@ class GraphDataset:
         index = self._index(train)
         nodes = spans(self.node_ptr[index], plan(self.sizes[index], self.x.device))
         seen = self.x[:, :columns].index_select(0, nodes).double()
-        # A constant column may deviate by rounding errors, which must not be blown up.
+        # The deviation of a constant column is rounding error: do not divide by it.
         varies = seen.amin(0) < seen.amax(0)
         std = torch.where(varies, seen.std(0, correction=0), 1.0)
         recipe = replace(
@@ -136,15 +137,14 @@ class GraphDataset:
 
     @classmethod
     def from_pyg(cls, graphs: Iterable[Data], schema: Schema | None = None) -> Self:
-        """Pack PyG graphs; ``x``, ``edge_index``, ``edge_attr`` and ``y`` are kept, no more.
+        """Pack PyG graphs; only ``x``, ``edge_index``, ``edge_attr`` and ``y`` are kept.
 
-        A vector of features becomes one column. Whole numbers come back as int64, floats as they
-        were.
+        A 1-D feature tensor becomes one column. Integers come back as int64, floats unchanged.
 
         Args:
-            graphs: Each with ``x`` and ``y``: a class number, or a row of numbers, one a task.
-            schema: What the tensors mean. Without it, one whole number is a class; what is 0, 1 or
-                NaN everywhere is a yes or no for each task; other numbers are regressed.
+            graphs: Each with ``x`` and ``y``: a class index, or a row with one number per task.
+            schema: What the tensors mean. By default a single integer is a class; rows of 0, 1 and
+                NaN are binary tasks; other numbers are regression targets.
         """
         graphs = list(graphs)
         if not graphs:
@@ -154,9 +154,9 @@ class GraphDataset:
             extra = sorted(set(graph.keys()) - kept - {"num_nodes"})
             missing = sorted({"x", "y"} - set(graph.keys()))
             if extra or missing:
-                said = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(extra)} too"
+                fault = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(extra)} too"
                 raise ValueError(
-                    f"graph {number} {said}; a dataset keeps x, edge_index, edge_attr, y"
+                    f"graph {number} {fault}; a dataset keeps x, edge_index, edge_attr, y"
                 )
         empty = torch.empty(2, 0, dtype=torch.long)
         joins = [empty if graph.edge_index is None else graph.edge_index for graph in graphs]
@@ -164,7 +164,7 @@ class GraphDataset:
             whole = not join.is_floating_point() and join.dtype != torch.bool
             if join.shape[:-1] != (2,) or (join.numel() and not whole):
                 raise ValueError(
-                    f"graph {number}: edge_index must be whole numbers of shape [2, edges], "
+                    f"graph {number}: edge_index must be integers of shape [2, edges], "
                     f"got {join.dtype} of shape {list(join.shape)}"
                 )
         x = _stacked("x", [graph["x"] for graph in graphs])
@@ -185,7 +185,7 @@ class GraphDataset:
         )
 
     def to_pyg(self) -> list[Data]:
-        """Unpack into PyG graphs, the way back of ``from_pyg``."""
+        """Return a list of PyG graphs, the inverse of ``from_pyg``."""
         sizes, edges = self.sizes.tolist(), self.edge_counts.tolist()
         attrs = [None] * len(self) if self.edge_attr is None else self.edge_attr.split(edges)
         parts = zip(
@@ -201,9 +201,9 @@ class GraphDataset:
         ]
 
     def save(self, folder: Path) -> None:
-        """Write ``graphs.safetensors`` and ``schema.json`` into a folder, whole or not at all.
+        """Write ``graphs.safetensors`` and ``schema.json`` into a folder, atomically.
 
-        A dataset that is there already is replaced; a folder with anything else in it is refused.
+        An existing dataset is replaced; a folder with any other file is an error.
         """
         tensors = {name: getattr(self, name) for name in _SAVED}
         kept = {name: part for name, part in tensors.items() if part is not None}
@@ -211,7 +211,7 @@ class GraphDataset:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Map what ``save`` wrote into memory."""
+        """Load a dataset from a folder that ``save`` wrote; tensors are memory-mapped."""
         tensors, saved = read_folder(folder)
         try:
             x, edge_index, sizes, edge_counts, y = (
@@ -221,14 +221,14 @@ class GraphDataset:
             return cls(x, edge_index, edge_attr, sizes, edge_counts, y, schema)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{folder} does not hold a sound dataset ({error}); delete it and make it anew"
+                f"{folder} does not hold a sound dataset ({error}); delete it and save it again"
             ) from error
 
     def _index(self, indices: Sequence[int] | Tensor) -> Tensor:
-        """Check numbers of graphs and bring them to the host, [B]."""
+        """Return checked indices of graphs on the CPU, [B]."""
         index = torch.as_tensor(indices, device="cpu")
         if index.dim() != 1 or index.numel() == 0 or index.dtype not in _WHOLE:
-            raise ValueError("name at least one graph, by a list of whole numbers")
+            raise ValueError("indices must be a non-empty list of integers")
         low, high = (int(end) for end in index.aminmax())
         if low < 0 or high >= len(self):
             wrong = low if low < 0 else high
@@ -237,7 +237,7 @@ class GraphDataset:
 
 
 def standardize_columns(x: Tensor, recipe: Recipe) -> Tensor:
-    """Standardise the continuous columns with the statistics that a recipe keeps."""
+    """Return ``x`` with its continuous columns standardised by the statistics of a recipe."""
     if recipe.mean is None or recipe.std is None:
         return x
     mean, std = (torch.tensor(part, dtype=torch.double) for part in (recipe.mean, recipe.std))
@@ -246,7 +246,7 @@ def standardize_columns(x: Tensor, recipe: Recipe) -> Tensor:
 
 
 def to_smallest_int(codes: Tensor) -> Tensor:
-    """Store whole numbers in the smallest type that holds them; floats stay as they are."""
+    """Return integers in the smallest dtype that holds them; floats are unchanged."""
     if codes.is_floating_point():
         return codes
     codes = codes.long()
@@ -258,7 +258,7 @@ def to_smallest_int(codes: Tensor) -> Tensor:
 
 
 def edges_to_int32(edge_index: Tensor) -> Tensor:
-    """Store node numbers as int32; larger ones stay int64, for the dataset's check to refuse."""
+    """Return node indices as int32; larger ones stay int64, which the dataset's check rejects."""
     narrowed = edge_index.int()
     return narrowed if torch.equal(narrowed.to(edge_index.dtype), edge_index) else edge_index
 
@@ -268,7 +268,7 @@ def _widen(value: Tensor) -> Tensor:
 
 
 def _stacked(name: str, parts: list[Tensor | None]) -> Tensor:
-    """Join matrices of one width and dtype; the graph that differs from the first is named."""
+    """Concatenate matrices; raise a ValueError that names the first of another width or dtype."""
     rows = [None if part is None else part.unsqueeze(-1).flatten(1) for part in parts]
     kinds = [None if row is None else (row.size(1), row.dtype) for row in rows]
     if len(set(kinds)) > 1:
@@ -282,7 +282,7 @@ def _stacked(name: str, parts: list[Tensor | None]) -> Tensor:
 
 
 def _guessed_schema(x: Tensor, y: Tensor) -> Schema:
-    """Take y for classes if it is whole numbers, else for yes or no, else for real numbers."""
+    """Infer the task: integers are classes; 0, 1 and NaN binary tasks; other floats regression."""
     recipe = Recipe("given", attributes=x.size(1) if x.is_floating_point() else 0)
     if not y.is_floating_point():
         return Schema("graphs", "classes", tuple(map(str, range(int(y.max()) + 1))), recipe)
@@ -291,7 +291,7 @@ def _guessed_schema(x: Tensor, y: Tensor) -> Schema:
 
 
 def _check_dataset(data: GraphDataset) -> None:
-    """Raise a ValueError that names the graph unless all tensors fit together."""
+    """Raise a ValueError that names the graph if the tensors do not fit together."""
     graphs = data.sizes.numel()
     if graphs == 0:
         raise ValueError(f"{data.schema.name} has no graphs")

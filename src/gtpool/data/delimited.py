@@ -1,4 +1,4 @@
-"""Rows of a CSV or TSV file, read line by line and written; errors say where a file is no table."""
+"""Reading and writing CSV and TSV files; errors name the file and line."""
 
 import csv
 import gzip
@@ -11,24 +11,23 @@ from itertools import chain
 from pathlib import Path
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab")
-"""Endings of the names of tables, each also with .gz."""
+"""Suffixes of table files, each also with .gz."""
 MAX_LINE = 1_000_000
-"""Longest line that is read, in bytes: what is longer is no table, and could fill the memory."""
+"""Longest line that is read, in bytes; a longer one could fill the memory."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _SIGNS = ("+", "-")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-"""A decimal number as tables write it."""
+"""A decimal number."""
 
 
 def read_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the header and then each row: the line where it begins and its cells.
+    """Yield the header and then each row: its first line number and its cells.
 
-    Blank lines are no rows. Cells are as written, with the spaces around them; a cell in quotes may
-    hold line breaks.
+    Blank lines are skipped. Cells keep surrounding spaces; a quoted cell may hold line breaks.
 
     Args:
-        path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
-            .tsv or .tab (tabs), or one of these and .gz.
+        path: A UTF-8 file ending in .csv (commas, or semicolons if the header has no comma), .tsv
+            or .tab (tabs), or one of these and .gz.
     """
     ending = suffix_without_gz(path)
     if ending not in TABLE_SUFFIXES:
@@ -39,13 +38,11 @@ def read_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     rows = _rows(path, chain([first], lines), comma if ending == ".csv" else "\t")
     header = next(rows, None)
     if header is None:
-        raise ValueError(f"{path} is empty; its first line should name the columns")
+        raise ValueError(f"{path} is empty; its first line must name the columns")
     names = [name.strip() for name in header[1]]
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
-        raise ValueError(
-            f"{path}: {times} columns are called {name!r}; give each a name of its own"
-        )
+        raise ValueError(f"{path}: {times} columns are called {name!r}; give each its own name")
     yield header
     for line, cells in rows:
         if len(cells) != len(names):
@@ -56,12 +53,12 @@ def read_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def format_csv(records: Iterable[Iterable[object]], delimiter: str = ",") -> str:
-    """Return the text of a CSV file that ``read_csv_rows`` reads back, a line feed after each row.
+    r"""Return CSV text that ``read_csv_rows`` reads back; each row ends in "\n".
 
     Args:
-        records: The header and the rows. Pass cells of text that is not the user's own table
+        records: The header and the rows. Pass text that does not come from the user's own table
             through ``safe_cell``.
-        delimiter: What stands between two cells.
+        delimiter: The cell separator.
     """
     text = StringIO()
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\r\n")  # so that \r is quoted
@@ -75,9 +72,9 @@ def format_csv(records: Iterable[Iterable[object]], delimiter: str = ",") -> str
 
 
 def safe_cell(cell: str) -> str:
-    """Return text that a spreadsheet does not run as a formula: OWASP's rule, a quote before it.
+    """Return text that a spreadsheet does not run as a formula: OWASP's rule, a leading quote.
 
-    Numbers and a lone sign stay as they are.
+    Numbers and a single sign are unchanged.
 
     Example:
         >>> [safe_cell(cell) for cell in ("=1+1", "-1", "+", "[Na+]")]
@@ -88,17 +85,17 @@ def safe_cell(cell: str) -> str:
 
 
 def name_without_gz(path: Path) -> str:
-    """Give the name of a file without .gz."""
+    """Return the file name without .gz."""
     return path.stem if is_gzipped(path) else path.name
 
 
 def is_gzipped(path: Path) -> bool:
-    """Say whether the name of a file ends in .gz, in capitals or not."""
+    """Whether a file name ends in .gz, in any case."""
     return path.suffix.lower() == ".gz"
 
 
 def suffix_without_gz(path: Path) -> str:
-    """Give the ending of a name before .gz, in small letters, such as .csv."""
+    """Return the lower-case suffix before .gz, such as .csv."""
     return Path(name_without_gz(path)).suffix.lower()
 
 
@@ -117,14 +114,14 @@ def _rows(path: Path, lines: Iterator[str], delimiter: str) -> Iterator[tuple[in
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, none of them longer than MAX_LINE in memory."""
+    """Yield the lines of a text file; a line longer than MAX_LINE is an error."""
     with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
         number = 0
         while line := _next(path, file):
             number += 1
             if len(line) > MAX_LINE:
                 raise ValueError(
-                    f"{path}, line {number}: longer than {MAX_LINE:,} bytes; no table?"
+                    f"{path}, line {number}: longer than {MAX_LINE:,} bytes; is this a table?"
                 )
             yield _decoded(path, number, line)
 
@@ -141,7 +138,7 @@ def _decoded(path: Path, number: int, line: bytes) -> str:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         place = f"byte {error.start + 1} of line {number}"
-        raise ValueError(f"{path} is not text in UTF-8 ({place}); save it as such") from error
+        raise ValueError(f"{path} is not UTF-8 text ({place}); save it in UTF-8") from error
     if "\0" in text:
         raise ValueError(f"{path} is not text: line {number} holds a zero byte")
     return text

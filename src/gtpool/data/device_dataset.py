@@ -1,7 +1,7 @@
-"""A dataset from which batches of fixed capacity are gathered without asking the host.
+"""A dataset on a device, from which padded batches are gathered without a host sync.
 
-Which graphs a batch has is a tensor on the device; sizes are looked up there. So one captured
-program serves every batch that fits its capacity.
+The indices of a batch are a tensor on the device, and sizes are looked up there. So one captured
+CUDA graph serves every batch that fits its capacity.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,35 +19,35 @@ from gtpool.ops.segment import offsets
 from gtpool.ops.steps import Steps, steps_on
 
 _ENTRIES = 2**24
-"""Entries of the matrices that are held while sparse ones are written."""
+"""Maximum number of entries of a dense matrix while it is made sparse."""
 _ROUNDING = 1e-12
-"""Entries of a transform below it are zero but for rounding."""
+"""Smaller entries of a transform are rounding errors."""
 
 
 class _SortedEdges(NamedTuple):
-    """The edges of all graphs, sorted by one end; nodes and edges are numbered in their graph."""
+    """Edges of all graphs, sorted by one end; node and edge indices count inside their graph."""
 
     other: Tensor
     """The other end of each edge, [E]."""
     own: Tensor
-    """The end they are sorted by, [E]."""
+    """The end that edges are sorted by, [E]."""
     begin: Tensor
     """First edge of each node, [N]."""
     end: Tensor
     """One past its last, [N]."""
     kinds: Tensor
-    """Codes of each edge, numbered on from column to column; maybe of no columns, [E, F]."""
+    """Codes of each edge, with an offset per column; F may be 0, [E, F]."""
 
 
 class _RaggedSparse(NamedTuple):
-    """A sparse matrix of each graph of a dataset, graph by graph; nodes numbered in their graph."""
+    """One sparse matrix per graph, concatenated; indices count inside their graph."""
 
     first: Tensor
     """First entry of each graph, [G]."""
     counts: Tensor
     """Entries of each graph, [G]."""
     host_counts: Tensor
-    """The same on the host."""
+    """The same on the CPU."""
     row: Tensor
     """[M]"""
     column: Tensor
@@ -59,9 +59,9 @@ class _RaggedSparse(NamedTuple):
     def of(
         cls, graph: Tensor, graphs: int, row: Tensor, column: Tensor, value: Tensor, like: Tensor
     ) -> Self:
-        """Take entries sorted by graph, all on the host, to the device and floats of ``like``."""
+        """Return matrices from CPU entries sorted by graph, on the device and dtype of ``like``."""
         counts = graph.bincount(minlength=graphs)
-        if not row.numel():  # so that padding has something to read
+        if not row.numel():  # padding reads entry 0
             row, column, value = (torch.zeros(1, dtype=part.dtype) for part in (row, column, value))
         device = like.device
         first = offsets(counts)[:-1].to(device)
@@ -71,7 +71,7 @@ class _RaggedSparse(NamedTuple):
     def gather(
         self, stock: "DeviceDataset", index: Tensor, room: int, rows: Rows, columns: Rows
     ) -> Triplets:
-        """Gather the entries of some graphs; ``rows`` and ``columns`` lay out what they join."""
+        """Return the entries of some graphs, with the row and column layouts of the batch."""
         steps = stock.steps
         layout = steps.lay_out(index, self.counts, (), room)
         number, _ = steps.place(layout, index.flatten(), self.first)
@@ -85,7 +85,7 @@ class _RaggedSparse(NamedTuple):
 
 
 class _CoarseningStep(NamedTuple):
-    """One step of the chain of clusterings of a dataset."""
+    """One step of the coarsening chains of a dataset."""
 
     sizes: Tensor
     """Clusters of each graph, [G]."""
@@ -99,7 +99,7 @@ class DeviceDataset:
     """The graphs of a dataset on one device, with their edges sorted by target and by source."""
 
     x: Tensor
-    """Node features as floats; of codes, a column a category, [N, F]."""
+    """Node features as floats; codes are one-hot, [N, F]."""
     y: Tensor
     first_node: Tensor
     sizes: Tensor
@@ -108,13 +108,13 @@ class DeviceDataset:
     entering: _SortedEdges
     leaving: _SortedEdges
     host_sizes: Tensor
-    """Nodes of each graph, on the host, [G]."""
+    """Nodes of each graph, on the CPU, [G]."""
     host_edges: Tensor
-    """Edges of each graph, on the host, [G]."""
+    """Edges of each graph, on the CPU, [G]."""
     edge_attr: Tensor | None = None
-    """Features of each edge, sorted by target as ``entering`` is, [E, F]."""
+    """Edge features, sorted by target as ``entering`` is, [E, F]."""
     chain: tuple[_CoarseningStep, ...] = ()
-    """The steps by which the graphs are clustered, where the dataset has them."""
+    """Coarsening steps, if the dataset has them."""
 
     @classmethod
     def of(
@@ -125,13 +125,13 @@ class DeviceDataset:
         *,
         edge_features: bool = False,
     ) -> Self:
-        """Sort the edges of a dataset and spread its codes.
+        """Return a dataset with sorted edges and one-hot codes.
 
         Args:
-            data: The graphs, on the device where batches are wanted.
-            categories: Number of categories of each column of codes; none where nodes have floats.
-            edge_categories: The same of edges; none where a batch needs no codes of edges.
-            edge_features: Whether batches need the features of edges as floats.
+            data: The graphs, on the device where batches are needed.
+            categories: Number of categories of each node feature; empty for float features.
+            edge_categories: The same for edge features; empty if batches need no edge codes.
+            edge_features: Whether batches need edge features as floats.
         """
         device = data.x.device
         graph = torch.arange(len(data)).repeat_interleave(data.edge_counts).to(device)
@@ -142,7 +142,7 @@ class DeviceDataset:
         entering = _sorted_by(target, source, node_first[graph], edge_first[of_node], kinds)
         leaving = _sorted_by(source, target, node_first[graph], edge_first[of_node], kinds)
         if all(map(torch.equal, entering, leaving)):
-            leaving = entering  # undirected, as most graphs are: one copy does for both
+            leaving = entering  # undirected graphs share one copy
         return cls(
             _one_hot(data.x, categories) if categories else data.x,
             data.y,
@@ -160,19 +160,19 @@ class DeviceDataset:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the features in a batch."""
+        """Dtype of the features in a batch."""
         return self.x.dtype if self.x.is_floating_point() else torch.float32
 
     @property
     def steps(self) -> Steps:
-        """What a batch is gathered with."""
+        """The functions that gather a batch: Triton kernels or plain PyTorch."""
         return steps_on(self.x.device, self.dtype)
 
     def requirements(self, index: Tensor, ratios: Sequence[float]) -> Tensor:
-        """Say what each graph needs, on the host: rows at each level, edges, chain, [..., K].
+        """Return what each graph needs: rows at each level, edges, chain entries, on CPU, [..., K].
 
         Args:
-            index: Graphs, on the host, -1 for an empty place, [...].
+            index: Indices of graphs, on the CPU, -1 for an empty place, [...].
             ratios: Share of nodes kept by each pooling step.
         """
         known, none = index.clamp(min=0), index < 0
@@ -186,20 +186,20 @@ class DeviceDataset:
         return torch.stack(columns, -1).masked_fill(none.unsqueeze(-1), 0)
 
     def capacity(self, index: Tensor, ratios: Sequence[float]) -> Capacity:
-        """Say what a batch of these graphs needs, on the host, -1 for an empty place, [R, G]."""
+        """Return the capacity for graphs: indices on the CPU, -1 for an empty place, [R, G]."""
         return self.capacity_for(index.size(1), self.requirements(index, ratios).sum(1).amax(0))
 
     def capacity_for(self, places: int, needs: Tensor) -> Capacity:
-        """Make a capacity of so many places and a row of ``requirements``."""
+        """Return the capacity for so many graphs and a row of ``requirements``."""
         counts, links = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
         return Capacity.rounded(places, counts[:links], counts[links], counts[links + 1 :])
 
     def gather(self, index: Tensor, capacity: Capacity, ratios: Sequence[float]) -> PaddedBatch:
-        """Gather graphs, without a look at the host.
+        """Return a padded batch, without a host sync.
 
         Args:
-            index: Graphs of each run, -1 for an empty place, on the device, [R, G].
-            capacity: What a run may hold; what does not fit would be cut off.
+            index: Indices of the graphs of each run, -1 for an empty place, on the device, [R, G].
+            capacity: Capacity per run; it must hold the graphs, which is not checked.
             ratios: Share of nodes kept by each pooling step.
         """
         steps, flat = self.steps, index.flatten()
@@ -234,7 +234,7 @@ class DeviceDataset:
     def _gather_chain(
         self, index: Tensor, capacity: Capacity, levels: Sequence[Rows]
     ) -> tuple[ChainStep, ...]:
-        """Gather the clusterings of the graphs, step by step."""
+        """Return the coarsening steps of the graphs."""
         found: list[ChainStep] = []
         for number, step in enumerate(self.chain):
             before, after = levels[number : number + 2]
@@ -245,7 +245,7 @@ class DeviceDataset:
         return tuple(found)
 
     def _bonds(self, edge: Tensor) -> EdgeTypes | None:
-        """Bring the codes of edges, given their numbers in the dataset, -1 on padding, [E]."""
+        """Return the codes of edges, given their indices in the dataset, -1 on padding, [E]."""
         if not self.entering.kinds.size(1):
             return None
 
@@ -258,16 +258,16 @@ class DeviceDataset:
 
 
 def _kinds(data: GraphDataset, categories: Sequence[int]) -> Tensor:
-    """Number the codes of edges on from column to column, in the smallest type, [E, F]."""
+    """Return the edge codes with an offset per column, in the smallest dtype, [E, F]."""
     if not categories:
         return data.edge_index.new_empty(data.edge_index.size(1), 0)
     if data.edge_attr is None:
-        raise ValueError(f"{data.schema.name} has no edge features, of which codes are asked for")
+        raise ValueError(f"{data.schema.name} has no edge features, but the model needs edge codes")
     return to_smallest_int(data.edge_attr.long() + _first(categories).to(data.edge_attr.device))
 
 
 def _chain(data: GraphDataset) -> tuple[_CoarseningStep, ...]:
-    """Write the transform and the edges of each step of a chain as sparse matrices."""
+    """Return the transform and the edges of each coarsening step as sparse matrices."""
     like = data.x[:0, :0] if data.x.is_floating_point() else data.x[:0, :0].float()
     found: list[_CoarseningStep] = []
     before = data.sizes
@@ -291,14 +291,14 @@ def _chain(data: GraphDataset) -> tuple[_CoarseningStep, ...]:
 
 
 def _by_size(sizes: Tensor) -> Iterator[Tensor]:
-    """Put graphs of similar size together, so that their transforms fit the memory as matrices."""
+    """Yield groups of graphs of similar size whose dense transforms fit ``_ENTRIES``."""
     order = sizes.argsort(stable=True)
     room = (sizes[order].double() ** 2).cumsum(0) / _ENTRIES
     yield from order.split(room.long().unique_consecutive(return_counts=True)[1].tolist())
 
 
 def _transform(data: GraphDataset, number: int, graphs: Tensor) -> tuple[Tensor, ...]:
-    """Give the entries of a step's transform of some graphs: graph, row, column and value."""
+    """Return the entries of a step's transform of some graphs: graph, row, column and value."""
     chain = tuple(step.to("cpu") for step in data.take(graphs).chain)[number:]
     before = (data.sizes if number == 0 else data.chain[number - 1].level.sizes)[graphs]
     place = torch.cat([torch.arange(size) for size in before.tolist()])
@@ -310,9 +310,9 @@ def _transform(data: GraphDataset, number: int, graphs: Tensor) -> tuple[Tensor,
 
 
 def _features(data: GraphDataset, target: Tensor, source: Tensor) -> Tensor:
-    """Give the features of edges sorted by target, then by source, [E, F]."""
+    """Return the edge features sorted by target, then by source, [E, F]."""
     if data.edge_attr is None:
-        raise ValueError(f"{data.schema.name} has no edge features, which are asked for")
+        raise ValueError(f"{data.schema.name} has no edge features, but the model needs them")
     order = (target * data.x.size(0) + source).argsort(stable=True)
     dtype = data.x.dtype if data.x.is_floating_point() else torch.float32
     found = data.edge_attr[order].to(dtype)
@@ -322,12 +322,20 @@ def _features(data: GraphDataset, target: Tensor, source: Tensor) -> Tensor:
 def _sorted_by(
     own: Tensor, other: Tensor, node: Tensor, edge: Tensor, kinds: Tensor
 ) -> _SortedEdges:
-    """Sort edges by one end, given the first node of each edge's graph and edge of each node's."""
-    # Equal ends by the other: both ways look alike.
+    """Sort edges by one end.
+
+    Args:
+        own: The end to sort by, [E].
+        other: The other end, [E].
+        node: First node of the graph of each edge, [E].
+        edge: First edge of the graph of each node, [N].
+        kinds: Codes of each edge, [E, F].
+    """
+    # Ties by the other end, so that both directions of an undirected graph are equal.
     order = (own * edge.numel() + other).argsort(stable=True)
     count = own.bincount(minlength=edge.numel())
     begin = offsets(count)[:-1] - edge
-    if not order.numel():  # so that padding has something to read
+    if not order.numel():  # padding reads entry 0
         nothing = torch.zeros_like(edge[:1])
         return _SortedEdges(nothing, nothing, begin, begin, kinds.new_zeros(1, kinds.size(1)))
     ends = (other - node)[order], (own - node)[order]
@@ -335,11 +343,11 @@ def _sorted_by(
 
 
 def _one_hot(codes: Tensor, categories: Sequence[int]) -> Tensor:
-    """Give each category a column that is 1 where a row has it, [N, sum of categories]."""
+    """Return the one-hot codes, [N, sum of categories]."""
     columns = torch.zeros(codes.size(0), sum(categories), dtype=torch.uint8, device=codes.device)
     return columns.scatter_(1, codes.long() + _first(categories).to(codes.device), 1)
 
 
 def _first(categories: Sequence[int]) -> Tensor:
-    """Number the first category of each column."""
+    """Return the offset of each column."""
     return offsets(torch.tensor(categories))[:-1]

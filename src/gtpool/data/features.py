@@ -21,41 +21,41 @@ MAX_DEGREE = 1000
 
 
 class RawGraphs(NamedTuple):
-    """Graphs as a source holds them, packed; edges are numbered inside their graph."""
+    """Graphs as read from a source, packed; edges have node indices inside their graph."""
 
     sizes: Tensor
     """Nodes of each graph, [G]."""
     edge_counts: Tensor
     """Edges of each graph, [G]."""
     edge_index: Tensor
-    """Edges, none listed twice, [2, E]."""
+    """Edges without duplicates, [2, E]."""
     y: Tensor
-    """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
+    """Class of each graph, int64 [G], or one float per task, NaN where missing, [G, T]."""
     name: str
     task: Task
     targets: tuple[str, ...]
     """Names of the classes or tasks."""
     node_labels: Tensor | None = None
-    """A whole number a node, [N], or several, [N, L]."""
+    """One integer per node, [N], or several, [N, L]."""
     node_attributes: Tensor | None = None
     """Continuous features, float [N, A]."""
     edge_labels: Tensor | None = None
-    """A whole number an edge, [E], or several, [E, L]."""
+    """One integer per edge, [E], or several, [E, L]."""
     edge_attributes: Tensor | None = None
-    """Continuous features of edges, the weight first where there is one, float [E, B]."""
+    """Continuous edge features, float [E, B]; the weight, if any, comes first."""
     edge_weighted: bool = False
     """Whether the first edge attribute is a weight."""
 
 
 def gmt(raw: RawGraphs) -> Recipe:
-    """Attributes and one-hot labels; the one-hot degree where there is neither."""
+    """Attributes and one-hot labels; the one-hot degree if there is neither."""
     if raw.node_labels is None and raw.node_attributes is None:
         return degree(raw)
     return _recipe("gmt", raw, raw.node_labels, _width(raw))
 
 
 def fair(raw: RawGraphs) -> Recipe:
-    """One-hot labels, else attributes, else the degree as one number; ENZYMES has both."""
+    """One-hot labels, else attributes, else the degree as a number; both for ENZYMES."""
     if raw.node_labels is None and raw.node_attributes is None:
         return replace(_recipe("fair", raw, attributes=1), degree=True)
     both = raw.name == "ENZYMES" or raw.node_labels is None
@@ -63,12 +63,12 @@ def fair(raw: RawGraphs) -> Recipe:
 
 
 def degree(raw: RawGraphs) -> Recipe:
-    """The degree of each node, one-hot up to the highest of the data or ``MAX_DEGREE``."""
+    """The one-hot degree, up to the highest of the data or ``MAX_DEGREE``."""
     return _recipe("degree", raw, max_degree=min(int(_degrees(raw).max()), MAX_DEGREE))
 
 
 def constant(raw: RawGraphs) -> Recipe:
-    """The number one for every node."""
+    """The constant 1 for every node."""
     return _recipe("constant", raw)
 
 
@@ -81,14 +81,14 @@ FEATURES: dict[str, Callable[[RawGraphs], Recipe]] = {
 
 
 def learn_recipe(raw: RawGraphs, kind: str = "gmt") -> Recipe:
-    """Say how features are made of ``raw``, by a name of ``FEATURES``."""
+    """Return the recipe for the features of ``raw``; ``kind`` is a key of ``FEATURES``."""
     if kind not in FEATURES:
         raise ValueError(f"unknown features {kind!r}; choose one of {', '.join(FEATURES)}")
     return FEATURES[kind](raw)
 
 
 def featurize(raw: RawGraphs, recipe: Recipe) -> GraphDataset:
-    """Make the dataset that ``recipe`` describes of ``raw``, standardised if the recipe is."""
+    """Return the dataset that ``recipe`` makes from ``raw``, standardised if the recipe is."""
     degrees = 0 if recipe.max_degree is None else recipe.max_degree + 1
     width = recipe.attributes + len(recipe.labels) + degrees
     nodes = int(raw.sizes.sum())
@@ -98,7 +98,7 @@ def featurize(raw: RawGraphs, recipe: Recipe) -> GraphDataset:
     if attributes is not None:
         x[:, : recipe.attributes] = attributes
     if recipe.labels:
-        place = _known("node label", raw.node_labels, recipe.label_sets)
+        place = _label_indices("node label", raw.node_labels, recipe.label_sets)
         x.scatter_(1, place + recipe.attributes, 1.0)
     if recipe.max_degree is not None:
         place = _degrees(raw).clamp(max=recipe.max_degree) + (width - degrees)
@@ -142,17 +142,17 @@ def _width(raw: RawGraphs) -> int:
 
 
 def _vocabularies(labels: Tensor | None) -> list[list[int]]:
-    """Give the labels that occur, of each column."""
+    """Return the sorted labels of each column."""
     return [] if labels is None else [part.unique().tolist() for part in label_columns(labels)]
 
 
 def label_columns(labels: Tensor) -> tuple[Tensor, ...]:
-    """Give each column of labels, [N] or [N, L]."""
+    """Return the columns of labels of shape [N] or [N, L]."""
     return (labels,) if labels.dim() == 1 else labels.unbind(1)
 
 
 def _attributes(raw: RawGraphs, recipe: Recipe) -> Tensor:
-    """Give the continuous columns, [N, A]."""
+    """Return the continuous columns, [N, A]."""
     if recipe.degree:
         return _degrees(raw)[:, None]
     found = _width(raw)
@@ -165,7 +165,7 @@ def _attributes(raw: RawGraphs, recipe: Recipe) -> Tensor:
 
 
 def _edge_features(raw: RawGraphs, recipe: Recipe) -> Tensor | None:
-    """Give the continuous columns of the edges and their one-hot labels, [E, F]."""
+    """Return the continuous columns of the edges and their one-hot labels, [E, F]."""
     width, edges = recipe.edge_attributes + len(recipe.edge_labels), raw.edge_index.size(1)
     if not width:
         return None
@@ -181,19 +181,19 @@ def _edge_features(raw: RawGraphs, recipe: Recipe) -> Tensor | None:
     if raw.edge_attributes is not None and recipe.edge_attributes:
         features[:, : recipe.edge_attributes] = raw.edge_attributes
     if recipe.edge_labels:
-        place = _known("edge label", raw.edge_labels, recipe.edge_label_sets)
+        place = _label_indices("edge label", raw.edge_labels, recipe.edge_label_sets)
         features.scatter_(1, place + recipe.edge_attributes, 1)
     return features
 
 
-def _known(what: str, labels: Tensor | None, known: tuple[tuple[int, ...], ...]) -> Tensor:
-    """Give the places of each row's labels among all known; others are an error, [N, L]."""
+def _label_indices(what: str, labels: Tensor | None, known: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Return the index of each label in the vocabularies, [N, L]; unknown labels are an error."""
     if labels is None:
-        raise ValueError(f"the model was trained on graphs with {what}s, and these have none")
+        raise ValueError(f"the model was trained on graphs with {what}s, but these have none")
     columns = label_columns(labels)
     if len(columns) != len(known):
         raise ValueError(
-            f"the model was trained on graphs with {len(known)} columns of {what}s, and these have "
+            f"the model was trained on graphs with {len(known)} columns of {what}s, but these have "
             f"{len(columns)}"
         )
     places: list[Tensor] = []
@@ -201,11 +201,11 @@ def _known(what: str, labels: Tensor | None, known: tuple[tuple[int, ...], ...])
     for column, vocabulary in zip(columns, known, strict=True):
         words = torch.tensor(vocabulary)
         place = torch.searchsorted(words, column.contiguous()).clamp(max=words.numel() - 1)
-        strange = words[place] != column
-        if strange.any():
+        unknown = words[place] != column
+        if unknown.any():
             raise ValueError(
-                f"{what} {int(column[strange][0])} was not in the data that the features were "
-                f"learned on; known are {', '.join(map(str, vocabulary))}"
+                f"{what} {int(column[unknown][0])} was not in the training data; "
+                f"known are {', '.join(map(str, vocabulary))}"
             )
         places.append(place + first)
         first += len(vocabulary)
@@ -213,7 +213,7 @@ def _known(what: str, labels: Tensor | None, known: tuple[tuple[int, ...], ...])
 
 
 def _degrees(raw: RawGraphs) -> Tensor:
-    """Count the edges that leave each node, [N]."""
+    """Return the out-degree of each node, [N]."""
     _check_room(raw.name, "node", int(raw.sizes.sum()), 1, 8)
     first = (raw.sizes.cumsum(0) - raw.sizes).repeat_interleave(raw.edge_counts)
     return (raw.edge_index[0] + first).bincount(minlength=int(raw.sizes.sum()))

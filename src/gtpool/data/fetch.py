@@ -1,4 +1,7 @@
-"""Files from the network: whole or not at all, resumed where they broke off, unpacked with care."""
+"""Downloads that resume and appear atomically, and archives that cannot write outside.
+
+``pooch`` downloads atomically too, but does not resume a broken download.
+"""
 
 import secrets
 import shutil
@@ -33,62 +36,62 @@ def fetch(
     tries: int = 4,
     pause: float = 0.5,
 ) -> None:
-    """Download a file, going on where an earlier attempt broke off.
+    """Download a file, resuming an earlier attempt that was interrupted.
 
     Args:
         url: An http or https address.
-        target: The file to write; it appears when it is whole.
-        sha256: What the file's digest must be, where it is known.
-        progress: Whether to show a bar, or plain lines where stderr is not a terminal.
-        timeout: Seconds to wait for the server each time.
-        tries: Attempts before giving up.
+        target: The file to write; it appears once it is complete.
+        sha256: Expected digest of the file, if known.
+        progress: Whether to show a progress bar, or plain lines if stderr is not a terminal.
+        timeout: Seconds to wait for the server in each attempt.
+        tries: Number of attempts.
         pause: Seconds between the first two attempts; each further pause is twice as long.
     """
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{url!r} is not an http or https address")
     target.parent.mkdir(parents=True, exist_ok=True)
-    broken = target.with_name(f"{target.name}.part")
-    # Taken under a name of its own, so that two downloads at once do not write into one file.
+    interrupted = target.with_name(f"{target.name}.part")
+    # A unique name, so that two downloads at once do not write into one file.
     part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:
-        if broken.exists():
-            broken.replace(part)
-        with _shown(url, progress) as report:
-            _pull_patiently(url, part, report, timeout, tries, pause)
+        if interrupted.exists():
+            interrupted.replace(part)
+        with _progress(url, progress) as report:
+            _download_with_retries(url, part, report, timeout, tries, pause)
         _check_digest(url, part, sha256)
         part.replace(target)
     finally:
         if part.exists():
-            part.replace(broken)
+            part.replace(interrupted)
 
 
 def unpack(archive: Path, folder: Path, *, limit: int = 4 << 30) -> None:
-    """Unpack a zip file into a new folder; a folder that wraps all of it is left out.
+    """Unpack a zip file into a new folder, without a single top-level folder around it.
 
     Args:
         archive: The zip file.
-        folder: Appears when it is whole; if it is there already, it stays as it is.
-        limit: Bytes that the unpacked files may have.
+        folder: Appears once it is complete; an existing folder is left unchanged.
+        limit: Maximum size of the unpacked files, in bytes.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         with ZipFile(archive) as packed:
             _check_members(archive, packed, limit)
-            made = temporary / "made"  # the temporary folder itself is closed to other users
+            made = temporary / "made"  # mkdtemp's own folder is not readable by other users
             made.mkdir()
             packed.extractall(made)
         inside = list(made.iterdir())
         top = inside[0] if len(inside) == 1 and inside[0].is_dir() else made
         publish_folder(top, folder)
-    except (BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # or packed as none can read
+    except (BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: encrypted
         raise ValueError(f"{archive} is not a sound zip file: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def publish_folder(made: Path, folder: Path) -> None:
-    """Move a folder to its place, unless another process was faster."""
+    """Rename a finished folder to its final name, unless another process has done so already."""
     try:
         made.rename(folder)
     except OSError:
@@ -97,8 +100,8 @@ def publish_folder(made: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _shown(url: str, progress: bool) -> Generator[Report]:
-    """Show how far a download is: a bar on a terminal, else a line before and after."""
+def _progress(url: str, progress: bool) -> Generator[Report]:
+    """Show download progress: a bar on a terminal, else a line before and after."""
     if progress and sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
         with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -118,33 +121,33 @@ def _shown(url: str, progress: bool) -> Generator[Report]:
         sys.stderr.write(f"downloaded {received / 1e6:.1f} MB\n")
 
 
-def _pull_patiently(
+def _download_with_retries(
     url: str, part: Path, report: Report, timeout: float, tries: int, pause: float
 ) -> None:
-    """Try until the file is whole; what would fail again is not tried again."""
+    """Retry until the file is complete; permanent errors are raised at once."""
     for attempt in range(tries):
         try:
-            return _pull(url, part, report, timeout)
+            return _download(url, part, report, timeout)
         except (OSError, HTTPException) as error:
-            if isinstance(error, HTTPError) and error.code == 416:  # no such part: start anew
+            if isinstance(error, HTTPError) and error.code == 416:  # range not satisfiable: restart
                 part.unlink(missing_ok=True)
-            elif attempt + 1 == tries or _final(error):
-                raise OSError(f"{url} cannot be had ({_reason(error, timeout)})") from error
+            elif attempt + 1 == tries or _is_permanent(error):
+                raise OSError(f"{url} cannot be downloaded ({_reason(error, timeout)})") from error
             time.sleep(pause * 2**attempt)
-    raise OSError(f"{url} cannot be had (the server does not send it)")
+    raise OSError(f"{url} cannot be downloaded (the server does not send it)")
 
 
-def _pull(url: str, part: Path, report: Report, timeout: float) -> None:
-    """Receive the file, or the rest of it if the server can send parts."""
+def _download(url: str, part: Path, report: Report, timeout: float) -> None:
+    """Download the file, or the rest of it if the server supports ranges."""
     done = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "gtpool"} | ({"Range": f"bytes={done}-"} if done else {})
-    # An opener of its own: the shared one of urllib keeps the proxies of its first use.
+    # A new opener: urllib's shared one keeps the proxies of its first use.
     request = Request(url, headers=headers)  # noqa: S310 - our own addresses, all https
     with build_opener().open(request, timeout=timeout) as reply:
         rest = reply.status == 206
         if rest and not reply.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
             part.unlink()
-            raise ConnectionError("the server sent another part than asked for")
+            raise ConnectionError("the server sent another range than requested")
         done = done if rest else 0
         length = reply.headers.get("Content-Length")
         total = None if length is None else done + int(length)
@@ -157,8 +160,8 @@ def _pull(url: str, part: Path, report: Report, timeout: float) -> None:
         raise ConnectionError(f"the connection broke off after {done} of {total} bytes")
 
 
-def _final(error: Exception) -> bool:
-    """Whether the server, or the lack of a network, would give the same answer again."""
+def _is_permanent(error: Exception) -> bool:
+    """Whether another attempt would fail in the same way."""
     if isinstance(error, HTTPError):
         return error.code < 500
     return isinstance(error, URLError) and isinstance(
@@ -180,11 +183,11 @@ def _check_digest(url: str, part: Path, sha256: str | None) -> None:
         found = file_digest(file, "sha256").hexdigest()
     if found != sha256:
         part.unlink()
-        raise ValueError(f"{url} has the digest {found}, expected {sha256}: nothing was kept")
+        raise ValueError(f"{url} has SHA-256 {found}, expected {sha256}; the file was deleted")
 
 
 def _check_members(archive: Path, packed: ZipFile, limit: int) -> None:
-    """Raise a ValueError if a member would land outside, is a link, or if all are too large."""
+    """Raise a ValueError if a member is outside the folder or a link, or if all are too large."""
     for member in packed.infolist():
         path = PurePosixPath(member.filename.replace("\\", "/"))
         outside = path.is_absolute() or ".." in path.parts or ":" in member.filename

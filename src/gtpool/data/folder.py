@@ -1,4 +1,4 @@
-"""A folder of tensors and plain values, on disk whole or not at all."""
+"""A folder with a safetensors and a JSON file, written atomically."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ _TENSORS, _SCHEMA = "graphs.safetensors", "schema.json"
 
 
 def write_folder(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Write ``graphs.safetensors`` and ``schema.json``, in place of those that are there.
+    """Write ``graphs.safetensors`` and ``schema.json``, replacing existing ones.
 
-    A folder with anything else in it is refused.
+    A folder with any other file is an error.
     """
     text = json.dumps({"format": _FORMAT, **values}, indent=1)
     with new_folder(folder, (_TENSORS, _SCHEMA), "a dataset") as made:
@@ -29,14 +29,14 @@ def write_folder(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[st
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Map the tensors that ``write_folder`` wrote into memory and read the values."""
+    """Return the tensors (memory-mapped) and the values that ``write_folder`` wrote."""
     if not folder.exists():
         recover_folder(folder)
     try:
         values = json.loads((folder / _SCHEMA).read_text(encoding="utf-8"))
         tensors = load_file(folder / _TENSORS)
     except (ValueError, RecursionError, SafetensorError) as error:
-        raise ValueError(f"{folder} is damaged ({error}); delete it and make it anew") from error
+        raise ValueError(f"{folder} is damaged ({error}); delete it and save it again") from error
     if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
-        raise ValueError(f"another version wrote {folder}; delete it and make it anew")
+        raise ValueError(f"another version wrote {folder}; delete it and save it again")
     return tensors, values

@@ -1,4 +1,4 @@
-"""A recipe of features that was learned before, followed on other graphs."""
+"""Graphs for a trained model: its schema is read, its recipe applied, its input shape checked."""
 
 from dataclasses import replace
 from math import isfinite
@@ -14,12 +14,12 @@ from gtpool.spec import AtomOrder, ShapeSpec
 
 
 def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schema:  # noqa: ANN401
-    """Read the schema that a model was saved with; one that cannot be is a ValueError.
+    """Return the schema that a model was saved with, or raise a ValueError.
 
     Args:
-        value: What JSON gave, by a stranger perhaps.
-        where: Where it comes from, for the message.
-        shape: What the network takes, if known: the recipe must make that many columns.
+        value: Parsed JSON, untrusted.
+        where: The model, for error messages.
+        shape: Input shape of the network, if known; the recipe must produce that many columns.
     """
     try:
         schema = Schema.from_json(value)
@@ -49,7 +49,7 @@ def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schem
 
 
 def _are_labels(labels: Any, counts: Any) -> bool:  # noqa: ANN401
-    """Say whether labels are whole numbers in order, column by column, and no column is empty."""
+    """Whether the labels of each column are sorted int64 values, and no column is empty."""
     if not _all(int, labels) or not isinstance(counts, tuple) or not _are_counts(*counts):
         return False
     if counts and sum(counts) != len(labels):
@@ -65,7 +65,7 @@ def _are_counts(*values: Any) -> bool:  # noqa: ANN401
 
 
 def _are_statistics(recipe: Recipe) -> bool:
-    """Say whether mean and deviation are finite, the latter above 0, one each a column."""
+    """Whether there is a finite mean and a positive standard deviation for each attribute."""
     if recipe.mean is None and recipe.std is None:
         return True
     sound = _all(float, recipe.mean) and _all(float, recipe.std)
@@ -76,31 +76,31 @@ def _are_statistics(recipe: Recipe) -> bool:
 
 
 def _check_columns(recipe: Recipe, shape: ShapeSpec, where: str) -> None:
-    """Raise a ValueError unless a recipe makes the columns that a network takes."""
+    """Raise a ValueError unless a recipe produces the columns that a network takes."""
     if recipe.kind == "molecule":
         return
     degrees = 0 if recipe.max_degree is None else recipe.max_degree + 1
     nodes = recipe.attributes + len(recipe.labels) + degrees or 1
     edges = recipe.edge_attributes + len(recipe.edge_labels)
     fits = (nodes, edges) == (shape.node_width, shape.edge_width)
-    if recipe.kind == "given":  # as it comes, in all columns numbers or in none
+    if recipe.kind == "given":  # all columns are attributes, or none
         fits = recipe.attributes in {0, shape.node_width}
     if not fits or recipe.edge_weighted != shape.edge_weighted:
         raise ValueError(
             f"{where} does not hold a sound model: its recipe makes {nodes} node and {edges} edge "
-            f"columns, and its network takes {shape.node_width} and {shape.edge_width}"
+            f"columns, but its network takes {shape.node_width} and {shape.edge_width}"
         )
 
 
 def unknown_labels(raw: RawGraphs, recipe: Recipe) -> dict[int, str]:
-    """Say of which graphs a recipe can make no features, and why: labels that it does not know."""
+    """Return the graphs with labels that a recipe does not know: index to reason."""
     reasons: dict[int, str] = {}
     for what, found, known, counts in (
         ("edge", raw.edge_labels, recipe.edge_label_sets, raw.edge_counts),
         ("node", raw.node_labels, recipe.label_sets, raw.sizes),
     ):
         columns = () if found is None else label_columns(found)
-        if len(columns) != len(known):  # as a whole other than the model's, if it has any
+        if len(columns) != len(known):  # featurize reports that for the whole source
             continue
         for column, words in reversed([*zip(columns, known, strict=True)]):
             wrong = (~torch.isin(column, torch.tensor(words))).nonzero().flatten().flip(0)
@@ -113,7 +113,7 @@ def unknown_labels(raw: RawGraphs, recipe: Recipe) -> dict[int, str]:
 
 
 def filter_graphs(raw: RawGraphs, wanted: Tensor) -> RawGraphs:
-    """Keep some graphs, by a bool for each."""
+    """Return the graphs where a boolean mask, [G], is true."""
     nodes, edges = wanted.repeat_interleave(raw.sizes), wanted.repeat_interleave(raw.edge_counts)
     of_nodes = {name: getattr(raw, name) for name in ("node_labels", "node_attributes")}
     of_edges = {name: getattr(raw, name) for name in ("edge_labels", "edge_attributes")}
@@ -128,25 +128,25 @@ def filter_graphs(raw: RawGraphs, wanted: Tensor) -> RawGraphs:
 
 
 def apply_recipe(data: GraphDataset, recipe: Recipe) -> GraphDataset:
-    """Scale graphs that have their features already as a recipe scales them.
+    """Return a dataset with its attributes standardised by the statistics of a recipe.
 
     Args:
-        data: Made by the same recipe, or by the same before it learned mean and deviation.
-        recipe: The model's.
+        data: Graphs with the features of that recipe, standardised by it or not at all.
+        recipe: The model's recipe.
     """
     found = data.schema.recipe
-    found = replace(found, atom_order=recipe.atom_order)  # matters when SMILES are read, not here
+    found = replace(found, atom_order=recipe.atom_order)  # only matters when SMILES are read
     if replace(found, mean=recipe.mean, std=recipe.std) != recipe:
         raise ValueError(
-            f"{data.schema.name} has other features ({_said(found)}) than the model was trained "
-            f"on ({_said(recipe)})"
+            f"{data.schema.name} has other features ({_summary(found)}) than the model was trained "
+            f"on ({_summary(recipe)})"
         )
     if found == recipe:
         return data
     if found.mean is not None:
         raise ValueError(
-            f"{data.schema.name} was standardised by other statistics than the model's; "
-            "save it before it is standardised"
+            f"{data.schema.name} was standardised with other statistics than the model's; "
+            "save the dataset before standardising it"
         )
     return replace(
         data, x=standardize_columns(data.x, recipe), schema=replace(data.schema, recipe=recipe)
@@ -154,12 +154,12 @@ def apply_recipe(data: GraphDataset, recipe: Recipe) -> GraphDataset:
 
 
 def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:
-    """Raise a ValueError unless a model of this shape can be fed these graphs.
+    """Raise a ValueError unless these graphs have the features that a model takes.
 
     Args:
         data: The graphs.
-        shape: What the model was made for.
-        edges: Whether it looks at features of edges at all.
+        shape: Input shape of the model.
+        edges: Whether the model uses edge features.
     """
     name, edge_attr = data.schema.name, data.edge_attr
     sizes = shape.node_categories
@@ -184,14 +184,14 @@ def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:
 
 
 def check_codes(data: GraphDataset, nodes: tuple[int, ...], edges: tuple[int, ...]) -> None:
-    """Raise a ValueError unless each column of codes stays below its size.
+    """Raise a ValueError unless each categorical code is below the size of its column.
 
-    A code too high would be looked up in the embedding of the next column.
+    A larger code would index the embedding of the next column.
 
     Args:
         data: The graphs.
-        nodes: Categories of each node feature; none where they are no codes.
-        edges: The same of the edge features.
+        nodes: Number of categories of each node feature; empty for float features.
+        edges: The same for edge features.
     """
     for what, codes, sizes, counts in (
         ("node", data.x, nodes, data.sizes),
@@ -214,19 +214,19 @@ def check_codes(data: GraphDataset, nodes: tuple[int, ...], edges: tuple[int, ..
 
 
 def _labels(recipe: Recipe) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Give the labels of nodes and of edges, each with the sizes of their columns."""
+    """Return the labels of nodes and of edges, each with the sizes of their columns."""
     return (recipe.labels, recipe.label_columns), (recipe.edge_labels, recipe.edge_label_columns)
 
 
 def _all(kind: type, values: Any) -> bool:  # noqa: ANN401
-    """Say whether values are a tuple of one kind, True being no number."""
+    """Whether values are a tuple of one type; bool does not count as int."""
     return isinstance(values, tuple) and all(
         isinstance(value, kind) and not isinstance(value, bool) for value in values
     )
 
 
-def _said(recipe: Recipe) -> str:
-    """Say what a recipe makes, in short."""
+def _summary(recipe: Recipe) -> str:
+    """Describe the features of a recipe in a few words."""
     parts = (
         recipe.kind,
         f"{recipe.attributes} attributes" if recipe.attributes else "",

@@ -1,4 +1,4 @@
-"""Where the files of a known dataset lie on this machine, or how they get here."""
+"""Finding the files of a named dataset on this machine, or downloading them."""
 
 import os
 import shutil
@@ -12,19 +12,19 @@ from gtpool.data.registry import DatasetInfo, dataset_info
 
 EMBEDDED = Path(__file__).parent / "embedded"
 FOLDS_URL = "https://raw.githubusercontent.com/JinheonBaek/GMT/HEAD/datasets"
-"""The public GMT repository, which holds the index files of the ten fixed folds."""
+"""The public GMT repository, with the index files of the ten fixed folds."""
 
 
 class Place(NamedTuple):
-    """Where a dataset comes from, in a word, and the folder of its files if it is there."""
+    """Where a dataset comes from, and the folder of its files if it exists."""
 
     origin: str
-    """--data-dir, GTPOOL_DATA, embedded, cache, download, or made: on the spot, of no files."""
+    """--data-dir, GTPOOL_DATA, embedded, cache, download, or made (generated, without files)."""
     folder: Path | None
 
 
 def locate(name: str, data_dir: Path | None = None) -> Place:
-    """Say where a dataset would come from now; nothing is downloaded.
+    """Return where a dataset would be loaded from, without downloading it.
 
     Args:
         name: A name of ``DATASETS``.
@@ -43,18 +43,18 @@ def locate(name: str, data_dir: Path | None = None) -> Place:
 
 
 def find_raw(name: str, data_dir: Path | None = None) -> Path:
-    """Give the folder of a dataset's files, downloaded into the cache if they are nowhere.
+    """Return the folder of a dataset's files; download them into the cache if necessary.
 
-    It holds ``NAME_A.txt`` and its companions (TU), or ``raw`` and ``split`` (OGB).
+    It holds ``NAME_A.txt`` and the other TU files, or ``raw`` and ``split`` (OGB).
     """
     place = locate(name, data_dir)
     if place.origin == "made":
-        raise ValueError(f"{name} is made on the spot: there are no files to get")
+        raise ValueError(f"{name} is generated: it has no files to download")
     return place.folder or download(name, dataset_info(name))
 
 
 def splits_folder(name: str, data_dir: Path | None = None) -> Path | None:
-    """Give the folder of the index files of the ten fixed folds, or None where there is none."""
+    """Return the folder with the index files of the ten fixed folds, or None."""
     for _, root in _roots(data_dir):
         folder = root / "splits" / "10fold_idx" / name
         if folder.is_dir():
@@ -63,7 +63,7 @@ def splits_folder(name: str, data_dir: Path | None = None) -> Path | None:
 
 
 def cache_dir() -> Path:
-    """Give the folder for files that can be made anew: GTPOOL_CACHE, or the user's cache."""
+    """Return the cache folder: GTPOOL_CACHE, or ``gtpool`` in the user's cache folder."""
     if chosen := os.environ.get("GTPOOL_CACHE"):
         return Path(chosen).expanduser()
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -71,7 +71,7 @@ def cache_dir() -> Path:
 
 
 def download(name: str, source: DatasetInfo) -> Path:
-    """Fetch and unpack the archive of a dataset into the cache."""
+    """Download and unpack the archive of a dataset into the cache; return its folder."""
     inside, first = _layout(name)
     folder = cache_dir() / "raw" / inside
     archive = folder.parent / f"{name}.zip"
@@ -80,7 +80,7 @@ def download(name: str, source: DatasetInfo) -> Path:
     except OSError as error:
         raise OSError(
             f"{name} is not on this machine, and {error}; "
-            f"get that archive and unpack it so that $GTPOOL_DATA/{inside / first} is there"
+            f"download that archive and unpack it so that $GTPOOL_DATA/{inside / first} exists"
         ) from error
     try:
         unpack(archive, folder)
@@ -93,12 +93,12 @@ def download(name: str, source: DatasetInfo) -> Path:
 
 
 def download_folds(name: str, source: DatasetInfo, url: str = FOLDS_URL) -> Path:
-    """Fetch the index files of the ten fixed folds into the cache.
+    """Download the index files of the ten fixed folds into the cache; return their folder.
 
     Args:
-        name: A set of the TU family.
-        source: Its facts, with the digest that the files must have.
-        url: Where ``NAME/10fold_idx/train_idx-1.txt`` and its companions lie.
+        name: A dataset of the TU family.
+        source: Its entry in ``DATASETS``, with the digest of the files.
+        url: The address that holds ``NAME/10fold_idx/train_idx-1.txt`` and the other files.
     """
     if source.folds_sha256 is None:
         raise ValueError(f"{name} has no fixed folds")
@@ -107,7 +107,7 @@ def download_folds(name: str, source: DatasetInfo, url: str = FOLDS_URL) -> Path
     temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
     made, digest = temporary / "made", sha256()
     try:
-        made.mkdir()  # the temporary folder itself is closed to other users
+        made.mkdir()  # mkdtemp's own folder is not readable by other users
         for fold in range(1, 11):
             for part in ("train", "test"):
                 file = made / f"{part}_idx-{fold}.txt"
@@ -122,7 +122,7 @@ def download_folds(name: str, source: DatasetInfo, url: str = FOLDS_URL) -> Path
 
 
 def _layout(name: str) -> tuple[Path, str]:
-    """Give the folder of a set inside a data folder, and a file that must be in it."""
+    """Return the folder of a dataset inside a data folder, and a file that it must hold."""
     family = dataset_info(name).family
     if family == "OGB":
         return Path("OGB") / name.replace("-", "_"), "raw/edge.csv.gz"
@@ -130,7 +130,7 @@ def _layout(name: str) -> tuple[Path, str]:
 
 
 def _roots(data_dir: Path | None) -> list[tuple[str, Path]]:
-    """List the data folders in the order of look-up; the last is the cache's."""
+    """Return the data folders in the order of look-up; the last is in the cache."""
     roots: list[tuple[str, Path]] = []
     named = os.environ.get("GTPOOL_DATA")
     for origin, folder in (("--data-dir", data_dir), ("GTPOOL_DATA", named)):

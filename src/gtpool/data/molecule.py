@@ -1,4 +1,4 @@
-"""Molecules from SMILES, as the codes of atoms and bonds that OGB's molecule sets hold.
+"""Molecules from SMILES, with OGB's categorical codes of atoms and bonds.
 
 Hu et al.: "Open Graph Benchmark", 2020. Meng et al.: "A curated diverse molecular database of
 blood-brain barrier permeability with chemical descriptors", 2021 (B3DB).
@@ -17,7 +17,7 @@ from gtpool.data.molecule_limits import MAX_SMILES, exceeded_limit
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.spec import AtomOrder
 
-# rdkit is imported by the functions that need it: data that are no molecules do without.
+# rdkit is imported by the functions that need it: other data load without it.
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
@@ -26,7 +26,7 @@ _Columns = list[tuple[Callable[[Any], _Value], dict[_Value, int], int]]
 _Row = TypeVar("_Row")
 
 FEATURIZER = "ogb-9-3/1"
-"""Name and version of the codes, for whatever is trained on them."""
+"""Name and version of the codes."""
 
 _OTHER = "other"
 ATOM_FIELDS: dict[str, tuple[_Value, ...]] = {
@@ -46,7 +46,7 @@ ATOM_FIELDS: dict[str, tuple[_Value, ...]] = {
     "aromatic": (False, True),
     "in_ring": (False, True),
 }
-"""What each column of ``x`` tells of an atom, and the values that its codes 0, 1, 2 … stand for."""
+"""Columns of ``x``, each with the values that its codes 0, 1, 2 … stand for."""
 
 BOND_FIELDS: dict[str, tuple[_Value, ...]] = {
     "type": ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC", _OTHER),
@@ -60,7 +60,7 @@ BOND_FIELDS: dict[str, tuple[_Value, ...]] = {
     ),
     "conjugated": (False, True),
 }
-"""The same for the columns of ``edge_attr``; a stereo that OGB has no code for is STEREOANY."""
+"""The same for ``edge_attr``; a stereo type without an OGB code becomes STEREOANY."""
 
 ATOM_SIZES = tuple(map(len, ATOM_FIELDS.values()))
 BOND_SIZES = tuple(map(len, BOND_FIELDS.values()))
@@ -83,10 +83,10 @@ _B3DB = Path(__file__).parent / "embedded" / "B3DB" / "B3DB.tsv.gz"
 
 
 class Failure(NamedTuple):
-    """A SMILES that gave no molecule."""
+    """A SMILES that could not be read."""
 
     position: int
-    """Where it stands in the list that was given, from 0."""
+    """Index in the input."""
     reason: str
 
 
@@ -96,7 +96,7 @@ class Molecules(NamedTuple):
     x: Tensor
     """Codes of the atoms by ``ATOM_FIELDS``, uint8 [N, 9]."""
     edge_index: Tensor
-    """Bonds, each in both directions, numbered inside their molecule, int32 [2, E]."""
+    """Bonds, each in both directions, with atom indices inside the molecule, int32 [2, E]."""
     edge_attr: Tensor
     """Codes of the bonds by ``BOND_FIELDS``, uint8 [E, 3]."""
     sizes: Tensor
@@ -104,19 +104,19 @@ class Molecules(NamedTuple):
     edge_counts: Tensor
     """Bonds of each molecule, both directions, [G]."""
     failed: tuple[Failure, ...]
-    """Those that could not be read, in order."""
+    """SMILES that could not be read, in order."""
     atom_order: AtomOrder
     """How the atoms are numbered."""
 
     def select_rows(self, rows: Sequence[_Row]) -> list[_Row]:
-        """Pick the rows that belong to the molecules that could be read, from one a SMILES."""
+        """Return the rows of the molecules that could be read, given one row per SMILES."""
         failed = {failure.position for failure in self.failed}
         return [row for position, row in enumerate(rows) if position not in failed]
 
     def to_dataset(
         self, y: Tensor, name: str, task: Task, targets: tuple[str, ...]
     ) -> GraphDataset:
-        """Make a dataset of the molecules that could be read and a row of ``y`` for each."""
+        """Return a dataset of the molecules that could be read, with one row of ``y`` each."""
         schema = Schema(name, task, targets, Recipe("molecule", atom_order=self.atom_order))
         return GraphDataset(
             self.x, self.edge_index, self.edge_attr, self.sizes, self.edge_counts, y, schema
@@ -124,14 +124,14 @@ class Molecules(NamedTuple):
 
 
 def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical") -> Molecules:
-    """Turn SMILES into graphs with OGB's codes.
+    """Return SMILES as graphs with OGB's codes.
 
     Args:
         smiles: One molecule each. Those that rdkit cannot read, that have no atoms or exceed
-            a limit of ``gtpool.data.molecule_limits`` are left out and named in ``failed``.
-        atom_order: "canonical" reads the molecule from rdkit's canonical SMILES, so that every way
-            to write it gives the same tensors; "given" reads the SMILES as it is written, equal to
-            ``ogb.utils.mol.smiles2graph``.
+            a limit of ``gtpool.data.molecule_limits`` are left out and listed in ``failed``.
+        atom_order: "canonical" reads rdkit's canonical SMILES of the molecule, so that equivalent
+            SMILES give equal tensors; "given" keeps the atom order of the SMILES, as
+            ``ogb.utils.mol.smiles2graph`` does.
 
     Example:
         >>> molecules = read_molecules(["CO", "C1CC", "[Na+]"])
@@ -175,7 +175,7 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
 
 
 def atom_numbers(smiles: str, atom_order: AtomOrder) -> list[int]:
-    """Give the place in the SMILES of each atom that ``read_molecules`` reads from it.
+    """Return, for each node that ``read_molecules`` makes, the index of its atom in the SMILES.
 
     Example:
         >>> read_molecules(["OCC"]).x[:, 0].add(1).tolist(), atom_numbers("OCC", "canonical")
@@ -193,7 +193,7 @@ def atom_numbers(smiles: str, atom_order: AtomOrder) -> list[int]:
 
 
 def scaffolds(smiles: Sequence[str]) -> list[str]:
-    """Give the Bemis–Murcko scaffold of each molecule, with chirality; "" where there is no ring.
+    """Return the Bemis–Murcko scaffold of each molecule, with chirality; "" without rings.
 
     Example:
         >>> scaffolds(["Cc1ccccc1O", "CCO"])
@@ -213,10 +213,10 @@ def scaffolds(smiles: Sequence[str]) -> list[str]:
 
 
 def load_b3db(atom_order: AtomOrder = "canonical") -> GraphDataset:
-    """Read B3DB from this package: which molecules pass the blood-brain barrier, in file order.
+    """Load B3DB, blood-brain barrier permeability of molecules, from this package.
 
-    Of its 7,807 SMILES rdkit 2026.9.1 refuses two, both BBB- (positions 5043 and 7737: a carbon
-    cation with four bonds). They are left out, so 7,805 molecules remain.
+    rdkit 2026.9.1 rejects two of its 7,807 SMILES, both BBB- (positions 5043 and 7737: a carbon
+    cation with four bonds). They are left out, so 7,805 molecules remain, in file order.
 
     Example:
         >>> data = load_b3db()
@@ -231,7 +231,7 @@ def load_b3db(atom_order: AtomOrder = "canonical") -> GraphDataset:
 
 
 def b3db_smiles() -> list[str]:
-    """Give the SMILES of each molecule of ``load_b3db``."""
+    """Return the SMILES of each molecule of ``load_b3db``."""
     every = [smiles for smiles, _ in _b3db_rows()]
     return read_molecules(every).select_rows(every)
 
@@ -242,7 +242,7 @@ def _b3db_rows() -> list[list[str]]:
 
 
 def _parse(smiles: str) -> "Mol | str":
-    """Give rdkit's molecule, or the reason why there is none."""
+    """Return rdkit's molecule, or the reason why it cannot be read."""
     from rdkit import Chem  # noqa: PLC0415
 
     if not smiles.strip():
@@ -250,7 +250,7 @@ def _parse(smiles: str) -> "Mol | str":
     if len(smiles) > MAX_SMILES:
         return f"longer than {MAX_SMILES} characters"
     unchecked = None
-    if smiles.isascii():  # of other text rdkit would read the start alone
+    if smiles.isascii():  # rdkit would read other text up to the first non-ASCII character
         unchecked = cast("Mol | None", Chem.MolFromSmiles(smiles, sanitize=False))
     if unchecked is None:
         return "not a valid SMILES"
@@ -263,16 +263,16 @@ def _parse(smiles: str) -> "Mol | str":
 
 
 def _canonical(molecule: "Mol", smiles: str) -> "tuple[Mol, list[int]]":
-    """Read a molecule from its canonical SMILES; also give the former number of each atom.
+    """Return a molecule read from its canonical SMILES, and the former index of each atom.
 
-    Renumbering alone would not do: rdkit's tags of chirality, which are among the codes, follow the
-    order in which a SMILES lists the neighbours of an atom. Only molecules with a CXSMILES
-    extension, which the canonical SMILES would lose, are renumbered.
+    Renumbering atoms is not enough: rdkit's chirality tags, which are among the codes, follow the
+    order in which a SMILES lists the neighbours of an atom. Molecules with a CXSMILES extension,
+    which the canonical SMILES would lose, are renumbered.
     """
     from rdkit import Chem  # noqa: PLC0415
 
     for atom in molecule.GetAtoms():
-        atom.SetAtomMapNum(0)  # labels of a reaction, which would change the order
+        atom.SetAtomMapNum(0)  # reaction labels would change the order
     canonical = Chem.MolToSmiles(molecule)
     order = list(molecule.GetPropsAsDict(includePrivate=True, includeComputed=True)[_OUTPUT_ORDER])
     again = None if "|" in smiles else cast("Mol | None", Chem.MolFromSmiles(canonical))
@@ -282,12 +282,12 @@ def _canonical(molecule: "Mol", smiles: str) -> "tuple[Mol, list[int]]":
 
 
 def _refusal(unchecked: "Mol") -> str:
-    """Say why rdkit refuses a molecule whose bare graph it can read."""
+    """Return why rdkit rejects a molecule that it can parse without sanitising."""
     from rdkit import Chem  # noqa: PLC0415
 
     try:
         problems = Chem.DetectChemistryProblems(unchecked)
-    except RuntimeError:  # rdkit breaks down over a few that it should refuse, as [CH99999]
+    except RuntimeError:  # raised for some invalid molecules, such as [CH99999]
         problems = ()
     return " ".join(problems[0].Message().split()) if problems else "refused by rdkit"
 
@@ -295,7 +295,7 @@ def _refusal(unchecked: "Mol") -> str:
 def _columns(
     fields: Mapping[str, tuple[_Value, ...]], getters: Sequence[Callable[[Any], _Value]]
 ) -> _Columns:
-    """Join each field to the method of rdkit that tells it; the last code is for all others."""
+    """Return getter, codes by value, and the code for other values, for each field."""
     from rdkit import Chem  # noqa: PLC0415
 
     kinds = (Chem.ChiralType, Chem.HybridizationType, Chem.BondType, Chem.BondStereo)

@@ -1,43 +1,43 @@
-"""How large, dense and divided a molecule may be: rdkit's time and memory can explode."""
+"""Limits on molecules, which keep rdkit's time and memory bounded."""
 
 from typing import TYPE_CHECKING
 
-# rdkit is imported by the functions that need it: data that are no molecules do without.
+# rdkit is imported by the functions that need it: other data load without it.
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 MAX_SMILES = 5_000
-"""Most characters of a SMILES that is read."""
+"""Maximum length of a SMILES."""
 
 MAX_ATOMS = 2_000
-"""Most atoms of a molecule that is read. The largest in B3DB and OGB's four sets has 222."""
+"""Maximum number of atoms. The largest molecule of B3DB and OGB's four sets has 222."""
 
 MAX_RINGS = 100
-"""Most independent rings (bonds - atoms + fragments). The most in the same sets is 48."""
+"""Maximum number of independent rings (bonds - atoms + fragments); 48 in the same datasets."""
 
 MAX_FRAGMENTS_TIMES_ATOMS = 40_000
-"""Most fragments x atoms. The most in the same sets is 726.
+"""Maximum of fragments x atoms; 726 in the same datasets.
 
-For the canonical order of equal fragments with stereochemistry rdkit takes about 3 ns x fragments x
-atoms x atoms: 0.25 s at this limit and MAX_ATOMS, 3 s for 400 times ``F[C@H](Cl)C``.
+To order equal fragments with stereochemistry rdkit takes about 3 ns x fragments x atoms x atoms:
+0.25 s at this limit and MAX_ATOMS, 3 s for 400 times ``F[C@H](Cl)C``.
 """
 
 MAX_NEIGHBOURS = 16
-"""Most neighbours of an atom in a molecule whose cycles have to be counted."""
+"""Maximum degree of an atom in a molecule whose cycles have to be counted."""
 
 MAX_CYCLES = 5_000
-"""Most cycles among which rdkit may have to find the smallest rings, by an upper bound.
+"""Maximum number of cycles that rdkit may search for the smallest rings, by an upper bound.
 
-Each ring can double their number: a cyclodextrin of 8 sugars has 264, the most in the same sets;
+Each ring can double the number. A cyclodextrin of 8 sugars has 264, the most in the same datasets;
 one of 20 has a million, for which rdkit takes 17 s and 1 GB.
 """
 
 
 def exceeded_limit(molecule: "Mol") -> str | None:
-    """Give the limit that a molecule exceeds, or None.
+    """Return a description of the limit that a molecule exceeds, or None.
 
     Args:
-        molecule: Parsed without sanitising, which is quick for every SMILES.
+        molecule: Parsed without sanitising, which is fast for every SMILES.
     """
     from rdkit import Chem  # noqa: PLC0415
 
@@ -50,12 +50,12 @@ def exceeded_limit(molecule: "Mol") -> str | None:
     rings = molecule.GetNumBonds() - atoms + fragments
     if rings > MAX_RINGS:
         return f"more than {MAX_RINGS} rings"
-    # A graph of r independent rings has less than 2 ** r cycles.
+    # A graph with r independent rings has fewer than 2 ** r cycles.
     return None if 2**rings <= MAX_CYCLES else _excess_of_cycles(molecule)
 
 
 def _excess_of_cycles(molecule: "Mol") -> str | None:
-    """Give the limit that the rings exceed: rdkit finds families of cycles without listing them."""
+    """Check the cycles by rdkit's ring families, which it finds without listing cycles."""
     from rdkit import Chem  # noqa: PLC0415
 
     if max(atom.GetDegree() for atom in molecule.GetAtoms()) > MAX_NEIGHBOURS:

@@ -1,4 +1,4 @@
-"""Tables of numbers in text files: fast where they are sound, and the line where they are not."""
+"""Reading text files of numbers into tensors; errors name the file and line."""
 
 import gzip
 import re
@@ -15,19 +15,19 @@ from gtpool.data.schema import FLOAT32_MAX
 _LONGEST_LINE = 1 << 20
 _COMMA, _NEWLINE = b",\n"
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
-_SATURATED = (np.iinfo(np.int64).min, np.iinfo(np.int64).max)  # numpy's answer to larger numbers
+_SATURATED = (np.iinfo(np.int64).min, np.iinfo(np.int64).max)  # what numpy reads for larger numbers
 
 
 def read_numbers(
     path: Path, columns: int | None = None, *, real: bool = False, blanks: bool = False
 ) -> Tensor:
-    """Read a table of finite numbers, separated by commas, [lines, columns].
+    """Return the comma-separated finite numbers of a file, [lines, columns].
 
     Args:
-        path: A text file, packed by gzip if its name ends in ``.gz``.
-        columns: How many numbers each line must have; as many as the first, if not given.
-        real: Whether the numbers are real (float64, none beyond float32) or whole (int64).
-        blanks: Whether a field of real numbers may be empty, which gives NaN.
+        path: A text file, gzipped if its name ends in ``.gz``.
+        columns: Numbers per line; by default as many as on the first line.
+        real: Read real numbers (float64, within float32 range) instead of integers (int64).
+        blanks: Read empty fields of real numbers as NaN.
     """
     text = read_text(path)
     octets = np.frombuffer(text, np.uint8)
@@ -52,17 +52,17 @@ def read_numbers(
 
 
 def read_text(path: Path) -> bytes:
-    """Read a text file: lines that end in a newline each, with nothing empty after the last."""
+    r"""Return the bytes of a text file; each line ends in "\n", without blank lines at the end."""
     try:
         with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
             text = file.readline(_LONGEST_LINE)
             if len(text) == _LONGEST_LINE:
-                raise ValueError(f"{path}, line 1: longer than a MiB; is this a table of numbers?")
+                raise ValueError(f"{path}, line 1: longer than 1 MiB; is this a table of numbers?")
             text += file.read()
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged, or not packed by gzip: {error}") from error
+        raise ValueError(f"{path} is damaged or not a gzip file: {error}") from error
     if b"\0" in text:
         raise ValueError(f"{path} is not a text file")
     text = text.replace(b"\r\n", b"\n").rstrip()
@@ -72,8 +72,8 @@ def read_text(path: Path) -> bytes:
 
 
 def _fault(path: Path, text: bytes, columns: int, real: bool, blanks: bool) -> str:
-    """Find the first line that is not as it should be, and say so."""
-    pattern, wanted = (NUMBER, "a finite number") if real else (_WHOLE, "a whole number")
+    """Return an error message for the first invalid line."""
+    pattern, wanted = (NUMBER, "a finite number") if real else (_WHOLE, "an integer")
     for number, line in enumerate(text.decode(errors="replace").split("\n")[:-1], 1):
         fields = [field.strip() for field in line.split(",")]
         if len(fields) != columns:

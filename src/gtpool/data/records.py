@@ -1,6 +1,6 @@
-"""Graphs as plain values, one mapping a graph: checked one by one, then packed.
+"""Graphs as mappings, one per graph: checked and packed into ``RawGraphs``.
 
-The keys are those of the JSON lines that ``docs/data-format.md`` describes.
+The keys are those of JSON lines, described in ``docs/data-format.md``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,13 +41,13 @@ def pack_records(
     task: Task | None = None,
     need_targets: bool = True,
 ) -> RawGraphs:
-    """Check graphs and pack them.
+    """Return graphs, checked and packed.
 
     Args:
-        records: Each with the place that an error message names, such as a file and a line.
-        name: What the whole is called.
-        task: What the labels are for; if not given, the labels tell.
-        need_targets: Whether every graph must have a label, and the labels must differ.
+        records: One graph each, with its place for error messages, such as file and line.
+        name: Name of the dataset.
+        task: Task of the labels; inferred from them by default.
+        need_targets: Whether every graph must have a label, and labels must differ.
 
     Example:
         >>> path = {"nodes": 3, "edges": [[0, 1], [1, 2]], "undirected": True, "label": 0.5}
@@ -111,7 +111,7 @@ class _Edges(NamedTuple):
 
 
 def _graph(place: str, record: Mapping[str, Any]) -> _Graph:
-    """Check one graph, and list the way back of each edge where it is undirected."""
+    """Check one graph; an undirected one gets the reverse of each edge."""
     for key in record:
         if key not in KEYS:
             near = get_close_matches(key, KEYS, 1)
@@ -124,7 +124,7 @@ def _graph(place: str, record: Mapping[str, Any]) -> _Graph:
     }
     nodes = _count_nodes(place, record.get("nodes"), given)
     if record.get("edges") is None:
-        raise ValueError(f'{place}: edges are missing; a graph without any has "edges": []')
+        raise ValueError(f'{place}: edges are missing; write "edges": [] for a graph without edges')
     edges = _array(place, "edges", record["edges"], columns=True, whole=True)
     edges = _check_ends(place, edges, nodes)
     of_edges = {key: values for key, values in given.items() if key.startswith("edge")}
@@ -141,12 +141,12 @@ def _graph(place: str, record: Mapping[str, Any]) -> _Graph:
 
 
 def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -> Array:
-    """Turn lists of finite numbers into an array of [rows], or with columns [rows, columns].
+    """Return lists of finite numbers as an array, [rows] or with columns [rows, columns].
 
-    Labels may be either: several whole numbers a row are labels in several columns.
+    Labels may be either: several integers per row are labels in several columns.
     """
     several = "labels" in key
-    kind = "whole numbers" if whole else "numbers"
+    kind = "integers" if whole else "numbers"
     wanted = f"a list of lists of {kind}, all of one length" if columns else f"a list of {kind}"
     try:
         array = np.asarray(value)
@@ -167,16 +167,16 @@ def _array(place: str, key: str, value: object, *, columns: bool, whole: bool) -
 
 
 def _count_nodes(place: str, nodes: object, given: Mapping[str, Array]) -> int:
-    """Say how many nodes a graph has, by ``nodes`` or by the rows of what describes them."""
+    """Return the number of nodes, from ``nodes`` or from the rows of node features or labels."""
     rows = {key: values.shape[0] for key, values in given.items() if key.startswith("node")}
     if nodes is None and not rows:
-        raise ValueError(f"{place}: say how many nodes there are, by nodes or by node_features")
+        raise ValueError(f"{place}: give the number of nodes, by nodes or by node_features")
     count = next(iter(rows.values())) if nodes is None else nodes
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ValueError(f"{place}: nodes must be a whole number, not {nodes!r}")
+        raise ValueError(f"{place}: nodes must be an integer, not {nodes!r}")
     if not 0 < count <= _MOST_NODES:
-        what = "without nodes" if count == 0 else f"of more than {_MOST_NODES} nodes"
-        raise ValueError(f"{place}: a graph {what}")
+        what = "no nodes" if count == 0 else f"more than {_MOST_NODES} nodes"
+        raise ValueError(f"{place}: the graph has {what}")
     for key, values in given.items():
         if key in rows:
             _check_rows(place, key, values, count, "nodes")
@@ -198,14 +198,14 @@ def _check_ends(place: str, edges: Array, nodes: int) -> Array:
     outside = ((edges < 0) | (edges >= nodes)).any(1)
     if outside.any():
         raise ValueError(
-            f"{place}: edge {edges[outside][0].tolist()} points outside, "
+            f"{place}: edge {edges[outside][0].tolist()} is out of range, "
             f"the nodes are 0 to {nodes - 1}"
         )
     return edges
 
 
 def _joined(graphs: list[_Graph], key: str) -> Array | None:
-    """Join a key of all graphs, which all must have, or none; those without edges are excused."""
+    """Concatenate a key of all graphs; all or none must have it, except graphs without edges."""
     asked = [graph for graph in graphs if not key.startswith("edge") or graph.edges.size]
     parts: list[Array | None] = [getattr(graph, key) for graph in asked]
     kinds = [None if part is None else part.shape[1:] for part in parts]
@@ -226,7 +226,7 @@ def _width(key: str, shape: tuple[int, ...] | None) -> str:
 
 
 def _distinct(edges: _Edges, sizes: Array, places: list[str]) -> _Edges:
-    """Keep the first of edges that are listed again; other values the next time are refused."""
+    """Drop duplicate edges; duplicates with different labels or attributes are an error."""
     nodes = np.cumsum(sizes)
     source = edges.ends[:, 0] + (nodes - sizes)[edges.graph]  # numbered over all graphs
     keys = source * nodes[-1] + edges.ends[:, 1]
@@ -239,7 +239,7 @@ def _distinct(edges: _Edges, sizes: Array, places: list[str]) -> _Edges:
             at = int(differs.argmax())
             raise ValueError(
                 f"{places[edges.graph[at]]}: edge {edges.ends[at].tolist()} is listed again with "
-                "another label, weight or features; several edges between two nodes cannot be told"
+                "another label, weight or features; parallel edges are not supported"
             )
     kept = np.sort(first)
     labels, attributes = (

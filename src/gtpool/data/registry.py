@@ -1,4 +1,4 @@
-"""The datasets that are known by name. No torch: listing them is quick."""
+"""Datasets known by name. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,25 +17,25 @@ _YANARDAG = "Yanardag and Vishwanathan, Deep graph kernels, KDD 2015"
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """Facts about a dataset, and where its files come from."""
+    """Statistics, licence and origin of a dataset."""
 
     family: Literal["TU", "OGB", "embedded", "synthetic"]
     graphs: int
     classes: int | None = None
-    """Number of classes, where each graph has one."""
+    """Number of classes, for a classification dataset."""
     tasks: int | None = None
-    """Number of yes/no questions, where each has an answer of its own."""
+    """Number of binary tasks, for a multi-task dataset."""
     mean_nodes: float
     mean_edges: float
-    """Undirected edges a graph."""
+    """Undirected edges per graph."""
     licence: str
     citation: str
     url: str = ""
-    """The archive, or the page of a set that lies in the package; none of one made on the spot."""
+    """The archive, or the page of an embedded dataset; empty for a generated one."""
     sha256: str | None = None
-    """Digest of the archive, where it is known."""
+    """Digest of the archive, if known."""
     folds_sha256: str | None = None
-    """Digest of the GMT protocol's twenty index files, train 1, test 1, train 2 … in one."""
+    """Digest of the GMT protocol's twenty index files, concatenated: train 1, test 1, train 2 …"""
 
     @property
     def outputs(self) -> str:
@@ -196,7 +196,7 @@ DATASETS: dict[str, DatasetInfo] = {
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Give the facts about a dataset; an unknown name is an error with the nearest that is known.
+    """Return the entry of a dataset; the error for an unknown name suggests the nearest one.
 
     Example:
         >>> dataset_info("MUTAG").graphs

@@ -1,4 +1,4 @@
-"""What the tensors of a dataset mean: the recipe of the features, the task, the names."""
+"""Schema of a dataset: task, target names, and the recipe of its features."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,26 +10,26 @@ from gtpool.spec import AtomOrder
 Task = Literal["classes", "binary", "regression"]
 TASKS = ("classes", "binary", "regression")
 FLOAT32_MAX = 3.4028234663852886e38
-"""The largest number of float32, for features and targets."""
+"""The largest float32; features and targets must not exceed it."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How node features were made from what a source holds; predicting repeats it.
+    """How features are made from a source; prediction repeats it.
 
-    ``kind`` is a key of ``gtpool.data.features.FEATURES``, or "given" for features taken as they
-    are, or "molecule" for OGB's codes of atoms and bonds.
+    ``kind`` is a key of ``gtpool.data.features.FEATURES``, "given" for features of the source
+    itself, or "molecule" for OGB's codes of atoms and bonds.
     """
 
     kind: str
     labels: tuple[int, ...] = ()
     """Node labels that have a one-hot column, in order."""
     attributes: int = 0
-    """Leading continuous columns: those that may be standardised."""
+    """Number of leading continuous columns, which may be standardised."""
     degree: bool = False
-    """Whether the one continuous column is the degree, for want of attributes."""
+    """Whether the one continuous column is the degree."""
     max_degree: int | None = None
-    """Width of a one-hot degree less one; higher degrees share the last column."""
+    """Highest one-hot degree; higher degrees share its column."""
     edge_labels: tuple[int, ...] = ()
     """Edge labels that have a one-hot column, in order."""
     edge_attributes: int = 0
@@ -41,12 +41,12 @@ class Recipe:
     std: tuple[float, ...] | None = None
     """Standard deviation of the same, 1 where a column is constant."""
     atom_order: AtomOrder = "given"
-    """How the atoms of a SMILES are numbered when it is read: "canonical", so that every way to
-    write a molecule gives the same graph, or "given", as the SMILES lists them."""
+    """Atom order when a SMILES is read: "canonical", so that equivalent SMILES give equal graphs,
+    or "given", as in the SMILES."""
     label_columns: tuple[int, ...] = ()
-    """Where nodes have labels in several columns: how many of ``labels`` are of each."""
+    """Number of ``labels`` of each column, where nodes have several columns of labels."""
     edge_label_columns: tuple[int, ...] = ()
-    """The same of ``edge_labels``."""
+    """The same for ``edge_labels``."""
 
     @property
     def label_sets(self) -> tuple[tuple[int, ...], ...]:
@@ -66,41 +66,41 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Schema:
-    """What the tensors of a dataset mean."""
+    """Name, task, targets and feature recipe of a dataset."""
 
     name: str
     task: Task
     targets: tuple[str, ...]
-    """Names of the classes, or of the tasks where each has its own column."""
+    """Names of the classes, or of the tasks."""
     recipe: Recipe
 
     @property
     def num_outputs(self) -> int:
-        """Logits that a model of this data has: one a class or one a task."""
+        """Number of outputs of a model for this data: one per class or task."""
         return len(self.targets)
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values that ``from_json`` reads back."""
+        """Return JSON values that ``from_json`` reads back."""
         value = asdict(self)
-        for later in ("label_columns", "edge_label_columns"):  # unknown to 0.1, and rare
+        for later in ("label_columns", "edge_label_columns"):  # unknown to version 0.1
             if not value["recipe"][later]:
                 del value["recipe"][later]
         return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Read back what ``to_json`` gave."""
+        """Return the schema that ``to_json`` wrote."""
         recipe = {key: _tuples(part) for key, part in value["recipe"].items()}
         rest = {key: _tuples(part) for key, part in value.items() if key != "recipe"}
         return cls(**rest, recipe=Recipe(**recipe))
 
 
 def _divided(labels: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Give the labels of each column; one column has all."""
+    """Return the labels of each column; without counts, all are of one column."""
     ends = accumulate(counts or (len(labels),), initial=0)
     return (labels[first:last] for first, last in pairwise(ends) if labels)
 
 
 def _tuples(value: Any) -> Any:  # noqa: ANN401
-    """Turn the lists that JSON knows back into the tuples that a frozen value holds."""
+    """Return a list as a tuple, anything else unchanged."""
     return tuple(value) if isinstance(value, list) else value

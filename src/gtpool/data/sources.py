@@ -1,4 +1,4 @@
-"""Graphs by name or by path: one door to everything that can be read."""
+"""Loading graphs by dataset name or by path, in any format."""
 
 import shutil
 import warnings
@@ -27,7 +27,7 @@ from gtpool.data.schema import Schema
 from gtpool.data.synthetic import long_range, low_scores_matter
 from gtpool.spec import AtomOrder, DataSpec
 
-_MAKERS = {"long-range": long_range, "low-scores": low_scores_matter}
+_GENERATORS = {"long-range": long_range, "low-scores": low_scores_matter}
 
 
 def load(
@@ -37,22 +37,21 @@ def load(
     features: str = "gmt",
     atom_order: AtomOrder = "canonical",
 ) -> GraphDataset:
-    """Load a dataset by its name, or graphs of the user's by their path.
+    """Load a dataset by name, or your own graphs by path.
 
-    A name is looked up in ``data_dir``, then in the folder that the environment variable
-    ``GTPOOL_DATA`` names, in this package, in the user's cache, and is downloaded at last. What was
-    made of its files is kept in the cache and used again while the files stay the same. Synthetic
-    sets have no files: they are made on the spot, the same each time.
+    A name is looked up in ``data_dir``, in the folder of the environment variable ``GTPOOL_DATA``,
+    in this package and in the user's cache; otherwise it is downloaded. The result is cached until
+    the files change. Synthetic datasets are generated from a fixed seed.
 
     Args:
         source: A name of ``DATASETS``, or a path: a table of SMILES (``.csv``, ``.tsv``) with
-            one column of classes or numbers, JSON lines (``.jsonl``), either packed by gzip or
-            not, a folder in TU or OGB format, or a folder that ``GraphDataset.save`` wrote.
-            ``read_table`` takes tables of other kinds.
+            one target column, JSON lines (``.jsonl``), both optionally gzipped, a folder in TU or
+            OGB format, or a folder that ``GraphDataset.save`` wrote. For a table with several
+            target columns use ``read_table``.
         data_dir: A folder laid out as ``GTPOOL_DATA`` is.
-        features: How nodes become features, a key of ``FEATURES``; molecules, synthetic and saved
-            datasets have features of their own, and take the default alone.
-        atom_order: How the atoms of SMILES are numbered, as in ``read_molecules``.
+        features: How node features are made, a key of ``FEATURES``. Molecules, synthetic and saved
+            datasets have their own features and accept only the default.
+        atom_order: Atom order of SMILES, as in ``read_molecules``.
 
     Example:
         >>> data = load("MUTAG")
@@ -73,7 +72,7 @@ def load(
 
 
 def load_source(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
-    """Load what a spec names, with all that its source says of the graphs.
+    """Return the graphs of a spec, with what else the source says about them.
 
     Args:
         spec: The source and the options of its format.
@@ -94,19 +93,19 @@ def read_for_inference(
     target_columns: Sequence[str] | None = None,
     trained_targets: Sequence[str] = (),
 ) -> InferenceData:
-    """Read a source and make features by the recipe of a schema.
+    """Read graphs for a trained model, with features made by the recipe of its schema.
 
     Args:
         source: A name of ``DATASETS`` or a path, as for ``load``.
-        schema: What the model was trained on.
+        schema: Schema of the model's training data.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes ``trained_column`` if it is there, else the one
-            called "smiles".
-        trained_column: The SMILES column of the table that the model was trained on.
-        target_columns: Of a table, where labels are wanted: their columns, or none for
-            ``trained_targets``; without (None) no labels are read.
-        trained_targets: The names of the model's targets. Where there is one, and no such column,
-            the only other column is taken.
+        smiles_column: SMILES column of a table; by default ``trained_column`` if it exists, else
+            the one called "smiles".
+        trained_column: SMILES column of the table that the model was trained on.
+        target_columns: Target columns of a table; empty for ``trained_targets``, None to read no
+            labels.
+        trained_targets: Names of the model's targets. If there is one and the table has no such
+            column, its only other column is used.
     """
     if not (isinstance(source, str) and source in DATASETS):
         path, form = _find(source)
@@ -115,7 +114,7 @@ def read_for_inference(
         )
         return form.reader.read_for_inference(path, schema, options)
     form = FORMATS.get(DATASETS[source].family)
-    if form is not None and "features" in form.options:  # the recipe is to make them
+    if form is not None and "features" in form.options:  # made by the recipe
         return form.reader.read_for_inference(
             find_raw(source, data_dir), schema, InferenceOptions(source)
         )
@@ -126,11 +125,11 @@ def read_for_inference(
 def smiles_of(
     source: str | Path, rows: Sequence[InputRow], data_dir: Path | None = None
 ) -> list[str] | None:
-    """Give the SMILES of each graph, where the source has them.
+    """Return the SMILES of each graph, or None if the source has none.
 
     Args:
         source: As for ``read_for_inference``.
-        rows: What that gave, without those that have a reason.
+        rows: The rows it returned, without those that have a reason.
         data_dir: Where to look first for a dataset known by name.
     """
     if source == "B3DB":
@@ -143,10 +142,10 @@ def smiles_of(
 
 
 def _find(source: str | Path) -> tuple[Path, Format]:
-    """Give the path and the format of graphs of the user's."""
+    """Return the path and the format of the user's own graphs."""
     path = Path(source)
     if isinstance(source, str) and not path.exists() and path.name == source and not path.suffix:
-        dataset_info(source)  # not a path: says which names there are
+        dataset_info(source)  # not a path: raises an error that lists the names
     return path, format_of(path)
 
 
@@ -158,13 +157,13 @@ def _load_path(source: str | Path, spec: DataSpec) -> Loaded:
 
 
 def _load_named(spec: DataSpec, data_dir: Path | None) -> GraphDataset:
-    """Take a dataset from the cache, or make it and leave it there."""
+    """Return a dataset from the cache, or build and cache it."""
     name, family = spec.source, DATASETS[spec.source].family
     form = FORMATS.get(family)
     if form is None or "features" not in form.options:
         _refuse_features(name, spec.features)
     if family == "synthetic":
-        return _MAKERS[name](DATASETS[name].graphs)
+        return _GENERATORS[name](DATASETS[name].graphs)
     folder = find_raw(name, data_dir)
     variant = spec.features if form is not None else spec.atom_order
     entry = cache_dir() / "graphs" / f"{name}-{variant}-{_digest(name, folder)}"
@@ -179,12 +178,12 @@ def _load_named(spec: DataSpec, data_dir: Path | None) -> GraphDataset:
 
 def _refuse_features(what: str, features: str) -> None:
     if features != "gmt":
-        raise ValueError(f"{what} has features of its own: features={features!r} cannot be had")
+        raise ValueError(f"{what} has its own features and does not accept features={features!r}")
 
 
 def _digest(name: str, folder: Path) -> str:
-    """Sum up what a dataset is made from: its files by name, size and time, and the code."""
-    smiles = DATASETS[name].family == "embedded"  # read by rdkit, which no other set needs
+    """Digest of what a dataset is built from: name, size and time of its files, and the code."""
+    smiles = DATASETS[name].family == "embedded"  # read by rdkit
     digest = sha256(version("rdkit").encode() if smiles else b"")
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -195,15 +194,15 @@ def _digest(name: str, folder: Path) -> str:
 
 
 def _keep(data: GraphDataset, entry: Path, prefix: str) -> None:
-    """Save a dataset in the cache and drop what was made of other files or by other code."""
-    shutil.rmtree(entry, ignore_errors=True)  # damaged, or it would have been taken
+    """Save a dataset in the cache and delete entries of older files or code."""
+    shutil.rmtree(entry, ignore_errors=True)  # damaged, or it would have been read
     try:
         data.save(entry)
     except (OSError, SafetensorError) as error:
-        # Another process that saves the same at this moment does no harm.
+        # Another process may be saving the same dataset.
         if getattr(error, "errno", None) not in {ENOENT, EEXIST, ENOTEMPTY}:
             warnings.warn(
-                f"{data.schema.name} is made anew each time, as {entry.parent} cannot be written "
+                f"{data.schema.name} cannot be cached, as {entry.parent} cannot be written "
                 f"({error}); set GTPOOL_CACHE to another folder",
                 stacklevel=4,
             )

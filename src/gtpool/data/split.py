@@ -1,4 +1,4 @@
-"""Which graphs train, which validate, which test: one function a rule."""
+"""Training, validation and test splits: one function per rule."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ from gtpool.data.numbers import read_numbers
 
 Fractions = tuple[float, float, float]
 
-_SPOKEN = {
+_PART_NAMES = {
     "train": "train",
     "valid": "valid",
     "val": "valid",
@@ -28,7 +28,7 @@ _SPOKEN = {
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three parts of a dataset that have no graph in common, each ascending and not empty.
+    """Disjoint training, validation and test indices; each part is sorted and not empty.
 
     Example:
         >>> split = Split(torch.tensor([3, 0]), torch.tensor([1]), torch.tensor([4]), "mine", 5)
@@ -40,12 +40,12 @@ class Split:
     valid: Tensor
     test: Tensor
     rule: str
-    """The rule that made the split, in words."""
+    """Description of the rule that made the split."""
     num_graphs: int
-    """Graphs of the whole dataset."""
+    """Number of graphs in the dataset."""
 
     def __post_init__(self) -> None:
-        """Sort the parts and refuse an index that is in two of them, or outside the dataset."""
+        """Sort the parts; an index that is duplicate or out of range is a ValueError."""
         for name in ("train", "valid", "test"):
             part = torch.as_tensor(getattr(self, name), dtype=torch.long).sort().values
             object.__setattr__(self, name, part)
@@ -65,12 +65,12 @@ class Split:
 
     @property
     def uncovered(self) -> Tensor:
-        """The graphs that are in no part."""
+        """Indices of the graphs that are in no part."""
         return (self._times_taken() == 0).nonzero().flatten()
 
     @property
     def digest(self) -> str:
-        """A short name for exactly these three parts."""
+        """Short hash of the three parts."""
         parts = [part.tolist() for part in (self.train, self.valid, self.test)]
         return hashlib.sha256(str(parts).encode()).hexdigest()[:12]
 
@@ -79,15 +79,15 @@ class Split:
 
 
 def fixed_folds(folder: Path, num_graphs: int, folds: int = 10) -> list[Split]:
-    """Read the fixed folds of the GMT protocol.
+    """Return the fixed folds of the GMT protocol.
 
     Fold k tests on the indices of ``test_idx-k.txt``, validates on those of fold k - 1 (fold 1 on
-    the last) and trains on what else ``train_idx-k.txt`` lists. Some sets leave a few graphs out of
-    every test fold (8 of MUTAG's): these are in every training part.
+    the last) and trains on the rest of ``train_idx-k.txt``. A few graphs of some datasets (8 of
+    MUTAG) are in no test fold; they are in every training part.
 
     Args:
-        folder: Where ``train_idx-1.txt`` to ``test_idx-10.txt`` lie.
-        num_graphs: Graphs of the dataset that the files were made for.
+        folder: The folder with ``train_idx-1.txt`` to ``test_idx-10.txt``.
+        num_graphs: Number of graphs in the dataset.
         folds: Number of folds.
     """
     tests = [read_numbers(folder / f"test_idx-{k}.txt", 1).flatten() for k in range(1, folds + 1)]
@@ -105,16 +105,16 @@ def fixed_folds(folder: Path, num_graphs: int, folds: int = 10) -> list[Split]:
 
 
 def stratified_folds(y: Tensor, folds: int = 10, seed: int = 0) -> list[Split]:
-    """Deal the graphs of each class evenly to folds: the stand-in where there are no fixed ones.
+    """Return folds with the classes evenly distributed, for datasets without fixed folds.
 
     The test folds are those of scikit-learn's ``StratifiedKFold(folds, shuffle=True,
-    random_state=seed)``; fold k validates on the test fold of k - 1, as ``fixed_folds`` does.
-    A class of fewer members than folds is missing from some of them, which warns.
+    random_state=seed)``; fold k validates on the test fold of k - 1, as in ``fixed_folds``.
+    Warns if a class has fewer members than there are folds.
 
     Args:
         y: Class of each graph, [G] or [G, 1].
         folds: Number of folds, at least 3.
-        seed: Which of the many ways to deal.
+        seed: Random seed.
     """
     if y.dim() == 2 and y.size(1) == 1:
         y = y.flatten()
@@ -123,31 +123,32 @@ def stratified_folds(y: Tensor, folds: int = 10, seed: int = 0) -> list[Split]:
             "stratified folds need one class for each graph; "
             "for several tasks or missing labels use random_folds or random_split"
         )
-    return _dealt(_deal(y.cpu().numpy(), folds, seed), folds, f"stratified folds, seed {seed}")
+    fold = _assign_folds(y.cpu().numpy(), folds, seed)
+    return _splits_of(fold, folds, f"stratified folds, seed {seed}")
 
 
 def random_folds(num_graphs: int, folds: int = 10, seed: int = 0) -> list[Split]:
-    """Deal the graphs evenly to folds, whatever their targets are.
+    """Return random folds of equal size, without regard to targets.
 
     Fold k validates on the test fold of k - 1, as in ``stratified_folds``.
 
     Args:
-        num_graphs: How many graphs there are.
+        num_graphs: Number of graphs.
         folds: Number of folds, at least 3.
-        seed: Which of the many ways to deal.
+        seed: Random seed.
 
     Example:
         >>> [split.test.tolist() for split in random_folds(5, folds=3)]
         [[1, 2], [0, 3], [4]]
     """
     if num_graphs < folds:
-        raise ValueError(f"{folds} folds take as many graphs, got {num_graphs}")
-    dealt = _deal(np.zeros(num_graphs), folds, seed)
-    return _dealt(dealt, folds, f"random folds, seed {seed}")
+        raise ValueError(f"{folds} folds need at least {folds} graphs, got {num_graphs}")
+    fold = _assign_folds(np.zeros(num_graphs), folds, seed)
+    return _splits_of(fold, folds, f"random folds, seed {seed}")
 
 
 def ogb_split(folder: Path) -> Split:
-    """Read OGB's own scaffold split, ``split/scaffold/{train,valid,test}.csv.gz`` of a dataset."""
+    """Return OGB's scaffold split, from ``split/scaffold/{train,valid,test}.csv.gz``."""
     names = ("train", "valid", "test")
     train, valid, test = (
         read_numbers(folder / "split" / "scaffold" / f"{name}.csv.gz", 1).flatten()
@@ -158,14 +159,14 @@ def ogb_split(folder: Path) -> Split:
 
 
 def scaffold_split(scaffolds: Sequence[str], fractions: Fractions = (0.8, 0.1, 0.1)) -> Split:
-    """Keep molecules of one scaffold together: the largest groups train, the rare ones test.
+    """Return a split that keeps molecules of one scaffold together.
 
-    Groups go, by size and then by first molecule, both descending, to the first part that has room
-    for the whole group, as OGB fills its parts.
+    As in OGB, groups sorted by size and then by first molecule, both descending, go to the first of
+    train, valid and test that has room for the whole group.
 
     Args:
-        scaffolds: Scaffold of each molecule, as ``gtpool.data.molecule.scaffolds`` gives them.
-        fractions: Shares of the three parts.
+        scaffolds: Scaffold of each molecule, from ``gtpool.data.molecule.scaffolds``.
+        fractions: Fractions of the three parts.
 
     Example:
         >>> split = scaffold_split(["a"] * 8 + ["b", "c"])
@@ -191,7 +192,7 @@ def scaffold_split(scaffolds: Sequence[str], fractions: Fractions = (0.8, 0.1, 0
 
 
 def random_split(num_graphs: int, fractions: Fractions = (0.8, 0.1, 0.1), seed: int = 0) -> Split:
-    """Cut a random order of the graphs into three parts.
+    """Return a random split.
 
     Example:
         >>> split = random_split(10, seed=1)
@@ -205,25 +206,25 @@ def random_split(num_graphs: int, fractions: Fractions = (0.8, 0.1, 0.1), seed: 
 
 
 def column_split(values: Sequence[str]) -> Split:
-    """Follow a column of the user's that says train, valid (val, validation) or test.
+    """Return the split of a column that holds train, valid (val, validation) or test.
 
-    Where no row is for validation, a random tenth of the training rows (seed 0, at least one) is,
-    and the rule of the split says so.
+    Without validation rows, a random tenth of the training rows (seed 0, at least one) is used for
+    validation, and ``rule`` says so.
 
     Example:
         >>> split = column_split(["train", "Test", "val", "train"])
         >>> split.train.tolist(), split.valid.tolist(), split.test.tolist()
         ([0, 3], [2], [1])
     """
-    said = [_SPOKEN.get(str(value).strip().lower()) for value in values]
-    if None in said:
-        row = said.index(None)
+    parts = [_PART_NAMES.get(str(value).strip().lower()) for value in values]
+    if None in parts:
+        row = parts.index(None)
         raise ValueError(
-            f"row {row} of the split column (counted from 0) says {values[row]!r}; "
-            "it must say train, valid or test"
+            f"row {row} of the split column (counted from 0) holds {values[row]!r}; "
+            "it must hold train, valid or test"
         )
     train, valid, test = (
-        _indices([row for row, word in enumerate(said) if word == part])
+        _indices([row for row, found in enumerate(parts) if found == part])
         for part in ("train", "valid", "test")
     )
     rule = "split column"
@@ -231,24 +232,24 @@ def column_split(values: Sequence[str]) -> Split:
         order = torch.randperm(train.numel(), generator=torch.Generator().manual_seed(0))
         train, valid = train[order].tensor_split((-max(1, train.numel() // 10),))
         rule = "split column, a random tenth of train for validation"
-    return Split(train, valid, test, rule, len(said))
+    return Split(train, valid, test, rule, len(parts))
 
 
 def _indices(numbers: list[int]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.long)
 
 
-def _deal(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
-    """Give each graph a fold, class after class in order of appearance, [G]."""
+def _assign_folds(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
+    """Return the test fold of each graph, as scikit-learn's ``StratifiedKFold`` assigns it, [G]."""
     _, first, code, counts = np.unique(
         y, return_index=True, return_inverse=True, return_counts=True
     )
     if folds < 3:
-        raise ValueError(f"training, validation and test take at least 3 folds, got {folds}")
+        raise ValueError(f"training, validation and test need at least 3 folds, got {folds}")
     if counts.max(initial=0) < folds:
         raise ValueError(
-            f"{folds} stratified folds take a class of as many graphs, and the largest of "
-            f"{counts.size} classes has {counts.max(initial=0)}; ask for fewer folds"
+            f"{folds} stratified folds need a class of at least {folds} graphs, and the largest of "
+            f"{counts.size} classes has {counts.max(initial=0)}; use fewer folds"
         )
     if counts.min() < folds:
         warnings.warn(
@@ -261,16 +262,16 @@ def _deal(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
     start = 0
     for kind in first.argsort():
         end = start + int(counts[kind])
-        lots = np.sort(np.arange(start, end) % folds)
-        random.shuffle(lots)
-        fold[code == kind] = lots
+        assigned = np.sort(np.arange(start, end) % folds)
+        random.shuffle(assigned)
+        fold[code == kind] = assigned
         start = end
     return fold
 
 
-def _dealt(lots: NDArray[np.int64], folds: int, rule: str) -> list[Split]:
-    """Give the splits in which each fold tests once and validates once, by the fold of graphs."""
-    fold = torch.from_numpy(lots)
+def _splits_of(test_fold: NDArray[np.int64], folds: int, rule: str) -> list[Split]:
+    """Return the splits: fold k is tested, fold k - 1 validates, the others train."""
+    fold = torch.from_numpy(test_fold)
     return [
         Split(
             ((fold != k) & (fold != (k - 1) % folds)).nonzero().flatten(),
@@ -284,8 +285,8 @@ def _dealt(lots: NDArray[np.int64], folds: int, rule: str) -> list[Split]:
 
 
 def _bounds(num_graphs: int, fractions: Fractions) -> tuple[Fraction, Fraction]:
-    """Say where the training part ends and where the validation part does, exactly."""
+    """Return the exact ends of the training and the validation part."""
     if not math.isclose(sum(fractions), 1) or min(fractions) <= 0:
-        raise ValueError(f"fractions must be three positive shares of 1, got {fractions}")
+        raise ValueError(f"fractions must be positive and sum to 1, got {fractions}")
     train, valid, _ = (Fraction(str(share)) for share in fractions)
     return train * num_graphs, (train + valid) * num_graphs

@@ -1,4 +1,4 @@
-"""What is in a dataset, in words."""
+"""Descriptions of a dataset for ``gtpool data info`` and ``gtpool train``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +15,13 @@ _LISTED = 12
 
 
 def describe(data: GraphDataset, columns: Sequence[str] = ()) -> dict[str, str]:
-    """Describe a dataset: its graphs, labels and features.
+    """Return a description of a dataset: its graphs, labels and features.
 
     Args:
         data: The graphs.
         columns: The target columns of a table, if it is one.
     """
-    of_classes = data.schema.task == "classes"  # tasks are named by their columns
+    of_classes = data.schema.task == "classes"  # other tasks are named after their columns
     return {
         "name": data.schema.name,
         "graphs": str(len(data)),
@@ -34,7 +34,7 @@ def describe(data: GraphDataset, columns: Sequence[str] = ()) -> dict[str, str]:
 
 
 def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
-    """Say in one line how many graphs there are, the task, the target and its classes or range.
+    """Return one line: number of graphs, task, target, and its classes or range.
 
     Args:
         data: The graphs.
@@ -55,7 +55,7 @@ def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
 
 
 def _counted(data: GraphDataset) -> list[str]:
-    """Name each class with its number of graphs, or each task with its values."""
+    """Return each class with its number of graphs, or each task with its values."""
     names, task = data.schema.targets, data.schema.task
     if task == "classes":
         values = data.y.bincount(minlength=len(names)).tolist()
@@ -65,7 +65,7 @@ def _counted(data: GraphDataset) -> list[str]:
 
 
 def _values(task: Task, y: Tensor) -> str:
-    """Count the answers to binary tasks, or give the range of the values to regress."""
+    """Return the counts of a binary task, or the range of a regression target."""
     known = y[~y.isnan()].double()
     if task == "binary":
         said = f"{int((known == 1).sum())} yes, {int((known == 0).sum())} no"
@@ -78,18 +78,18 @@ def _values(task: Task, y: Tensor) -> str:
 
 
 def describe_splits(data: GraphDataset, data_dir: Path | None = None) -> dict[str, str]:
-    """Describe the splits of a dataset that has a name.
+    """Return the split rule and digests of a dataset known by name.
 
     Args:
-        data: What ``load`` gave.
-        data_dir: Where ``load`` looked first, for the files of the splits.
+        data: The dataset, from ``load``.
+        data_dir: Where to look first for the files of the splits.
     """
     rule, splits = _splits(data, data_dir)
     return {"split": rule, "split digests": " ".join(split.digest for split in splits)}
 
 
 def _labels(data: GraphDataset) -> dict[str, str]:
-    """Count the graphs of each class, or the answers to each task."""
+    """Return the classes with their counts, or the tasks with their values."""
     names, task = data.schema.targets, data.schema.task
     if task == "classes":
         return {"classes": f"{len(names)}: {', '.join(_counted(data))}"}
@@ -99,22 +99,22 @@ def _labels(data: GraphDataset) -> dict[str, str]:
 
 
 def _features(data: GraphDataset) -> str:
-    """Say what the columns of the nodes and edges are."""
+    """Describe the columns of node and edge features."""
     recipe = data.schema.recipe
     if recipe.kind == "molecule":
-        return f"{data.num_features} codes an atom, 3 a bond, as OGB has them"
+        return f"OGB's codes: {data.num_features} per atom, 3 per bond"
     parts = {
         "attributes": recipe.attributes,
         "one-hot labels": len(recipe.labels),
         "one-hot degrees": 0 if recipe.max_degree is None else recipe.max_degree + 1,
-        "labels of edges": len(recipe.edge_labels),
+        "edge labels": len(recipe.edge_labels),
     }
     listed = ", ".join(f"{count} {what}" for what, count in parts.items() if count)
-    return f"{data.num_features} a node ({recipe.kind}{': ' if listed else ''}{listed})"
+    return f"{data.num_features} per node ({recipe.kind}{': ' if listed else ''}{listed})"
 
 
 def _splits(data: GraphDataset, data_dir: Path | None) -> tuple[str, list[Split]]:
-    """Give the splits of the protocol, or ours where its files are not here."""
+    """Return the splits of the published protocol, or stratified folds without its files."""
     name = data.schema.name
     if dataset_info(name).family == "OGB":
         return "scaffold, from OGB", [ogb_split(find_raw(name, data_dir))]

@@ -1,4 +1,4 @@
-"""Graphs made on the spot, the same for the same seed: for tests, benches and studies."""
+"""Generated datasets for tests, benchmarks and studies; a seed always gives the same graphs."""
 
 import torch
 from torch import Tensor
@@ -16,16 +16,16 @@ SMALLEST_RING, LARGEST_RING = 16, 32
 def erdos_renyi(
     num_graphs: int, num_nodes: int, density: float, seed: int = 0, *, channels: int = 32
 ) -> GraphDataset:
-    """Join each pair of nodes with probability ``density``: the paper's study of scale.
+    """Return Erdős–Rényi graphs, as in the paper's scalability study.
 
-    Features are noise and the two classes alternate: there is nothing to learn here.
+    Features are noise and the two classes alternate, so there is nothing to learn.
 
     Args:
-        num_graphs: How many graphs.
-        num_nodes: Nodes of each.
-        density: Share of the pairs of nodes that are joined, both directions listed.
-        seed: Same seed, same graphs.
-        channels: Columns of normal noise.
+        num_graphs: Number of graphs.
+        num_nodes: Nodes per graph.
+        density: Probability of an edge between two nodes; both directions are listed.
+        seed: Random seed.
+        channels: Number of node features, standard normal noise.
 
     Example:
         >>> data = erdos_renyi(2, 500, 0.2)
@@ -33,7 +33,7 @@ def erdos_renyi(
         (torch.Size([1000, 32]), True)
     """
     if not 0 <= density <= 1:
-        raise ValueError(f"density must be a share from 0 to 1, got {density}")
+        raise ValueError(f"density must be from 0 to 1, got {density}")
     generator = torch.Generator().manual_seed(seed)
     pairs = torch.triu_indices(num_nodes, num_nodes, 1, dtype=torch.int)  # [2, P]
     joined = torch.rand(num_graphs, pairs.size(1), generator=generator) < density
@@ -54,23 +54,21 @@ def erdos_renyi(
 
 
 def long_range(num_graphs: int, seed: int = 0, *, length: int = 16) -> GraphDataset:
-    """Rings with two red and two blue beads: do neighbouring beads alternate in colour?
+    """Return rings with two red and two blue beads, classified by the order of the colours.
 
-    Graphs 2i and 2i + 1 are rings of one size, the beads in four equal distances of at least
-    ``length``: red, red, blue, blue around the first ("paired"), red, blue, red, blue around the
-    second ("alternating"). Nodes are numbered at random; x says plain, red or blue.
+    Graphs 2i and 2i + 1 are rings of one size with four equally spaced beads: red, red, blue, blue
+    around the first ("paired"), red, blue, red, blue around the second ("alternating"). Node
+    indices are random; x is the one-hot colour: plain, red or blue.
 
-    As long as no node sees two beads, that is within a radius below ``length / 2``, both rings hold
-    the same neighbourhoods, each equally often. So whatever is computed from neighbourhoods of that
-    radius, as by a stack of so many convolutions, and then from the bag of them, by any read-out,
-    has the same result for both: chance. That includes attention over the nodes without positions,
-    which sees the same bag. What tells them apart must see from bead to bead: more convolutions, or
-    a coarsening that brings beads closer.
+    Within a radius below ``length / 2`` no node sees two beads, and both rings have the same
+    multiset of neighbourhoods. A network of fewer convolutions with any read-out, or with attention
+    without positions, therefore gives both the same output. To tell them apart, a network needs
+    more convolutions, or a coarsening that brings beads closer.
 
     Args:
-        num_graphs: How many graphs, an even number.
-        seed: Same seed, same graphs.
-        length: Least distance of two beads; the largest is twice that.
+        num_graphs: Number of graphs, even.
+        seed: Random seed.
+        length: Minimum distance of two beads; the maximum is twice that.
 
     Example:
         >>> data = long_range(4, length=8)
@@ -78,7 +76,9 @@ def long_range(num_graphs: int, seed: int = 0, *, length: int = 16) -> GraphData
         (True, [0, 1, 0, 1])
     """
     if num_graphs % 2 or length < 1:
-        raise ValueError(f"graphs come in pairs, so not {num_graphs}; length is at least 1")
+        raise ValueError(
+            f"num_graphs must be even and length at least 1, got {num_graphs} and {length}"
+        )
     generator = torch.Generator().manual_seed(seed)
     gap = torch.randint(length, 2 * length + 1, (num_graphs // 2,), generator=generator)
     gap = gap.repeat_interleave(2)
@@ -101,24 +101,24 @@ def long_range(num_graphs: int, seed: int = 0, *, length: int = 16) -> GraphData
 
 
 def low_scores_matter(num_graphs: int, seed: int = 0) -> GraphDataset:
-    """Rings with a tail: the ring scores high and says nothing, the tail's end holds the class.
+    """Return rings with a tail whose low-scored end determines the class.
 
-    The first column of x is the score to sample by: 1 on the ring, 0 on the tail. The others say
-    whether a node is plain, red or blue. The ring of 16 to 32 nodes is plain, so are the first
-    three of the tail; the rest of the tail, half as many nodes as the ring, is all red or all blue,
-    which is the class.
+    The first column of x is the score to sample by: 1 on the ring, 0 on the tail. The others are
+    the one-hot colour: plain, red or blue. The ring of 16 to 32 nodes and the first three nodes of
+    the tail are plain. The rest of the tail, half as many nodes as the ring, is all red or all
+    blue, which is the class.
 
-    Top-k at a ratio of 0.5 or less keeps ring nodes alone, and those are more than three steps away
-    from any colour: three convolutions before the pooling change nothing. A wheel gives
-    the coloured nodes, which are numbered one after another, 14 % of its turn, more than the step
-    between two points at a ratio of 0.25 or more, so a point falls among them in every graph,
-    whether the wheel is laid by number or by score.
+    Top-k at a ratio of 0.5 or less keeps ring nodes only. These are more than three edges away from
+    any colour, so three convolutions before the pooling do not help. On a roulette wheel the
+    coloured nodes have consecutive indices and 14 % of the circumference, more than the distance of
+    two points at a ratio of 0.25 or more. So RWS keeps a coloured node of every graph, whether the
+    wheel is ordered by index or by score.
 
-    It compares samplers for given scores: a scorer that learns could turn the first column round.
+    The dataset compares samplers for given scores; a learned scorer could invert the first column.
 
     Args:
-        num_graphs: How many graphs; classes alternate.
-        seed: Same seed, same graphs.
+        num_graphs: Number of graphs; classes alternate.
+        seed: Random seed.
 
     Example:
         >>> data = low_scores_matter(4)
@@ -135,7 +135,7 @@ def low_scores_matter(num_graphs: int, seed: int = 0) -> GraphDataset:
     along = place - ring[batch]
     colour = torch.where(along >= LINKS, 1 + y[batch], 0)
     score = (along < 0).float()
-    # The tail is numbered in one piece, somewhere among the ring.
+    # The tail has consecutive indices, at a random position among those of the ring.
     number = torch.where(
         along < 0, place + tail[batch] * (place >= start[batch]), along + start[batch]
     )
@@ -152,12 +152,12 @@ def low_scores_matter(num_graphs: int, seed: int = 0) -> GraphDataset:
 
 
 def _both_ways(edge_index: Tensor) -> Tensor:
-    """List each edge and its way back, one after the other, int32 [2, 2E]."""
+    """Return each edge followed by its reverse, int32 [2, 2E]."""
     return torch.stack([edge_index, edge_index.flip(0)], 2).flatten(1).int()
 
 
 def _places(sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the graph of each node and its place in that graph, [N] each."""
+    """Return the graph of each node and its position in that graph, [N] each."""
     batch = torch.arange(sizes.numel()).repeat_interleave(sizes)
     return batch, torch.arange(batch.numel()) - spread(offsets(sizes)[:-1], batch)
 
@@ -172,7 +172,7 @@ def _rings(
     number: Tensor,
     y: Tensor,
 ) -> GraphDataset:
-    """Join each place of a graph to a partner's place, and give the places their node numbers."""
+    """Return graphs with an edge from each position to its partner, and node indices ``number``."""
     first = offsets(sizes)[:-1].repeat_interleave(sizes)
     numbered = torch.empty_like(x).index_copy_(0, number + first, x)
     edge_index = _both_ways(torch.stack([number, number[partner + first]]))

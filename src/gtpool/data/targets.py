@@ -1,4 +1,4 @@
-"""What a model is to predict, from labels as a person writes them."""
+"""Targets ``y`` from labels as texts, numbers or lists."""
 
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gtpool.data.schema import FLOAT32_MAX, TASKS, Task
 
-_LONGEST_INT = 4000  # Python converts no longer texts
+_LONGEST_INT = 4000  # Python refuses to convert longer texts to int
 
 
 def pack_targets(
@@ -19,17 +19,17 @@ def pack_targets(
     task: Task | None = None,
     need_targets: bool = True,
 ) -> tuple[Tensor, Task, tuple[str, ...]]:
-    """Turn labels into ``y``, the task and the names of its classes or columns.
+    """Return ``y``, the task, and the names of its classes or tasks.
 
-    Texts and whole numbers are classes, other numbers are regressed; a list has one column a task:
-    yes or no where it is 0, 1 or None throughout, else regressed. None in a list is missing.
+    Texts and integers are classes, other numbers regression targets. A list has one number per
+    task: binary tasks if all are 0, 1 or None, else regression. None in a list is a missing label.
 
     Args:
-        labels: One a graph: a text, a number, a list of numbers and None, or None for no label.
+        labels: One per graph: a text, a number, a list of numbers and None, or None for no label.
         places: Where each label comes from, for error messages.
-        task: What the labels are for, if that is not to be told from them.
-        need_targets: Whether all graphs need a label, and the labels must differ. Without it, no
-            label at all gives a ``y`` of no columns.
+        task: The task; inferred from the labels by default.
+        need_targets: Whether every graph must have a label, and labels must differ. If false and
+            no graph has a label, ``y`` has no columns.
 
     Example:
         >>> pack_targets(["toxic", "safe", "toxic"], ["a", "b", "c"])
@@ -73,7 +73,7 @@ def _kind(label: Any, place: str) -> str:  # noqa: ANN401
 
 
 def _shown(value: object) -> str:
-    """Show a value of any size or depth in a few words."""
+    """Return a value, shortened, for an error message."""
     if isinstance(value, Real | str):
         text = str(value) if isinstance(value, Real) else repr(value[:60])
         return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"
@@ -83,12 +83,12 @@ def _shown(value: object) -> str:
 def _classes(
     labels: Sequence[Any], places: Sequence[str], kind: str, task: Task | None
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Number the classes in the order of their names, whole numbers by value, [G]."""
+    """Return class indices, [G], and the class names, sorted; integers are sorted by value."""
     if task not in (None, "classes") or kind not in ("a text", "a number"):
         raise ValueError(f"{places[0]}: the label is {kind}, which does not fit task {task}")
     for label, place in zip(labels, places, strict=True):
         if not isinstance(label, str | Integral):
-            raise ValueError(f"{place}: class {label!r} is neither a text nor a whole number")
+            raise ValueError(f"{place}: class {label!r} is neither a text nor an integer")
     texts = [str(label) for label in labels]
     distinct = set(texts)
     by_value = all(
@@ -102,7 +102,7 @@ def _classes(
 def _columns(
     labels: Sequence[Any], places: Sequence[str], task: Task | None
 ) -> tuple[Tensor, Task]:
-    """Give a row of numbers a graph, NaN where one is missing, float [G, T], and the task."""
+    """Return one row of numbers per graph, NaN where missing, float [G, T], and the task."""
     rows: list[list[Any]] = [label if isinstance(label, list) else [label] for label in labels]
     for row, place in zip(rows, places, strict=True):
         for value in row:
@@ -128,9 +128,9 @@ def _columns(
 def _refuse_one_class(y: Tensor, task: Task, names: tuple[str, ...], place: str) -> None:
     if task == "classes" and len(names) == 1:
         raise ValueError(
-            f"{place} and all other graphs are of class {names[0]!r}: there is nothing to learn"
+            f"{place} and all other graphs have class {names[0]!r}: there is nothing to learn"
         )
     if task == "binary" and not ((y == 0).any(0) & (y == 1).any(0)).any():
         raise ValueError(
-            f"{place} and after: no task has both a 0 and a 1 as labels, so nothing to learn"
+            f"{place} and after: no task has both labels 0 and 1: there is nothing to learn"
         )

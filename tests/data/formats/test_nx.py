@@ -82,14 +82,14 @@ def test_graphs_that_cannot_be_packed():
     path = nx.path_graph(2)
     with pytest.raises(ValueError, match="graph 1 is a multigraph"):
         from_networkx([path, nx.MultiGraph([(0, 1), (0, 1)])], [0, 1])
-    with pytest.raises(ValueError, match="graph 1: a graph without nodes"):
+    with pytest.raises(ValueError, match=r"graph 1: .*no nodes"):
         from_networkx([path, nx.Graph()], [0, 1])
     with pytest.raises(ValueError, match="there are 2 graphs, but 3 labels"):
         from_networkx([path, path], [0, 1, 1])
     with pytest.raises(ValueError, match="graphs has no graphs"):
         from_networkx([], [])
     nx.set_node_attributes(path, "C", "element")
-    with pytest.raises(ValueError, match="graph 0: node_labels must be a list of whole numbers"):
+    with pytest.raises(ValueError, match="graph 0: node_labels must be"):
         from_networkx([path, path], [0, 1], node_label="element")
 
 

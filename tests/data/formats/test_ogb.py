@@ -49,7 +49,7 @@ def test_tasks_without_a_mapping_are_numbered(tmp_path):
     [
         ({"raw/edge": None}, "edge.csv.gz", "is missing"),
         ({"raw/edge": ""}, "edge.csv.gz", "is empty"),
-        ({"raw/edge": b"no gzip"}, "edge.csv.gz", "not packed by gzip"),
+        ({"raw/edge": b"no gzip"}, "edge.csv.gz", "gzip"),
         ({"raw/edge": gzip.compress(b"0,1\n" * 99, mtime=0)[:-9]}, "edge.csv.gz", "damaged"),
         ({"raw/edge": "0,1\n"}, "edge.csv.gz", "has 1 lines for the 3 bonds"),
         ({"raw/edge": "0,1\n1,3\n0,1\n"}, "graph 0", "nodes 0 to 2"),
@@ -57,7 +57,7 @@ def test_tasks_without_a_mapping_are_numbered(tmp_path):
         ({"raw/graph-label": "0,1\n1,2\n0,0\n"}, "graph-label.csv.gz, line 2", "neither 0 nor 1"),
         ({"raw/graph-label": "0,1\n1\n0,0\n"}, "graph-label.csv.gz, line 2", "has 1 fields"),
         ({"raw/graph-label": "0,1\n"}, "graph-label.csv.gz", "has 1 lines for the 3 molecules"),
-        ({"raw/num-edge-list": "2\n-\n1\n"}, "num-edge-list.csv.gz, line 2", "whole number"),
+        ({"raw/num-edge-list": "2\n-\n1\n"}, "num-edge-list.csv.gz, line 2", "integer"),
         ({"raw/num-node-list": "3\n0\n2\n"}, "num-node-list.csv.gz, line 2", "range"),
         ({"raw/num-node-list": f"3\n{2**62}\n2\n"}, "num-node-list.csv.gz, line 2", "range"),
         ({"raw/num-edge-list": "3\n-1\n1\n"}, "num-edge-list.csv.gz, line 2", "range"),

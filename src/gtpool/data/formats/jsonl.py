@@ -1,4 +1,4 @@
-"""Graphs as JSON lines, one object a line: ``docs/data-format.md`` describes the format."""
+"""Graphs as JSON lines, one object per line; ``docs/data-format.md`` describes the format."""
 
 import gzip
 import json
@@ -30,13 +30,13 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def read_jsonl(
     path: Path, *, features: str = "gmt", task: Task | None = None, longest_line: int = LONGEST_LINE
 ) -> GraphDataset:
-    """Read labelled graphs to learn from.
+    """Return labelled graphs from a file.
 
     Args:
-        path: A file of JSON lines, packed by gzip if its name ends in ``.gz``.
-        features: How nodes become features, a key of ``FEATURES``.
-        task: What the labels are for; if not given, the labels tell.
-        longest_line: A line of more bytes is refused.
+        path: A file of JSON lines, gzipped if its name ends in ``.gz``.
+        features: How node features are made, a key of ``FEATURES``.
+        task: Task of the labels; inferred from them by default.
+        longest_line: Maximum length of a line, in bytes.
     """
     raw = read_jsonl_raw(path, task=task, longest_line=longest_line)
     return featurize(raw, learn_recipe(raw, features))
@@ -49,14 +49,14 @@ def read_jsonl_raw(
     need_targets: bool = True,
     longest_line: int = LONGEST_LINE,
 ) -> RawGraphs:
-    """Read graphs as they are, for ``featurize`` with a recipe that was learned before.
+    """Return graphs without features, for ``featurize`` with the recipe of a trained model.
 
     Args:
-        path: A file of JSON lines, packed by gzip if its name ends in ``.gz``.
-        task: What the labels are for; if not given, the labels tell.
-        need_targets: Whether all graphs must have a label, and the labels must differ; to predict,
-            neither is needed.
-        longest_line: A line of more bytes is refused.
+        path: A file of JSON lines, gzipped if its name ends in ``.gz``.
+        task: Task of the labels; inferred from them by default.
+        need_targets: Whether every graph must have a label, and labels must differ. Prediction
+            does not need labels.
+        longest_line: Maximum length of a line, in bytes.
     """
     records = ((line.place, line.record) for line in read_lines(path, longest_line))
     return pack_records(records, jsonl_name(path), task=task, need_targets=need_targets)
@@ -72,7 +72,7 @@ class _JsonLines(RawReader):
     def read_for_inference(
         self, path: Path, schema: Schema, options: InferenceOptions
     ) -> InferenceData:
-        """Read graphs, and labels as they are written: the classes are the model's to tell."""
+        """Read graphs with unconverted labels: the class indices are the model's."""
         del options
         notes: list[InputRow] = []
 
@@ -92,36 +92,36 @@ READER = _JsonLines()
 
 
 class Line(NamedTuple):
-    """A graph as it is written."""
+    """One line of the file."""
 
     number: int
-    """From 1."""
+    """Line number, from 1."""
     place: str
-    """File, line and id, for messages."""
+    """File, line and id, for error messages."""
     record: dict[str, Any]
 
 
 def read_lines(path: Path, longest_line: int = LONGEST_LINE) -> Iterator[Line]:
-    """Read one graph after the other, unchecked; blank lines are passed over."""
+    """Yield the unchecked objects of a file; blank lines are skipped."""
     try:
         yield from _lines(path, longest_line)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged, or not packed by gzip: {error}") from error
+        raise ValueError(f"{path} is damaged or not a gzip file: {error}") from error
 
 
 def jsonl_name(path: Path) -> str:
-    """Name a dataset after its file."""
+    """Return the dataset name of a file."""
     return Path(name_without_gz(path)).stem
 
 
 def write_jsonl(data: GraphDataset, path: Path) -> None:
-    """Write graphs so that ``read_jsonl`` reads them back, whole or not at all.
+    """Write graphs atomically, in the format that ``read_jsonl`` reads.
 
-    Features are written as they are in the dataset, codes of categories as plain numbers.
+    Features are written as the dataset holds them, categorical codes as numbers.
 
     Args:
         data: The graphs.
-        path: The file, packed by gzip if its name ends in ``.gz``.
+        path: The file, gzipped if its name ends in ``.gz``.
     """
     target = rename_target(path)
     if target is None:
@@ -148,7 +148,7 @@ def _lines(path: Path, longest_line: int) -> Iterator[Line]:
             place = f"{path}, line {number}"
             if len(line) > longest_line:
                 raise ValueError(
-                    f"{place}: longer than {longest_line} bytes; one line is to hold one graph"
+                    f"{place}: longer than {longest_line} bytes; a line must hold one graph"
                 )
             if line.strip():
                 record = _parse(line, place)
@@ -171,33 +171,33 @@ def _parse(line: bytes, place: str) -> dict[str, Any]:
         if _SURROGATE.search(line):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError:
-        raise ValueError(f"{place}: not text in UTF-8; is this a file of JSON lines?") from None
+        raise ValueError(f"{place}: not UTF-8 text; is this a file of JSON lines?") from None
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise ValueError(
-            f"{place}: {half!r} is an unpaired surrogate; write the whole pair, or leave it out"
+            f"{place}: {half!r} is an unpaired surrogate; write the whole pair, or remove it"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: not a line of JSON: {error}") from None
+        raise ValueError(f"{place}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{place}: a line is to hold one object, {{...}}, for one graph")
+        raise ValueError(f"{place}: a line must hold one object, {{...}}, for one graph")
     return cast("dict[str, Any]", value)
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number; a missing label is null")
+    raise ValueError(f"{name} is not a JSON number; write null for a missing label")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+        raise ValueError(f"duplicate key {next(key for key in keys if keys.count(key) > 1)!r}")
     return record
 
 
 def _written(data: GraphDataset) -> Iterator[dict[str, Any]]:
-    """Give one object a graph."""
+    """Yield one object per graph."""
     classes = data.schema.task == "classes"
     weighted = data.schema.recipe.edge_weighted
     for graph in data.to_pyg():

@@ -1,4 +1,4 @@
-"""Graphs as a program holds them: a dataset, or a list of PyG graphs, networkx graphs or SMILES."""
+"""Graphs in memory, for the estimators: a dataset, PyG graphs, networkx graphs or SMILES."""
 
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import replace
@@ -23,18 +23,18 @@ GraphInputs = GraphDataset | Sequence[Data] | Sequence["nx.Graph[Any]"] | Sequen
 
 
 class TargetEncoding(NamedTuple):
-    """What is to be predicted, as the labels of the training graphs say it."""
+    """The task and its targets, learned from the labels of the training graphs."""
 
     task: Task
     names: tuple[str, ...]
-    """Of the classes, or of the tasks."""
+    """Names of the classes, or of the tasks."""
     classes: Any = None
-    """The classes in order; of several yes-or-no tasks a list of 0 and 1 for each, as scikit-learn
-    has it; None for a regression."""
+    """scikit-learn's ``classes_``: the sorted classes, a list of [0, 1] for several binary tasks,
+    None for regression."""
 
     @classmethod
     def for_classification(cls, labels: Array) -> Self:
-        """Learn to classify by what ``class_labels`` gave."""
+        """Return the encoding of labels from ``class_labels``."""
         if labels.ndim == 2:
             _refuse_missing(labels)
             if not ((labels == 0).any(0) & (labels == 1).any(0)).any():
@@ -49,16 +49,16 @@ class TargetEncoding(NamedTuple):
 
     @classmethod
     def for_regression(cls, numbers: Array) -> Self:
-        """Learn to predict what ``regression_targets`` gave."""
+        """Return the encoding of numbers from ``regression_targets``."""
         return cls("regression", tuple(f"task {at + 1}" for at in range(numbers.shape[1])))
 
     def with_targets(self, data: GraphDataset, labels: Array) -> GraphDataset:
-        """Label graphs, those to train on or others, with what is known of them."""
+        """Return a dataset with ``y`` set to the encoded labels."""
         if self.task == "classes":
             check_columns(self.classes, labels)
             new = ~np.isin(labels, self.classes)
             if new.any():
-                raise ValueError(f"no graph to train on is of class {labels[new].tolist()[0]!r}")
+                raise ValueError(f"no training graph has class {labels[new].tolist()[0]!r}")
             labels = np.searchsorted(self.classes, labels)
         else:
             check_columns(np.empty((0, len(self.names))), labels)
@@ -67,23 +67,23 @@ class TargetEncoding(NamedTuple):
 
 
 def check_columns(found: Array, wanted: Array) -> None:
-    """Refuse a y of other columns than the one that was fitted."""
+    """Raise a ValueError if y has another number of columns than the fitted one."""
     made, given = (part.shape[1] if part.ndim == 2 else 1 for part in (found, wanted))
     if made != given:
-        raise ValueError(f"y is {given} numbers a graph, fitted were {made}")
+        raise ValueError(f"y has {given} columns, but the estimator was fitted with {made}")
 
 
 def as_graph_list(graphs: GraphInputs) -> GraphDataset | list[Any]:
-    """Give graphs as a list of one kind; a ``GraphDataset`` stays what it is.
+    """Return graphs as a list of one type; a ``GraphDataset`` is returned unchanged.
 
     Args:
-        graphs: A ``GraphDataset``; or PyG's ``Data``, networkx graphs or SMILES, in a list, in any
-            other iterable, or in a dataset of PyG or torch.
+        graphs: A ``GraphDataset``; or PyG's ``Data``, networkx graphs or SMILES, in any iterable
+            or a PyG or torch dataset.
     """
     if isinstance(graphs, GraphDataset):
         return graphs
     if isinstance(graphs, str | Path | Data):
-        raise ValueError(f"graphs must be a list: give {_instead(graphs)}")
+        raise ValueError(f"graphs must be a list: pass {_instead(graphs)}")
     items = _items(graphs)
     if not items:
         raise ValueError("there are no graphs")
@@ -92,7 +92,7 @@ def as_graph_list(graphs: GraphInputs) -> GraphDataset | list[Any]:
             return items
     found = ", ".join(sorted({type(item).__name__ for item in items}))
     held = getattr(graphs, "dataset", None)  # of a table, or of a DataLoader
-    hint = "" if held is None else f"; give the .dataset of this {type(graphs).__name__}"
+    hint = "" if held is None else f"; pass the .dataset of this {type(graphs).__name__}"
     raise ValueError(f"{_KINDS}, got {found}{hint}")
 
 
@@ -100,7 +100,7 @@ _KINDS = "graphs must be a GraphDataset, or a list of PyG Data, of networkx grap
 
 
 def _instead(one: object) -> str:
-    """Say what to give in place of one graph, a batch or the name of a file."""
+    """Return what to pass instead of one graph, a batch or a file name."""
     if isinstance(one, Data):
         return "batch.to_data_list()" if isinstance(one, Batch) else "[graph]"
     file = f"gtpool.load({str(one)!r}) of a file"
@@ -108,7 +108,7 @@ def _instead(one: object) -> str:
 
 
 def _items(graphs: object) -> list[Any]:
-    """List what an iterable holds, or what can be had by number, as from a Dataset of torch."""
+    """Return the items of an iterable, or of a torch ``Dataset`` by index."""
     if isinstance(graphs, Iterable):
         return list(cast("Iterable[Any]", graphs))
     if isinstance(graphs, Sized) and hasattr(graphs, "__getitem__"):
@@ -117,7 +117,7 @@ def _items(graphs: object) -> list[Any]:
 
 
 def concatenate(parts: Sequence[GraphDataset]) -> GraphDataset:
-    """Put sets of graphs that one recipe made behind one another.
+    """Return datasets of one recipe as one dataset.
 
     Example:
         >>> concatenate([read_graphs(["CO"]), read_graphs(["CCO", "C"])]).sizes.tolist()
@@ -147,17 +147,16 @@ def read_graphs(
     edge_features: Sequence[str] = (),
     edge_weight: str | None = None,
 ) -> GraphDataset:
-    """Pack graphs without their labels: ``y`` has no columns, [G, 0].
+    """Return graphs as a dataset without labels: ``y`` has no columns, [G, 0].
 
     Args:
-        graphs: Of PyG's ``x``, ``edge_index`` and ``edge_attr`` are taken.
-        recipe: How features were made of the graphs that a model was trained on; without it, it is
-            learned here.
-        features: Of networkx graphs, as the others below: arguments of ``from_networkx``.
-        node_features: Attributes of nodes that hold numbers.
-        node_label: Attribute of nodes that holds their kind.
-        edge_features: Attributes of edges that hold numbers.
-        edge_weight: Attribute of edges that holds their weight.
+        graphs: The graphs; of PyG's ``Data``, ``x``, ``edge_index`` and ``edge_attr`` are used.
+        recipe: Recipe of a trained model; by default it is learned from the graphs.
+        features: For networkx graphs, as the arguments below; see ``from_networkx``.
+        node_features: Numeric node attributes.
+        node_label: Node attribute with an integer label.
+        edge_features: Numeric edge attributes.
+        edge_weight: Edge attribute with the weight.
 
     Example:
         >>> read_graphs(["CO", "CCO"]).sizes.tolist()
@@ -176,11 +175,11 @@ def read_graphs(
 
 
 def class_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
-    """Give the class of each graph, [G], or where y has several columns, 0, 1 or NaN, [G, T].
+    """Return the class of each graph, [G], or the labels 0, 1 or NaN of several tasks, [G, T].
 
     Args:
-        graphs: What ``as_graph_list`` gave.
-        y: Classes or columns of answers; None takes what the graphs carry.
+        graphs: The result of ``as_graph_list``.
+        y: Classes or columns of binary labels; by default those of the graphs.
     """
     given = _carried(graphs) if y is None else np.asarray(y)
     if given.ndim != 2 or given.shape[1] < 2:
@@ -195,14 +194,14 @@ def class_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
         )
     if not (np.isin(answers, (0, 1)) | np.isnan(answers)).all():
         raise ValueError(
-            "y of several columns must hold 0, 1, or NaN where an answer is missing: a column is a "
-            "yes-or-no task; to predict numbers, use GraphRegressor"
+            "y with several columns must hold 0, 1, or NaN for a missing label: each column is a "
+            "binary task; to predict numbers, use GraphRegressor"
         )
     return answers
 
 
 def _single_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
-    """Give the class of each graph, from ``y`` or as the graphs carry it, [G]."""
+    """Return the class of each graph, from ``y`` or from the graphs, [G]."""
     labels = _carried(graphs) if y is None else np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -211,7 +210,7 @@ def _single_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
             f"y must hold one class for each of {len(graphs)} graphs, got shape {labels.shape}"
         )
     if labels.dtype.kind not in "iufbUO":
-        raise ValueError(f"the classes in y are of no known kind, {labels.dtype}")
+        raise ValueError(f"the classes in y have the unsupported dtype {labels.dtype}")
     missing = [at for at, label in enumerate(labels.tolist()) if label is None or label != label]  # noqa: PLR0124
     if missing:
         raise ValueError(f"y[{missing[0]}] is missing")
@@ -219,7 +218,7 @@ def _single_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
         if isinstance(label, float) and not label.is_integer():
             raise ValueError(
                 f"y looks like numbers, not classes: y[{at}] is {label:g}; to predict numbers, use "
-                "GraphRegressor; as classes, give texts or whole numbers"
+                "GraphRegressor; for classes, pass texts or integers"
             )
     if labels.dtype.kind == "O" and len({type(label) for label in labels.tolist()}) > 1:
         raise ValueError("the classes in y must be all texts or all numbers")
@@ -227,7 +226,7 @@ def _single_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
 
 
 def regression_targets(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
-    """Give the targets of each graph, from ``y`` or as the graphs carry them, float32 [G, T]."""
+    """Return the regression targets, from ``y`` or from the graphs, float32 [G, T]."""
     try:
         numbers = np.asarray(_carried(graphs) if y is None else y, dtype=np.double)
     except (TypeError, ValueError, OverflowError) as error:
@@ -249,13 +248,13 @@ def regression_targets(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: AN
 
 
 def _refuse_missing(y: Array) -> None:
-    """Raise a ValueError that names the first column of NaN alone."""
+    """Raise a ValueError if a column of y is all NaN."""
     empty = np.flatnonzero(np.isnan(y).all(0))
     if empty.size and y.shape[1] == 1:
         raise ValueError("y is NaN for all graphs: there is nothing to learn")
     if empty.size:
         raise ValueError(
-            f"column {empty[0]} of y, counted from 0, is NaN for all graphs: leave this column out"
+            f"column {empty[0]} of y, counted from 0, is NaN for all graphs: remove this column"
         )
 
 
@@ -288,7 +287,7 @@ def _of_pyg(graphs: list[Data], recipe: Recipe | None, named: _Attributes) -> Gr
     for number, graph in enumerate(graphs):
         if graph.x is None:
             raise ValueError(
-                f"graph {number} has no x; give its nodes features, as by "
+                f"graph {number} has no x; add node features, for example by "
                 "torch_geometric.transforms.OneHotDegree or Constant"
             )
     nothing = torch.empty(1, 0)
@@ -317,11 +316,11 @@ IN_MEMORY: dict[type, Callable[[list[Any], Recipe | None, _Attributes], GraphDat
     Data: _of_pyg,
     nx.Graph: _of_networkx,
 }
-"""What a list of graphs may hold, and what packs it."""
+"""Types of graphs in a list, and the functions that read them."""
 
 
 def _carried(graphs: GraphInputs) -> Array:
-    """Give the labels that graphs carry: ``y`` of PyG's, names of classes of a dataset."""
+    """Return the labels of the graphs: ``y`` of PyG graphs, class names of a dataset."""
     if isinstance(graphs, GraphDataset):
         if graphs.schema.task == "classes":
             return np.array(graphs.schema.targets)[graphs.y.cpu().numpy()]
@@ -330,5 +329,5 @@ def _carried(graphs: GraphInputs) -> Array:
     if not items:
         raise ValueError("there are no graphs")
     if not all(isinstance(item, Data) and item.y is not None for item in items):
-        raise ValueError("y is needed: these graphs do not carry what is to be predicted")
+        raise ValueError("y is required: these graphs have no labels")
     return torch.stack([torch.as_tensor(item.y).flatten() for item in items]).numpy()

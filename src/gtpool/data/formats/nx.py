@@ -1,4 +1,4 @@
-"""Graphs of networkx."""
+"""Graphs from networkx."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,21 +23,21 @@ def from_networkx(
     features: str = "gmt",
     task: Task | None = None,
 ) -> GraphDataset:
-    """Pack labelled networkx graphs.
+    """Return a dataset of labelled networkx graphs.
 
-    An edge of a ``Graph`` goes both ways, one of a ``DiGraph`` as it points. Nodes may be anything
-    that networkx takes and are numbered in its order. Every node and edge must have the attributes
-    that are named; a multigraph is refused, because two edges between the same nodes would be one.
+    An edge of a ``Graph`` becomes two directed edges, an edge of a ``DiGraph`` one. Nodes are
+    indexed in the order of networkx. Every node and edge must have the named attributes. A
+    multigraph is an error, since parallel edges are not supported.
 
     Args:
         graphs: ``Graph`` or ``DiGraph``.
-        labels: One a graph: a text or whole number (a class), a number, or a list, one a task.
-        node_features: Attributes of nodes that hold numbers, or lists of numbers.
-        node_label: Attribute of nodes that holds a whole number, their kind.
-        edge_features: Attributes of edges that hold numbers, or lists of numbers.
-        edge_weight: Attribute of edges that holds their weight.
-        features: How nodes become features, a key of ``FEATURES``.
-        task: What the labels are for; if not given, the labels tell.
+        labels: One per graph: a text or integer (a class), a number, or a list with one per task.
+        node_features: Node attributes that hold numbers or lists of numbers.
+        node_label: Node attribute with an integer label.
+        edge_features: Edge attributes that hold numbers or lists of numbers.
+        edge_weight: Edge attribute with the weight.
+        features: How node features are made, a key of ``FEATURES``.
+        task: Task of the labels; inferred from them by default.
 
     Example:
         >>> data = from_networkx([nx.path_graph(3), nx.cycle_graph(3)], ["path", "ring"])
@@ -66,25 +66,25 @@ def from_networkx_raw(
     edge_weight: str | None = None,
     task: Task | None = None,
 ) -> RawGraphs:
-    """Pack networkx graphs as they are, for ``featurize`` with a recipe that was learned before.
+    """Return networkx graphs without features, for ``featurize`` with a trained model's recipe.
 
-    The arguments are those of ``from_networkx``; to predict, there need be no labels.
+    The arguments are those of ``from_networkx``; labels are optional.
     """
     graphs = list(graphs)
-    told = [None] * len(graphs) if labels is None else _plain(labels)
-    if len(told) != len(graphs):
-        raise ValueError(f"there are {len(graphs)} graphs, but {len(told)} labels")
+    known = [None] * len(graphs) if labels is None else _python_values(labels)
+    if len(known) != len(graphs):
+        raise ValueError(f"there are {len(graphs)} graphs, but {len(known)} labels")
     nodes = {"node_features": node_features, "node_labels": node_label}
     edges = {"edge_features": edge_features, "edge_weights": edge_weight}
     named = (
         (f"graph {number}", _record(graph, f"graph {number}", label, nodes, edges))
-        for number, (graph, label) in enumerate(zip(graphs, told, strict=True))
+        for number, (graph, label) in enumerate(zip(graphs, known, strict=True))
     )
     return pack_records(named, "graphs", task=task, need_targets=labels is not None)
 
 
-def _plain(labels: Iterable[Any]) -> list[Any]:
-    """Turn arrays and tensors, or a list of them, into plain values."""
+def _python_values(labels: Iterable[Any]) -> list[Any]:
+    """Return a list of Python values from arrays, tensors or a list of them."""
     return [label.tolist() if hasattr(label, "tolist") else label for label in labels]
 
 
@@ -95,11 +95,11 @@ def _record(
     nodes: Mapping[str, Sequence[str] | str | None],
     edges: Mapping[str, Sequence[str] | str | None],
 ) -> dict[str, Any]:
-    """Describe a graph by plain values, as a line of JSON would."""
+    """Return a graph as a mapping with the keys of JSON lines."""
     if graph.is_multigraph():
         raise ValueError(
-            f"{place} is a multigraph, whose parallel edges would become one; make it a Graph "
-            "first, as by nx.Graph(graph), and put what the edges held together into attributes"
+            f"{place} is a multigraph, and parallel edges are not supported; convert it by "
+            "nx.Graph(graph), with edge attributes that combine those of parallel edges"
         )
     number = {node: place for place, node in enumerate(graph.nodes)}
     record: dict[str, Any] = {
@@ -123,7 +123,7 @@ def _values(
     items: Iterable[tuple[Any, Mapping[str, Any]]],
     names: Sequence[str] | str,
 ) -> Iterator[Any]:
-    """Give the value of one attribute, or a row of the values of several, for each item."""
+    """Yield the value of one attribute, or a row of several, for each node or edge."""
     for item, held in items:
         for name in [names] if isinstance(names, str) else names:
             if name not in held:

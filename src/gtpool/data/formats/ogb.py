@@ -1,4 +1,4 @@
-"""Molecules in the folder layout of the Open Graph Benchmark.
+"""Molecules in the folder format of the Open Graph Benchmark.
 
 Hu et al.: "Open Graph Benchmark: datasets for machine learning on graphs", 2020.
 """
@@ -16,16 +16,16 @@ from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.numbers import read_numbers
 from gtpool.data.schema import Recipe, Schema
 
-# Atoms here are numbered as in the files; the order is for SMILES that a trained model reads later.
+# Atoms keep the order of the files; atom_order applies to SMILES that a trained model reads later.
 _RECIPE = Recipe("molecule", atom_order="canonical")
 _MOST = torch.iinfo(torch.int32).max
 
 
 def read_ogb(folder: Path) -> GraphDataset:
-    """Read molecules with 0/1 tasks; a bond, listed once, becomes an edge each way.
+    """Return molecules with binary tasks; each bond becomes two directed edges.
 
     Args:
-        folder: Where ``raw/edge.csv.gz`` and its companions lie, such as ``ogbg_molhiv``.
+        folder: The folder with ``raw/edge.csv.gz`` and the other files, such as ``ogbg_molhiv``.
     """
     raw = folder / "raw"
     sizes = read_numbers(raw / "num-node-list.csv.gz", 1).flatten()
@@ -49,9 +49,9 @@ def read_ogb(folder: Path) -> GraphDataset:
         if found != expected:
             path = raw / f"{name}.csv.gz"
             raise ValueError(f"{path} has {found} lines for the {expected} {counted}.csv.gz")
-    strange = ((y != 0) & (y != 1) & ~y.isnan()).nonzero()
-    if strange.numel():
-        row, task = strange[0].tolist()
+    wrong = ((y != 0) & (y != 1) & ~y.isnan()).nonzero()
+    if wrong.numel():
+        row, task = wrong[0].tolist()
         raise ValueError(f"{labels}, line {row + 1}: {y[row, task].item()} is neither 0 nor 1")
     _check_edges(raw / "edge.csv.gz", edges, sizes, bonds)
     both_ways = torch.stack([edges, edges.flip(1)], 1).view(-1, 2)  # u → v, v → u, bond by bond
@@ -78,7 +78,7 @@ READER = _OGB()
 
 
 def mapped_smiles(folder: Path, rows: Sequence[InputRow]) -> list[str] | None:
-    """Give the SMILES of ``mapping/mol.csv.gz``, where it is there and has one a row."""
+    """Return the SMILES of ``mapping/mol.csv.gz``, or None unless it has one per row."""
     mapping = folder / "mapping" / "mol.csv.gz"
     if not mapping.is_file():
         return None
@@ -90,7 +90,7 @@ def mapped_smiles(folder: Path, rows: Sequence[InputRow]) -> list[str] | None:
 
 
 def _check_range(path: Path, values: Tensor, least: int, most: list[int]) -> None:
-    """Raise a ValueError unless each column of whole numbers keeps to its range."""
+    """Raise a ValueError if a value is outside the range of its column."""
     wrong = ((values < least) | (values > torch.tensor(most))).nonzero()
     if wrong.numel():
         row, column = wrong[0].tolist()
@@ -101,7 +101,7 @@ def _check_range(path: Path, values: Tensor, least: int, most: list[int]) -> Non
 
 
 def _check_edges(path: Path, edges: Tensor, sizes: Tensor, bonds: Tensor) -> None:
-    """Raise a ValueError unless the bonds join atoms of their molecule."""
+    """Raise a ValueError if a bond names an atom outside its molecule."""
     graph = torch.arange(sizes.numel()).repeat_interleave(bonds)
     outside = ((edges < 0) | (edges >= sizes[graph].unsqueeze(1))).any(1).nonzero()
     if outside.numel():
@@ -113,7 +113,7 @@ def _check_edges(path: Path, edges: Tensor, sizes: Tensor, bonds: Tensor) -> Non
 
 
 def _tasks(folder: Path, y: Tensor) -> tuple[str, ...]:
-    """Name the tasks after the columns of ``mapping/mol.csv.gz``, where it is there."""
+    """Return the task names: the columns of ``mapping/mol.csv.gz`` if it exists."""
     path = folder / "mapping" / "mol.csv.gz"
     if path.exists():
         _, header = next(read_csv_rows(path))

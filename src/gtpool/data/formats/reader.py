@@ -1,7 +1,7 @@
-"""What the reader of a format gives: graphs to learn from, or graphs that a model has not seen.
+"""Base classes of format readers, and what they return for training and for prediction.
 
-A format whose graphs become features by a recipe is a ``RawReader``; one that holds features of its
-own is a ``DatasetReader``. The latter say how to read, and these two do the rest.
+A format whose features are made by a recipe subclasses ``RawReader``; a format with its own
+features subclasses ``DatasetReader``.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ RowUnit = Literal["line", "graph"]
 
 
 class Skipped(NamedTuple):
-    """A row that gave no graph."""
+    """A row that could not be read."""
 
     line: int
     smiles: str
@@ -31,159 +31,159 @@ class Skipped(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Graphs, and what else their source says of them."""
+    """Training graphs, and what else their source says about them."""
 
     dataset: GraphDataset
     name: str | None
-    """The key of ``DATASETS``; None for graphs of the user's own."""
+    """The key of ``DATASETS``; None for the user's own graphs."""
     smiles: tuple[str, ...] | None = None
-    """Of a table: the SMILES of each graph."""
+    """SMILES of each graph of a table."""
     lines: tuple[int, ...] | None = None
-    """Of a table: the line of each graph."""
+    """Line of each graph of a table."""
     split_values: tuple[str, ...] | None = None
-    """Of a table with a split column: what it says of each graph."""
+    """Split column of a table, for each graph."""
     skipped: tuple[Skipped, ...] = ()
-    """Of a table: the rows that could not be used."""
+    """Rows of a table that could not be used."""
     targets: tuple[str, ...] = ()
-    """Of a table: the names of the target columns."""
+    """Names of the target columns of a table."""
     spec: DataSpec | None = None
-    """What was asked for, by ``gtpool.study.inputs.load_data``."""
+    """The spec, set by ``gtpool.study.inputs.load_data``."""
     digest: str | None = None
-    """Of the user's own files as they were when they were read, by the same."""
+    """Digest of the user's own files, set by the same function."""
 
 
 class InputRow(NamedTuple):
-    """One graph of a source, or the reason why it cannot be one."""
+    """One graph of a source, or the reason why it cannot be predicted."""
 
     number: int
-    """Line of the file, or number of the graph from 0."""
+    """Line of the file, or index of the graph."""
     id: str
-    """The SMILES of a table, the id of JSON lines, else nothing."""
+    """The SMILES of a table, the id of JSON lines, else ""."""
     place: str
-    """Where it stands, for messages."""
+    """File and line, or index, for error messages."""
     label: Any
-    """The class by its name, or a number or None a task; None where there is no label."""
+    """Class name, or a list with a number or None per task; None without a label."""
     reason: str | None
     record: tuple[str, ...] = ()
-    """All cells of the row of a table, as written."""
+    """All cells of a table row, unchanged."""
 
 
 class InferenceData(NamedTuple):
-    """What a source holds, each row of it exactly once and in order."""
+    """All rows of a source in order, and the graphs of those that a model can predict."""
 
     unit: RowUnit
-    """What the numbers of rows count."""
+    """Whether ``number`` of a row is a line or the index of a graph."""
     rows: list[InputRow]
     data: GraphDataset | None
-    """The graphs of the rows that have no reason, in order; None where there are none."""
+    """The graphs of the rows without a reason, in order; None if there are none."""
     columns: tuple[str, ...] = ()
-    """Names of all columns of a table, as written."""
+    """Names of all columns of a table, unchanged."""
     targets: tuple[str, ...] = ()
-    """The columns of a table that labels were read from, in the order of the model's targets."""
+    """Target columns of a table, in the order of the model's targets."""
 
 
 class InferenceOptions(NamedTuple):
-    """What to read of a source for a model that is trained."""
+    """Which dataset or columns to read for a trained model."""
 
     name: str | None = None
-    """The key of ``DATASETS``, if that is what the user asks about."""
+    """The key of ``DATASETS``; None for the user's own graphs."""
     smiles_column: str | None = None
     trained_column: str | None = None
-    """The SMILES column of the table that the model was trained on."""
+    """SMILES column of the table that the model was trained on."""
     target_columns: Sequence[str] | None = None
-    """Where labels are wanted: their columns, or none for ``trained_targets``; else None."""
+    """Target columns; empty for ``trained_targets``, None to read no labels."""
     trained_targets: Sequence[str] = ()
-    """The names of the model's targets; of classes maybe none."""
+    """Names of the model's targets; may be empty for classes."""
 
 
 class FormatReader(ABC):
-    """Reads what lies at a path of one format."""
+    """Reads files or folders of one format."""
 
     @abstractmethod
     def read(self, path: Path, spec: DataSpec, name: str | None = None) -> Loaded:
-        """Read labelled graphs to learn from.
+        """Return labelled graphs for training.
 
         Args:
-            path: Where they are.
-            spec: Options, of which those of the format count.
-            name: The key of ``DATASETS`` whose files these are; None for the user's own.
+            path: The file or folder.
+            spec: Options; those of the format apply.
+            name: The key of ``DATASETS``; None for the user's own graphs.
         """
 
     @abstractmethod
     def read_for_inference(
         self, path: Path, schema: Schema, options: InferenceOptions
     ) -> InferenceData:
-        """Read graphs for a model, labels or not; what cannot be predicted gets a reason.
+        """Return graphs for a trained model; rows that it cannot predict get a reason.
 
         Args:
-            path: Where they are.
-            schema: What the model was trained on, with the recipe of its features.
-            options: Which columns.
+            path: The file or folder.
+            schema: Schema of the model's training data, with the feature recipe.
+            options: Which columns to read.
         """
 
     def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
-        """Give the SMILES of each graph, where the format has them.
+        """Return the SMILES of each graph, or None if the format has none.
 
         Args:
-            path: Where they are.
-            rows: What ``read_for_inference`` gave, without those that have a reason.
+            path: The file or folder.
+            rows: Rows of ``read_for_inference``, without those that have a reason.
         """
         del path, rows
         return None
 
 
 class RawReader(FormatReader):
-    """Reads a format whose labels, attributes or degrees become features by a recipe."""
+    """Reads a format whose features are made by a recipe, from labels, attributes or degrees."""
 
     @abstractmethod
     def raw(
         self, path: Path, *, name: str | None, task: Task | None, need_targets: bool
     ) -> RawGraphs:
-        """Read graphs as they are.
+        """Return graphs without features.
 
         Args:
-            path: Where they are.
-            name: The key of ``DATASETS`` whose files these are; None for the user's own.
-            task: What the labels are for; None if the labels tell, or the format does not ask.
-            need_targets: Whether all graphs must have a label; to predict, none is needed, and
-                ``y`` has no columns where there is none.
+            path: The file or folder.
+            name: The key of ``DATASETS``; None for the user's own graphs.
+            task: Task of the labels; None to infer it.
+            need_targets: Whether every graph must have a label. If false and there are no labels,
+                ``y`` has no columns.
         """
 
     def read(self, path: Path, spec: DataSpec, name: str | None = None) -> Loaded:
-        """Read graphs and learn the recipe of their features."""
+        """Return graphs with features of a recipe learned from them."""
         raw = self.raw(path, name=name, task=spec.task, need_targets=True)
         return Loaded(featurize(raw, learn_recipe(raw, spec.features)), name)
 
     def read_for_inference(
         self, path: Path, schema: Schema, options: InferenceOptions
     ) -> InferenceData:
-        """Read graphs and make features by the model's recipe."""
+        """Return graphs with features of the model's recipe."""
         raw = self.raw(path, name=options.name, task=None, need_targets=False)
         return inference_from_raw(raw, schema)
 
 
 class DatasetReader(FormatReader):
-    """Reads a format that holds features of its own."""
+    """Reads a format that has its own features."""
 
     @abstractmethod
     def dataset(self, path: Path) -> GraphDataset:
-        """Read labelled graphs."""
+        """Return labelled graphs."""
 
     def read(self, path: Path, spec: DataSpec, name: str | None = None) -> Loaded:
-        """Read graphs; no option changes them."""
+        """Return graphs; options do not apply."""
         del spec
         return Loaded(self.dataset(path), name)
 
     def read_for_inference(
         self, path: Path, schema: Schema, options: InferenceOptions
     ) -> InferenceData:
-        """Read graphs whose features must be the model's."""
+        """Return graphs; their features must be those of the model."""
         del options
         return inference_from_dataset(self.dataset(path), schema)
 
 
 def inference_from_dataset(data: GraphDataset, schema: Schema) -> InferenceData:
-    """Take graphs that have their features already."""
+    """Return inference data from graphs that have features."""
     labels = _labels(data.y, data.schema.task, data.schema.targets)
     rows = [InputRow(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)]
     return InferenceData("graph", rows, apply_recipe(data, schema.recipe))
@@ -192,15 +192,17 @@ def inference_from_dataset(data: GraphDataset, schema: Schema) -> InferenceData:
 def inference_from_raw(
     raw: RawGraphs, schema: Schema, notes: Sequence[InputRow] | None = None
 ) -> InferenceData:
-    """Make features of graphs, except of those with labels that the recipe does not know.
+    """Return inference data with features of the model's recipe.
+
+    Graphs with labels that the recipe does not know get a reason.
 
     Args:
         raw: The graphs.
-        schema: The model's.
-        notes: What is known of each graph of a file, line by line; None numbers the graphs.
+        schema: Schema of the model.
+        notes: One row per graph, for a format of lines; by default graphs are numbered.
     """
     if schema.recipe.kind == "molecule":
-        raise ValueError(f"the model was trained on molecules; {raw.name} is no table of SMILES")
+        raise ValueError(f"the model was trained on molecules; {raw.name} is not a SMILES table")
     labels = _labels(raw.y, raw.task, raw.targets)
     rows = notes or [
         InputRow(at, "", f"graph {at}", label, None) for at, label in enumerate(labels)
@@ -211,21 +213,21 @@ def inference_from_raw(
 
 
 def featurize_known(raw: RawGraphs, recipe: Recipe) -> tuple[dict[int, str], GraphDataset | None]:
-    """Make features of the graphs whose labels a recipe knows; say why not of the others."""
+    """Return reasons for graphs with unknown labels, and the other graphs with features."""
     reasons = unknown_labels(raw, recipe)
     known = torch.tensor([at not in reasons for at in range(raw.sizes.numel())])
     return reasons, featurize(filter_graphs(raw, known), recipe) if known.any() else None
 
 
 def true_targets(rows: Sequence[InputRow], schema: Schema) -> Tensor:
-    """Turn the labels of rows that have one into ``y``, counted as the schema does."""
+    """Return ``y`` of labelled rows, with the class indices of the schema."""
     if schema.task == "classes":
         number = {name: place for place, name in enumerate(schema.targets)}
         for row in rows:
             if isinstance(row.label, bool | list) or str(row.label) not in number:
                 known = ", ".join(schema.targets)
                 raise ValueError(
-                    f"{row.place}: class {row.label!r} is unknown to the model, which knows {known}"
+                    f"{row.place}: the model has no class {row.label!r}; its classes are {known}"
                 )
         return torch.tensor([number[str(row.label)] for row in rows])
     places = [row.place for row in rows]
@@ -234,14 +236,14 @@ def true_targets(rows: Sequence[InputRow], schema: Schema) -> Tensor:
     )
     if len(names) != schema.num_outputs:
         raise ValueError(
-            f"{rows[0].place}: {len(names)} labels a graph, but the model has "
+            f"{rows[0].place}: {len(names)} labels per graph, but the model has "
             f"{schema.num_outputs} tasks"
         )
     return y
 
 
 def _labels(y: Tensor, task: Task, targets: Sequence[str]) -> list[Any]:
-    """Turn ``y`` back into names of classes or rows of numbers, None where there is nothing."""
+    """Return class names or rows of numbers from ``y``, None for missing labels."""
     if task == "classes":
         return [targets[number] for number in y.tolist()]
     rows: list[list[float]] = y.tolist()

@@ -1,4 +1,4 @@
-"""A table of SMILES in a CSV or TSV file: one molecule a row, its targets in columns."""
+"""Tables of SMILES in CSV or TSV files: one molecule per row, targets in columns."""
 
 import re
 from collections.abc import Sequence
@@ -26,35 +26,35 @@ from gtpool.spec import AtomOrder, DataSpec, nearest
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"([+-]?\d{1,18})(\.0*)?", re.ASCII)
 _BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
-"""Cells that say a target is missing, in capitals or not: as R and pandas write it."""
+"""Lower-case cells that mark a missing target, as R and pandas write it."""
 Label = int | str | list[float | None]
 
 
 class _TableRow(NamedTuple):
-    """A row of a table as it is written."""
+    """A row of a table, before parsing."""
 
     line: int
-    """Where it begins; the header is line 1."""
+    """First line of the row; the header is line 1."""
     smiles: str
     cells: list[str]
     """The targets."""
     split: str
     record: tuple[str, ...] = ()
-    """All cells with the spaces around them, where they were asked for."""
+    """All cells, not stripped, if requested."""
 
 
 class Table(NamedTuple):
-    """What a file held, graph by graph, and what was left out."""
+    """The molecules of a table, and the rows that were skipped."""
 
     dataset: GraphDataset
     smiles: tuple[str, ...]
-    """SMILES of each graph, as written."""
+    """SMILES of each graph."""
     lines: tuple[int, ...]
-    """Line of the file where each graph stands; the header is line 1."""
+    """Line of each graph; the header is line 1."""
     split: tuple[str, ...] | None
-    """What the split column says of each graph."""
+    """Split column, for each graph."""
     skipped: tuple[Skipped, ...]
-    """Rows that could not be used, by line."""
+    """Rows that could not be used, sorted by line."""
     targets: tuple[str, ...] = ()
     """Names of the target columns."""
 
@@ -70,29 +70,28 @@ def read_table(
     need_targets: bool = True,
     atom_order: AtomOrder = "canonical",
 ) -> Table:
-    """Read molecules and their targets.
+    """Return the molecules of a table and their targets.
 
-    A row whose SMILES cannot be read, or that has no class where there is one column of classes, is
-    skipped and listed. Blank lines are no rows; spaces around a cell do not count.
+    Rows with an unreadable SMILES, or without a class in a classification table, are skipped and
+    listed. Blank lines are ignored; cells are stripped.
 
     Args:
-        path: A file in UTF-8 ending in .csv (commas, or semicolons if the header has no comma),
-            .tsv or .tab, or one of these and .gz.
-        smiles_column: By default the one called "smiles", in capitals or not.
+        path: A UTF-8 file ending in .csv (commas, or semicolons if the header has no comma), .tsv
+            or .tab, or one of these and .gz.
+        smiles_column: By default the column called "smiles", in any case.
         target_columns: By default the only other column.
-        split_column: The one that names the part each row belongs to.
-        task: "classes": one column of words or of whole numbers. "binary": columns of 0, 1 or
-            nothing. "regression": columns of numbers or nothing. Nothing is a blank, NA, <NA>,
-            N/A, #N/A, NaN or null, in capitals or not. By default regression where a target has
-            decimals, else classes for one column and binary for several.
-        strict: Refuse the file if a row cannot be used.
-        need_targets: Without, no column is read as a target: the dataset has a ``y`` of no
-            columns, [G, 0].
-        atom_order: How atoms are numbered, as in ``read_molecules``.
+        split_column: Column that assigns each row to train, valid or test.
+        task: "classes": one column of words or integers. "binary": columns of 0, 1 or missing.
+            "regression": columns of numbers or missing. Missing is a blank, NA, <NA>, N/A, #N/A,
+            NaN or null, in any case. By default regression if a target has decimals, else classes
+            for one column and binary for several.
+        strict: Raise an error if a row cannot be used.
+        need_targets: If false, no target column is read: ``y`` has no columns, [G, 0].
+        atom_order: Atom order, as in ``read_molecules``.
     """
     path = Path(path)
     if not need_targets and (target_columns or task):
-        raise ValueError("without targets (need_targets=False) there is no target column or task")
+        raise ValueError("need_targets=False does not accept target_columns or task")
     _, names, found = read_rows(
         path,
         smiles_column=smiles_column,
@@ -104,7 +103,7 @@ def read_table(
     unlabelled = [row for row in found if kind == "classes" and is_missing(row.cells[0])]
     rows = [row for row in found if kind != "classes" or not is_missing(row.cells[0])]
     labels = [read_label(path, row, names, kind) for row in rows]
-    if rows and kind == "classes":  # mixed labels are an error before the molecules take their time
+    if rows and kind == "classes":  # report mixed labels before reading molecules, which is slow
         _pack(path, rows, labels, names, kind)
     molecules = read_molecules([row.smiles for row in rows], atom_order=atom_order)
     skipped = [Skipped(row.line, row.smiles, f"no class in {names[0]!r}") for row in unlabelled]
@@ -142,7 +141,7 @@ class _TableReader(FormatReader):
     ) -> InferenceData:
         if schema.recipe.kind != "molecule":
             raise ValueError(
-                f"{path} is a table of SMILES, and the model was not trained on molecules"
+                f"{path} is a table of SMILES, but the model was not trained on molecules"
             )
         columns = options.target_columns
         if columns is not None:
@@ -191,7 +190,7 @@ READER = _TableReader()
 
 
 def _match_names(columns: Sequence[str], targets: Sequence[str]) -> Sequence[str]:
-    """Order target columns as the model's targets are; columns of other names stay in place."""
+    """Return target columns in the order of the model's targets; other names keep their order."""
     if sorted(columns) == sorted(targets):
         return targets
     for place, name in enumerate(columns):
@@ -215,11 +214,11 @@ def read_rows(
     trained_targets: Sequence[str] = (),
     keep_records: bool = False,
 ) -> tuple[list[str], list[str], list[_TableRow]]:
-    """Return the names of all columns as written, of the target columns, and the rows.
+    """Return the names of all columns, unchanged, the names of the target columns, and the rows.
 
-    The arguments are ``read_table``'s. ``trained_column``, if it is there, is the default for
-    ``smiles_column``, and ``trained_targets`` are for ``target_columns``; with ``keep_records``
-    rows hold all their cells.
+    The arguments are those of ``read_table``. ``trained_column``, if it exists, is the default of
+    ``smiles_column``, and ``trained_targets`` of ``target_columns``; with ``keep_records`` rows
+    hold all their cells.
     """
     records = read_csv_rows(path)
     _, written = next(records)
@@ -235,7 +234,7 @@ def read_rows(
 
 
 def read_label(path: Path, row: _TableRow, names: list[str], kind: Task) -> Label:
-    """Read the class of a row, 1.0 as the class 1, or the number in each of its columns."""
+    """Return the class of a row (1.0 is the class 1), or one number per target column."""
     read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
     values: list[Any] = []
     for name, cell in zip(names, row.cells, strict=True):
@@ -249,7 +248,7 @@ def read_label(path: Path, row: _TableRow, names: list[str], kind: Task) -> Labe
 
 
 def is_missing(cell: str) -> bool:
-    """Say whether a cell of a target column is blank, or a word for what is missing."""
+    """Whether a cell of a target column is blank or marks a missing value."""
     return cell.lower() in _BLANK
 
 
@@ -301,7 +300,7 @@ def _choose(
     split_column: str | None,
     need_targets: bool,
 ) -> _Columns:
-    """Find the columns that were asked for, or the ones that go without saying."""
+    """Return the indices of the given or default columns."""
     smiles = _find(path, header, smiles_column, "smiles_column")
     split = None if split_column is None else _find(path, header, split_column, "split_column")
     others = [name for name in header if name not in (smiles_column, split_column)]
@@ -327,7 +326,7 @@ def _choose(
 
 
 def _find(path: Path, header: list[str], name: str, option: str) -> int:
-    """Give the place of a column; a name that is not there gets the nearest one as answer."""
+    """Return the index of a column; the error for an unknown name suggests the nearest one."""
     if name in header:
         return header.index(name)
     near = nearest(name, header)
@@ -339,7 +338,7 @@ def _find(path: Path, header: list[str], name: str, option: str) -> int:
 
 
 def _option(name: str) -> str:
-    """Call an option as it is called in Python and in a shell."""
+    """Return the name of an option in Python and on the command line."""
     return f"{name} (--{name.replace('_', '-')})"
 
 
@@ -356,13 +355,13 @@ def _task(task: Task | None, names: list[str], rows: list[_TableRow]) -> Task:
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; choose one of {', '.join(TASKS)}")
     if task == "classes" and len(names) > 1:
-        raise ValueError(f"classes come from one column, and these are several: {_listed(names)}")
+        raise ValueError(f"classes need one target column, got several: {_listed(names)}")
     return task
 
 
 def _is_decimal(cell: str) -> bool:
-    """Say whether a cell is a number with a fraction or an exponent; 1.0 is a whole number."""
-    marked = any(mark in cell for mark in ".eE")  # a long row of digits is no measurement
+    """Whether a cell is a number with a fraction or an exponent; 1.0 is an integer."""
+    marked = any(mark in cell for mark in ".eE")  # a long integer may exceed _WHOLE
     return marked and bool(NUMBER.fullmatch(cell)) and not _WHOLE.fullmatch(cell)
 
 
@@ -373,15 +372,15 @@ def _read_class(cell: str) -> int | str:
     if NUMBER.fullmatch(cell) or _COMMA.fullmatch(cell):
         point = " and write decimal points" if "," in cell else ""
         raise ValueError(
-            "is no class, neither a word nor a whole number; "
-            f'to predict numbers, say task="regression" (--task regression){point}'
+            "is not a class, neither a word nor an integer; "
+            f'to predict numbers, use task="regression" (--task regression){point}'
         )
     return cell
 
 
 def _read_bit(cell: str) -> float:
     if not _WHOLE.fullmatch(cell) or float(cell) not in (0, 1):
-        raise ValueError("is neither 0 nor 1 nor blank; to predict numbers, say --task regression")
+        raise ValueError("is neither 0 nor 1 nor blank; to predict numbers, use --task regression")
     return float(cell)
 
 
@@ -398,7 +397,7 @@ def _read_number(cell: str) -> float:
 def _pack(
     path: Path, rows: list[_TableRow], labels: list[Label], names: list[str], kind: Task
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Give ``y`` and the names of its classes or columns."""
+    """Return ``y`` and the names of its classes or columns."""
     if not names:
         return torch.empty(len(rows), 0), ()
     places = [f"line {row.line}" for row in rows]

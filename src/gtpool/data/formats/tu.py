@@ -19,17 +19,17 @@ MUTAG_ATOMS = ("C", "N", "O", "F", "I", "Cl", "Br")
 
 
 def read_tu(folder: Path, name: str, *, need_targets: bool = True) -> RawGraphs:
-    """Read a set of graphs; edges come sorted, and one listed again counts once, as first listed.
+    """Return graphs without features; edges are sorted and duplicates dropped.
 
-    Files are read as PyG's ``TUDataset`` reads them: labels of nodes and edges in any number of
-    columns, attributes likewise, and none of these files needed. Unlike there, loops stay, and
-    where a set has both ``graph_labels`` and ``graph_attributes``, the labels are predicted.
+    Files are read as by PyG's ``TUDataset``: labels and attributes of nodes and edges are optional
+    and may have any number of columns. Unlike PyG, self-loops are kept, and ``graph_labels`` take
+    precedence over ``graph_attributes``.
 
     Args:
-        folder: Where ``NAME_A.txt`` and its companions lie.
-        name: The name that the files begin with.
-        need_targets: Whether the graphs must have classes or numbers to predict, and classes must
-            differ. Without it, where there are none, ``y`` has no columns.
+        folder: The folder with ``NAME_A.txt`` and the other files.
+        name: The prefix of the file names.
+        need_targets: Whether the graphs must have targets, and classes must differ. If false and
+            there are no targets, ``y`` has no columns.
     """
     indicator, adjacency = (folder / f"{name}_{part}.txt" for part in ("graph_indicator", "A"))
     graph = read_numbers(indicator, 1).flatten() - 1  # [N]
@@ -66,7 +66,7 @@ class _TU(RawReader):
     def raw(
         self, path: Path, *, name: str | None, task: Task | None, need_targets: bool
     ) -> RawGraphs:
-        del task  # the files tell
+        del task  # inferred from the files
         return read_tu(path, name or tu_name(path), need_targets=need_targets)
 
 
@@ -74,7 +74,7 @@ READER = _TU()
 
 
 def tu_name(folder: Path) -> str:
-    """Give the name that the TU files of a folder begin with."""
+    """Return the prefix of the TU files of a folder."""
     names = sorted(path.name.removesuffix("_A.txt") for path in folder.glob("*_A.txt"))
     if len(names) != 1:
         found = ", ".join(names) or "none"
@@ -83,7 +83,7 @@ def tu_name(folder: Path) -> str:
 
 
 def _check_graphs(graph: Tensor, path: Path) -> None:
-    """Raise a ValueError unless the nodes are listed graph by graph, and each graph has some."""
+    """Raise a ValueError unless nodes are listed graph by graph, and each graph has some."""
     step = graph.diff(prepend=graph.new_full((1,), -1))
     wrong = (step < 0) | (step > 1)
     wrong[0] = graph[0] != 0
@@ -100,37 +100,37 @@ def _check_graphs(graph: Tensor, path: Path) -> None:
 def _targets(
     folder: Path, name: str, graphs: int, needed: bool
 ) -> tuple[Tensor, Task, tuple[str, ...]]:
-    """Read the classes of the graphs, 0 or 1 a task, or else the numbers to predict."""
+    """Return classes, labels of binary tasks, or regression targets."""
     labels, numbers = (folder / f"{name}_graph_{part}.txt" for part in ("labels", "attributes"))
     if labels.exists():
         found = _rows(labels, graphs)
         if found.size(1) > 1:
-            return _answers(labels, found, needed), "binary", _tasks(found)
+            return _binary_labels(labels, found, needed), "binary", _tasks(found)
         classes, y = found.flatten().unique(return_inverse=True)
         if needed and classes.numel() == 1:
-            raise ValueError(f"{labels}: all graphs are of class {int(classes)}")
+            raise ValueError(f"{labels}: all graphs have class {int(classes)}")
         return y, "classes", tuple(map(str, classes.tolist()))
     if numbers.exists():
         y = _rows(numbers, graphs, real=True).float()
         return y, "regression", _tasks(y)
     if needed:
         raise FileNotFoundError(
-            f"{labels} is missing (and {numbers.name}, which would hold numbers to predict)"
+            f"{labels} is missing (and so is {numbers.name}, for regression targets)"
         )
     return torch.empty(graphs, 0), "regression", ()
 
 
-def _answers(path: Path, found: Tensor, needed: bool) -> Tensor:
-    """Give the labels of several columns, a yes-or-no task each, float [G, T]."""
-    strange = ((found != 0) & (found != 1)).nonzero()
-    if strange.numel():
-        row, column = strange[0].tolist()
+def _binary_labels(path: Path, found: Tensor, needed: bool) -> Tensor:
+    """Return the labels of several binary tasks, float [G, T]."""
+    wrong = ((found != 0) & (found != 1)).nonzero()
+    if wrong.numel():
+        row, column = wrong[0].tolist()
         raise ValueError(
             f"{path}, line {row + 1}: label {int(found[row, column])} in column {column + 1}; "
-            "where labels have several columns, each is a task and holds 0 or 1"
+            "several columns of labels are binary tasks and must hold 0 or 1"
         )
     if needed and not ((found == 0).any(0) & (found == 1).any(0)).any():
-        raise ValueError(f"{path}: no column has both a 0 and a 1, so nothing to learn")
+        raise ValueError(f"{path}: no column has both 0 and 1: there is nothing to learn")
     return found.float()
 
 
@@ -139,7 +139,7 @@ def _tasks(y: Tensor) -> tuple[str, ...]:
 
 
 def _rows(path: Path, rows: int, *, real: bool = False) -> Tensor:
-    """Read whole or real numbers in any number of columns; there must be ``rows`` lines."""
+    """Return the numbers of a file that must have ``rows`` lines, in any number of columns."""
     values = read_numbers(path, real=real)
     if values.size(0) != rows:
         what = path.stem.rsplit("_", 2)[1]
@@ -151,7 +151,7 @@ def _rows(path: Path, rows: int, *, real: bool = False) -> Tensor:
 
 
 def _check_edges(edge_index: Tensor, graph: Tensor, path: Path) -> None:
-    """Raise a ValueError unless the edges join nodes that exist, inside one graph each."""
+    """Raise a ValueError if an edge names a missing node or connects two graphs."""
     nodes = graph.numel()
     outside = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
     if outside.numel():
@@ -169,7 +169,7 @@ def _check_edges(edge_index: Tensor, graph: Tensor, path: Path) -> None:
 
 
 def _optional(folder: Path, name: str, what: str, rows: int) -> tuple[Tensor | None, Tensor | None]:
-    """Read labels and attributes of nodes or edges, where there are files of them."""
+    """Return labels and attributes of nodes or edges, None without a file."""
     labels, attributes = (folder / f"{name}_{what}_{part}.txt" for part in ("labels", "attributes"))
     found = _rows(labels, rows) if labels.exists() else None
     return (
