@@ -95,7 +95,7 @@ def test_saving_deletes_nothing_of_the_users(folder, tmp_path):
 
 @pytest.mark.parametrize("option", ["config", "model_card_kwargs"])
 def test_what_would_be_ignored_is_refused(folder, tmp_path, option):
-    with pytest.raises(ValueError, match=f"{option} cannot be given"):
+    with pytest.raises(ValueError, match=option):
         HubModel.from_bundle(folder).save_pretrained(tmp_path / "saved", **{option: {"a": 1}})
     assert not (tmp_path / "saved").exists()
 

@@ -1,4 +1,4 @@
-"""Bundles on Hugging Face's hub, by the hub's own mixin; needs the extra ``hub``."""
+"""Models on the Hugging Face hub; needs the extra ``hub``."""
 
 from pathlib import Path
 from typing import Self
@@ -17,13 +17,12 @@ from gtpool.model.card import model_card
 class HubModel(ModelHubMixin, library_name="gtpool"):
     """A trained model that can be pushed to the hub and loaded from it.
 
-    Its files are those of a bundle, so that a folder of one is a folder of the other, and
-    ``gtpool predict`` takes what was loaded from the hub. Reading and writing are the bundle's own:
-    whole or not at all, checked, no pickle. The mixin's would delete a ``config.json`` before it
-    writes, and trust one before it is checked.
+    Its folder is that of a bundle, so ``gtpool predict`` accepts a folder from the hub. Files are
+    read and written by ``load_bundle`` and ``save_bundle`` instead of the mixin: atomically,
+    validated, and without pickle.
 
     Args:
-        bundle: What ``load_bundle`` gave.
+        bundle: A trained model, from ``load_bundle``.
 
     Example:
         >>> from gtpool import Classifier, ModelSpec, ShapeSpec
@@ -37,12 +36,11 @@ class HubModel(ModelHubMixin, library_name="gtpool"):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle | Path | str, *, licence: str | None = None) -> Self:
-        """Take a model that is trained.
+        """Return the hub model of a bundle.
 
         Args:
-            bundle: What ``load_bundle`` gave, or a folder that ``gtpool train`` wrote.
-            licence: Under which it is published, by the hub's name for it, such as "mit"; without
-                one the card names none.
+            bundle: A trained model, from ``load_bundle``, or a folder that ``gtpool train`` wrote.
+            licence: The hub's name of the licence, such as "mit"; by default the card has none.
         """
         found = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
         if licence is not None:
@@ -65,18 +63,18 @@ class HubModel(ModelHubMixin, library_name="gtpool"):
         Args:
             pretrained_model_name_or_path: A folder, or "owner/name" on the hub; a ``Path`` is
                 always a folder.
-            force_download: Download what is in the cache, too.
-            token: Of the hub, for a model that is not public; by default that of ``hf auth login``.
-            cache_dir: Where downloads are kept.
-            local_files_only: Ask no one: the cache must have it.
-            revision: A branch, a tag or a commit; by default the newest.
+            force_download: Download files again that are in the cache.
+            token: Access token for a private model; by default that of ``hf auth login``.
+            cache_dir: Cache folder of the hub.
+            local_files_only: Use the cache only, without network access.
+            revision: A branch, tag or commit; by default the newest.
         """
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir() and isinstance(pretrained_model_name_or_path, str):
             folder = Path(
                 snapshot_download(
                     pretrained_model_name_or_path,
-                    allow_patterns=list(FILES),  # whatever else lies there is not ours to fetch
+                    allow_patterns=list(FILES),
                     force_download=force_download,
                     token=token,
                     cache_dir=cache_dir,
@@ -89,18 +87,18 @@ class HubModel(ModelHubMixin, library_name="gtpool"):
     def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride] - as above
         self, save_directory: Path | str, *, config: None = None, model_card_kwargs: None = None
     ) -> None:
-        """Write the bundle; a folder with anything else in it is refused.
+        """Write the bundle; a folder with any other file is an error.
 
         Args:
-            save_directory: Where to; made if it is not there.
-            config: Refused: the bundle has its own.
-            model_card_kwargs: Refused: the card says what the bundle holds.
+            save_directory: The folder, created if necessary.
+            config: Must be None: the bundle has its own.
+            model_card_kwargs: Must be None: the card is made from the bundle.
         """
         for name, value in {"config": config, "model_card_kwargs": model_card_kwargs}.items():
             if value is not None:
-                raise ValueError(f"{name} cannot be given: a bundle says it itself, in about")
+                raise ValueError(f"{name} must be None: it comes from the bundle's about")
         save_bundle(save_directory, self.bundle.model, self.bundle.about)
 
     def generate_model_card(self) -> ModelCard:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Give the card that is saved with the model."""
+        """Return the card that is saved with the model."""
         return ModelCard(model_card(self.bundle.model, self.bundle.about))

@@ -1,4 +1,4 @@
-"""A saved model and graphs of anyone's in, one answer a graph out."""
+"""Prediction and evaluation of a saved model on new graphs."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,33 +23,33 @@ OVERFLOW = "its features are so large that the model gives no number"
 
 
 class Prediction(NamedTuple):
-    """The answer to one row of the input."""
+    """The prediction for one row of the input."""
 
     number: int
-    """Line of the file, or number of the graph from 0."""
+    """Line of the file, or index of the graph."""
     id: str
-    """The SMILES of a table, the id of JSON lines, else nothing."""
+    """The SMILES of a table, the id of JSON lines, else ""."""
     value: str | tuple[float, ...] | None
-    """The class by its name, or a number a task: 0 or 1, or what is regressed."""
+    """Class name, or one number per task: 0 or 1, or the regression value; None with a reason."""
     probabilities: tuple[float, ...]
-    """Of each class, or that each task is 1; none for regression."""
+    """Probability of each class, or that each binary task is 1; empty for regression."""
     reason: str | None = None
-    """Why there is no answer, where there is none."""
+    """Why there is no prediction, or None."""
     record: tuple[str, ...] = ()
-    """All cells of the row of a table, as written."""
+    """All cells of a table row, unchanged."""
 
 
 class Predictions(NamedTuple):
-    """The answers to all rows, in the order of the input."""
+    """The predictions for all rows, in the order of the input."""
 
     unit: RowUnit
-    """What a row's number counts."""
+    """Whether ``number`` of a row is a line or the index of a graph."""
     task: Task
     targets: tuple[str, ...]
     """Names of the classes or tasks."""
     rows: tuple[Prediction, ...]
     columns: tuple[str, ...] = ()
-    """Names of all columns of a table, as written; empty for other sources."""
+    """Names of all columns of a table, unchanged; empty for other sources."""
 
 
 def predict_source(
@@ -60,18 +60,18 @@ def predict_source(
     smiles_column: str | None = None,
     device: str = "auto",
 ) -> Predictions:
-    """Answer every row of a source; what cannot be predicted gets a reason.
+    """Return a prediction, or a reason why there is none, for every row of a source.
 
-    Features are made by the recipe that the model was trained with. A file that does not fit the
-    model as a whole is an error.
+    Features are made by the recipe of the model's training data. A source whose features do not
+    match the model is an error.
 
     Args:
-        bundle: What ``load_bundle`` gave.
+        bundle: A trained model, from ``load_bundle``.
         source: A name of ``DATASETS``, or a path: a table of SMILES, JSON lines, a folder in TU or
-            OGB format, or a saved dataset. It needs no labels, and labels are not looked at.
+            OGB format, or a saved dataset. Labels are ignored.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes the one that the model was trained on if it is there,
-            else the one called "smiles".
+        smiles_column: SMILES column of a table; by default the one that the model was trained on
+            if it exists, else the one called "smiles".
         device: "auto", "cpu" or "cuda".
     """
     schema = schema_of(bundle)
@@ -102,26 +102,25 @@ def evaluate_source(
     target_columns: Sequence[str] = (),
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Compare the answers with the labels of a source, whose classes must be the model's.
+    """Return metrics of the predictions against the labels of a source.
 
     Args:
-        bundle: What ``load_bundle`` gave.
-        source: As for ``predict_source``, with labels.
+        bundle: A trained model, from ``load_bundle``.
+        source: As for ``predict_source``, with labels; its classes must be those of the model.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes the one that the model was trained on if it is there,
-            else the one called "smiles".
-        target_columns: Of a table; by default those that the model was trained on. Where that is
-            one column and it is missing, the only other. The names of the model's targets are
-            matched in any order; columns of other names go by position.
+        smiles_column: SMILES column of a table; by default the one that the model was trained on
+            if it exists, else the one called "smiles".
+        target_columns: Target columns of a table; by default those that the model was trained on.
+            If that is one column and it is missing, the only other column is used. Names of the
+            model's targets are matched in any order, other names by position.
         device: "auto", "cpu" or "cuda".
 
     Returns:
-        ``metric``, its ``value``, ``higher_is_better``, the number of ``graphs`` that were
-        compared, and what was ``left_out`` with a reason each; of classes also ``targets`` and the
-        ``confusion`` matrix, a row for each true class; of several tasks also ``tasks``, each with
-        its ``task``, its ``value`` (None where no figure can be computed) and number of ``labels``;
-        of a table also ``compared``, a ``column`` and the model's ``target`` (None where its name
-        is not known) for each.
+        ``metric``, its ``value``, ``higher_is_better``, the number of evaluated ``graphs``, and the
+        rows ``left_out``, each with a reason. For classes also ``targets`` and the ``confusion``
+        matrix, with one row per true class. For several tasks also ``tasks``, each with its
+        ``task``, ``value`` (None if undefined) and number of ``labels``. For a table also
+        ``compared``: each ``column`` with the model's ``target`` (None if its name is unknown).
     """
     schema = schema_of(bundle)
     trained, targets = bundle.part("run", "data"), _trained_targets(bundle, schema)
@@ -168,7 +167,7 @@ def evaluate_source(
 
 
 def _trained_targets(bundle: Bundle, schema: Schema) -> tuple[str, ...]:
-    """Return the names of the target columns that a model was trained on; of classes maybe none."""
+    """Return the target columns that a model was trained on; may be empty for classes."""
     wanted = 1 if schema.task == "classes" else schema.num_outputs
     for part in (("data",), ("run", "data")):
         names = bundle.part(*part).get("target_columns") or ()
@@ -178,19 +177,19 @@ def _trained_targets(bundle: Bundle, schema: Schema) -> tuple[str, ...]:
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
-    """Write ``predictions_text`` to a file, whole or not at all; tabs for .tsv and .tab."""
+    """Write ``predictions_text`` to a file, atomically; .tsv and .tab files get tabs."""
     delimiter = "\t" if path.suffix.lower() in {".tsv", ".tab"} else ","
     write_atomic(path, predictions_text(predictions, delimiter).encode())
 
 
 def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
-    """Return one line for each row of the input as CSV.
+    """Return predictions as CSV text, one line per row of the input.
 
-    Of a table all columns come first, as written, and then ours; of other sources the graph or line
-    and its id. Ours are the line, the prediction (one column for each task, where there are
-    several), ``p_NAME`` for the probability of each class or task, and the reason. Where the table
-    has a column of that name, ours is called ``gtpool_NAME``. Text in our columns that a
-    spreadsheet could run as a formula has a single quote before it.
+    The columns of a table come first, unchanged; for other sources the graph or line and its id.
+    Added columns are the line, the prediction (one per task), ``p_NAME`` for the probability of
+    each class or task, and the reason. An added column whose name the table already has is called
+    ``gtpool_NAME``. Text in added columns that a spreadsheet could run as a formula gets a leading
+    single quote.
     """
     targets, unit = predictions.targets, predictions.unit
     single = predictions.task == "classes" or len(targets) == 1
@@ -209,7 +208,7 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
 
 
 def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Put ``gtpool_`` before the names that the user's columns have, until they differ."""
+    """Return the names, prefixed with ``gtpool_`` until they differ from the user's columns."""
     taken, free = {name.strip() for name in given}, list[str]()
     for name in names:
         while name in taken:
@@ -220,12 +219,12 @@ def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
 
 
 def was_trained_on(bundle: Bundle, source: str) -> bool:
-    """Say whether a model was trained on a part of a source.
+    """Whether a model was trained on a part of a source.
 
-    It was if the source is the same dataset by name, or files of the same names and contents.
+    Sources are the same if they are the same named dataset, or files of equal names and contents.
 
     Args:
-        bundle: What ``load_bundle`` gave.
+        bundle: A trained model, from ``load_bundle``.
         source: As for ``predict_source``.
     """
     digest = source_digest(source)
@@ -235,7 +234,7 @@ def was_trained_on(bundle: Bundle, source: str) -> bool:
 
 
 def schema_of(bundle: Bundle) -> Schema:
-    """Read what a model predicts from which features; one that does not say is an error."""
+    """Return the schema of a model's training data; raise a ValueError if it is invalid."""
     where = str(bundle.folder or "the model")
     schema = read_schema(bundle.about.get("schema"), where, bundle.model.shape)
     if schema.num_outputs != bundle.model.shape.outputs:
@@ -249,11 +248,11 @@ def schema_of(bundle: Bundle) -> Schema:
 def decode_logits(
     schema: Schema, logits: Tensor
 ) -> Iterator[tuple[str | tuple[float, ...], tuple[float, ...]]]:
-    """Give the value and the probabilities of each graph, as in ``Prediction``.
+    """Yield the value and the probabilities of each graph, as in ``Prediction``.
 
     Args:
-        schema: What the model predicts.
-        logits: What it gave, [graphs, outputs].
+        schema: Schema of the model.
+        logits: Outputs of the model, [graphs, outputs].
     """
     if schema.task == "regression":
         yield from ((tuple(row), ()) for row in logits.tolist())
@@ -266,7 +265,7 @@ def decode_logits(
 
 
 def _drop_overflowed(logits: Tensor, read: InferenceData) -> tuple[Tensor, InferenceData]:
-    """Leave out the graphs on which the network overflowed, and say so in their rows."""
+    """Drop graphs with infinite or NaN outputs, and set the reason of their rows."""
     finite = logits.isfinite().all(1)
     answered = iter(finite.tolist())
     rows = [
@@ -277,7 +276,7 @@ def _drop_overflowed(logits: Tensor, read: InferenceData) -> tuple[Tensor, Infer
 
 
 def _logits(bundle: Bundle, read: InferenceData, device: str) -> Tensor:
-    """Run the model over the graphs that can be predicted, [graphs, outputs]."""
+    """Return the outputs of the model for the graphs that it can predict, [graphs, outputs]."""
     if read.data is None:
         return torch.empty(0, bundle.model.shape.outputs)
     check_fit(read.data, bundle.model.shape, edges=bundle.model.uses_edge_features)

@@ -58,7 +58,7 @@ def test_info_of_an_embedded_set(gtpool):
     assert facts["graphs"] == "188"
     assert facts["classes"] == "2: -1 (63), 1 (125)"
     assert (facts["mean nodes"], facts["mean edges"]) == ("17.93", "19.79")
-    assert facts["features"].startswith("7 a node")
+    assert facts["features"].startswith("7 per node")
     assert facts["location"] == "embedded"
     assert facts["published at"] == DATASETS["MUTAG"].url
     assert "Debnath" in facts["citation"]

@@ -99,9 +99,9 @@ def test_labels_that_were_not_seen_are_refused():
     recipe = learn_recipe(source)
     for strange in (0, 7, 99):
         new = source._replace(node_labels=torch.tensor([6, 1, strange, 8, 6]))
-        with pytest.raises(ValueError, match=f"node label {strange} was not in the data"):
+        with pytest.raises(ValueError, match=f"node label {strange} "):
             featurize(new, recipe)
-    with pytest.raises(ValueError, match=r"edge label 4 was not in the data .* known are 1, 2, 3"):
+    with pytest.raises(ValueError, match=r"edge label 4 .* 1, 2, 3"):
         featurize(source._replace(edge_labels=torch.tensor([1, 2, 3, 4, 2, 3])), recipe)
     fewer = featurize(source._replace(node_labels=torch.tensor([1, 1, 1, 1, 1])), recipe)
     assert fewer.num_features == 3

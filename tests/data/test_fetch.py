@@ -110,7 +110,7 @@ def test_a_server_in_trouble_is_asked_again(server, tmp_path):
 
 
 def test_a_wrong_digest_leaves_nothing(server, tmp_path):
-    with pytest.raises(ValueError, match=f"digest {DIGEST}, expected 00"):
+    with pytest.raises(ValueError, match=f"{DIGEST}, expected 00"):
         fetch(f"{server.url}/parts", tmp_path / "file", sha256="00")
     assert names(tmp_path) == []
 

@@ -41,8 +41,10 @@ def batcher_of():
     """Make batchers, and stop them at the end."""
     made = []
 
-    def make(model, *, share=True, graphs=8, nodes=1000, seen=lambda _: None):
-        batcher = Batcher(model, graphs=graphs, nodes=nodes, share=share, seen=seen, device=CPU)
+    def make(model, *, share=True, graphs=8, nodes=1000, on_batch=lambda _: None):
+        batcher = Batcher(
+            model, graphs=graphs, nodes=nodes, share=share, on_batch=on_batch, device=CPU
+        )
         made.append(batcher)
         return batcher
 
@@ -83,7 +85,7 @@ def test_what_waits_together_shares_a_pass(molecules, batcher_of, share, graphs,
     alone = batcher_of(molecules.model, share=False)
     expected = [alone.submit(job).result(60) for job in jobs]
     passes = Passes()
-    batcher = batcher_of(molecules.model, share=share, graphs=graphs, nodes=nodes, seen=passes)
+    batcher = batcher_of(molecules.model, share=share, graphs=graphs, nodes=nodes, on_batch=passes)
     waiting, found = ask_while_busy(batcher, passes, jobs)
     assert waiting == 6
     assert passes.sizes == sizes
@@ -103,7 +105,7 @@ def test_numbers_that_overflow_stay_in_their_request(tmp_path, batcher_of, pool)
     alone = batcher_of(bundle.model, share=False)
     expected = [alone.submit(job).result(60) for job in jobs]
     passes = Passes()
-    _, found = ask_while_busy(batcher_of(bundle.model, seen=passes), passes, jobs)
+    _, found = ask_while_busy(batcher_of(bundle.model, on_batch=passes), passes, jobs)
     assert passes.sizes[:2] == [1, 3]
     for place in (0, 1, 3):
         assert expected[place].isfinite().all()
@@ -115,7 +117,7 @@ def test_an_error_is_paid_for_by_the_request_that_makes_it(molecules, batcher_of
     wrong = read_graphs(DRUGS).to(CPU)
     object.__setattr__(wrong, "x", wrong.x[:, :4])
     passes = Passes()
-    batcher = batcher_of(molecules.model, graphs=99, seen=passes)
+    batcher = batcher_of(molecules.model, graphs=99, on_batch=passes)
     first = batcher.submit(good)
     while not passes.sizes:
         pass
@@ -137,7 +139,7 @@ def test_the_clock_is_checked_at_each_molecule(molecules):
 
 def test_a_closed_batcher_answers_what_is_queued_and_takes_no_more(molecules):
     batcher = Batcher(
-        molecules.model, graphs=8, nodes=99, share=False, seen=lambda _: None, device=CPU
+        molecules.model, graphs=8, nodes=99, share=False, on_batch=lambda _: None, device=CPU
     )
     answers = [batcher.submit(read_graphs(DRUGS)) for _ in range(5)]
     batcher.close()
@@ -152,7 +154,7 @@ def test_an_error_of_ours_is_one_line_to_the_client_and_all_of_it_to_the_server(
         response = client.post("/predict", content=b'{"smiles": "CCO"}', headers=JSON)
         assert (response.status_code, response.json()) == (
             500,
-            {"detail": "an error of the service; its log says more", "where": None},
+            {"detail": "internal error; see the log of the service", "where": None},
         )
         assert client.get("/healthz").status_code == 200
     with (

@@ -1,4 +1,4 @@
-"""What a model saw of a graph, whom it kept, and which nodes its answer rests on."""
+"""Explanations of predictions: node importance, kept nodes of each level, sampler diversity."""
 
 from gtpool.deprecated import old_names
 from gtpool.explain.diversity import Comparison, Coverage, Diversity, compare_samplers, diversity

@@ -1,4 +1,4 @@
-"""How diverse the kept nodes of a dataset are, by sampler: the paper's claim, measured."""
+"""Diversity of the nodes that each sampler keeps, to measure the paper's claim."""
 
 from typing import NamedTuple
 
@@ -18,23 +18,23 @@ INTERVALS = 10
 
 
 class Coverage(NamedTuple):
-    """How far the kept nodes reach, in each graph."""
+    """Coverage of each graph by its kept nodes."""
 
     intervals: tuple[int, ...]
-    """Score intervals that hold a kept node."""
+    """Number of score intervals that hold a kept node."""
     neighbourhood: tuple[float, ...]
-    """Share of the nodes that are kept or have a kept neighbour."""
+    """Share of nodes that are kept or have a kept neighbour."""
 
 
 class Diversity(NamedTuple):
-    """The first pooling step of a model on every graph of a dataset."""
+    """Coverage by the first pooling step of a model, on every graph of a dataset."""
 
     intervals: int
-    """Into so many intervals of equal width the range of a graph's scores is cut."""
+    """Number of intervals of equal width over the scores of a graph."""
     occupied: tuple[int, ...]
-    """In how many of them a graph has nodes at all."""
+    """Number of intervals that hold a node, for each graph."""
     covers: dict[str, Coverage]
-    """By sampler: the keys of ``SAMPLERS``, and "random" for as many nodes by lot."""
+    """Coverage by sampler: the keys of ``SAMPLERS``, and "random" for a random choice."""
 
 
 def diversity(
@@ -45,21 +45,21 @@ def diversity(
     seed: int = 0,
     batch_size: int = 128,
 ) -> Diversity:
-    """Compare whom the samplers keep on the scores that a model's first pooler gives.
+    """Compare the nodes that the samplers keep, given the scores of a model's first pooler.
 
-    The intervals have equal width. Were they to hold equally many nodes, top-k would cover the
-    upper ones by arithmetic, whatever the model; and nodes of equal score have no order.
+    The intervals have equal width. With quantiles instead, top-k would cover the upper ones for any
+    model, and nodes of equal score would have no order.
 
     Args:
         model: A network whose pooler drops nodes, on the device of ``data``.
         data: Graphs with the features that the model was trained on.
-        intervals: Of the range from the lowest to the highest score of a graph.
-        seed: Of the choice by lot.
-        batch_size: Graphs at once.
+        intervals: Number of intervals from the lowest to the highest score of a graph.
+        seed: Seed of the random choice.
+        batch_size: Graphs per batch.
     """
     if not model.ratios:
         raise ValueError(
-            f"pool {model.spec.pool!r} drops no nodes, so there is no choice to compare"
+            f"pool {model.spec.pool!r} drops no nodes, so there are no samplers to compare"
         )
     check_count("intervals", intervals)
     model, random = frozen_copy(model), torch.Generator().manual_seed(seed)
@@ -81,16 +81,16 @@ def diversity(
 
 
 def _cells(score: Tensor, step: PoolingStep, intervals: int) -> Tensor:
-    """Number the interval of each node through all graphs, [N]."""
+    """Return the interval of each node, counted over all graphs, [N]."""
     batch, graphs = step.level.batch, step.level.sizes.numel()
     high, low = segment_max(score, batch, graphs), -segment_max(-score, batch, graphs)
-    width = (high - low).masked_fill(high == low, 1)  # all alike: all in the first
+    width = (high - low).masked_fill(high == low, 1)  # equal scores: all in the first
     place = (score - spread(low, batch)) / spread(width, batch) * intervals
     return batch * intervals + place.long().clamp(max=intervals - 1)
 
 
 def _count(cells: Tensor, step: PoolingStep, intervals: int) -> list[int]:
-    """Count the intervals of each graph that occur."""
+    """Return the number of distinct intervals of each graph."""
     seen = cells.new_zeros(step.level.sizes.numel() * intervals)
     return seen.index_fill(0, cells, 1).view(-1, intervals).sum(1).tolist()
 
@@ -101,7 +101,7 @@ def _by_lot(step: PoolingStep, lot: Tensor) -> Tensor:
 
 
 def _share_near(kept: Tensor, step: PoolingStep) -> list[float]:
-    """Give the share of each graph's nodes that are kept or joined to one that is."""
+    """Return the share of each graph's nodes that are kept or adjacent to a kept node."""
     is_kept = torch.zeros_like(step.level.batch).index_fill(0, kept, 1)
     source, target = step.edge_index
     near = is_kept.index_add(0, target, is_kept[source]).index_add(0, source, is_kept[target])
@@ -110,18 +110,18 @@ def _share_near(kept: Tensor, step: PoolingStep) -> list[float]:
 
 
 class Comparison(NamedTuple):
-    """One graph, scored once, and the nodes that each sampler keeps of it."""
+    """The scores of one graph, and the nodes that each sampler keeps."""
 
     scores: Scores
     share: Tensor
-    """Share of the wheel of each node, [N]."""
+    """Share of the roulette wheel of each node, [N]."""
     kept: dict[str, list[int]]
     """Kept nodes by sampler, a key of ``SAMPLERS``."""
 
 
 @torch.no_grad()
 def compare_samplers(pool: GTPool, x: Tensor, edge_index: Tensor) -> Comparison:
-    """Score one graph with ``pool`` and keep nodes by every sampler, at the pool's ratio and order.
+    """Return the nodes of one graph that each sampler keeps, with the ratio and order of ``pool``.
 
     Example:
         >>> ring = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])

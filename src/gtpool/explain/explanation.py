@@ -1,4 +1,4 @@
-"""One graph and one answer: whom each level kept, where it looked, and what the answer rests on."""
+"""Explanation of one prediction: kept nodes and attention of each level, and node importance."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,55 +21,56 @@ from gtpool.ops.sample import check_choice
 
 
 class LevelView(NamedTuple):
-    """One pooling step; nodes go by their numbers in the input graph."""
+    """One pooling step; nodes have their indices in the input graph."""
 
     nodes: tuple[int, ...]
-    """Those that are there before the step; what is told of nodes follows this order."""
+    """Nodes before the step; scores and attention follow this order."""
     score: tuple[float, ...]
     global_score: tuple[float, ...] | None
-    """The parts of GTPool's score; None for other poolers."""
+    """Global part of GTPool's score; None for other poolers."""
     local_score: tuple[float, ...] | None
+    """Local part of GTPool's score; None for other poolers."""
     attention: tuple[float, ...] | None
-    """Share of the kept nodes' attention that falls on each node; GTPool's only."""
+    """Share of the kept nodes' attention on each node; None for poolers other than GTPool."""
     kept: tuple[int, ...]
-    """Those that the model keeps."""
+    """Nodes that the model keeps."""
     topk: tuple[int, ...]
-    """Those that top-k would have kept on the same scores."""
+    """Nodes that top-k would keep for the same scores."""
     edges: list[tuple[int, int]]
     """Edges among ``nodes``."""
 
 
 class Fidelity(NamedTuple):
-    """What becomes of the answer without the most important nodes, and with them alone."""
+    """The prediction without the most important nodes, and with only them."""
 
     nodes: tuple[int, ...]
     """The more important half of the nodes, the most important first."""
     without: float
-    """The target's probability (of regression: its value) when they are removed."""
+    """Probability of the target (its value for regression) without these nodes."""
     alone: float
-    """The same when they alone are kept."""
+    """The same with only these nodes."""
     p: float
-    """The same of the whole graph."""
+    """The same for the whole graph."""
 
 
 class Explanation(NamedTuple):
-    """Plain values all through."""
+    """Explanation of one graph, as Python values."""
 
     target: int
-    """The class or task that is explained."""
+    """The explained class or task."""
     logits: tuple[float, ...]
-    """What the model says of the graph."""
+    """Outputs of the model."""
     nodes: int
     edges: list[tuple[int, int]]
     levels: tuple[LevelView, ...]
-    """The steps that dropped nodes; none of a model that is flat or merges nodes."""
+    """Pooling steps that drop nodes; empty for models without such steps."""
     importance: tuple[float, ...] | None
-    """Of each node, from 0 to 1."""
+    """Importance of each node, from 0 to 1."""
     fidelity: Fidelity | None
-    """None without importance, and of a graph of one node, of which nothing can be removed."""
+    """None without importance, and for a graph of one node."""
 
     def paths(self) -> list[tuple[int, ...]]:
-        """Give each node's number in the input and after each step that it survives."""
+        """Return each node's index in the input and after each step that keeps it."""
         paths: list[tuple[int, ...]] = [(node,) for node in range(self.nodes)]
         for view in self.levels:
             for place, node in enumerate(view.kept):
@@ -77,7 +78,7 @@ class Explanation(NamedTuple):
         return paths
 
     def to_json(self) -> dict[str, Any]:
-        """Give a dictionary that JSON can hold, names and all."""
+        """Return a dictionary of JSON values."""
         levels = [view._asdict() for view in self.levels]
         fidelity = None if self.fidelity is None else self.fidelity._asdict()
         return {**self._asdict(), "levels": levels, "fidelity": fidelity}
@@ -95,20 +96,20 @@ def explain(
     task: Task | None = None,
     numbers: Sequence[int] | None = None,
 ) -> Explanation:
-    """Explain what a model says of a graph; neither the model nor torch's random state changes.
+    """Return an explanation of a prediction; the model and torch's random state do not change.
 
     Args:
         model: The network, on the device of ``data``.
         data: Graphs with the features that the model was trained on.
-        index: Which graph, from 0.
-        importance: Find the importance of each node by PyG's ``GNNExplainer``, and its fidelity.
-        epochs: Steps of that search.
-        seed: Of its random start.
-        target: The class or task to explain. By default the class that the model chooses, the task
-            of the highest probability or, of regression, the first.
-        task: What the outputs mean, where ``data`` has no labels that tell.
-        numbers: The number that the explanation gives to each node, such as an atom's place in its
-            SMILES; by default the node's own.
+        index: Index of the graph.
+        importance: Compute node importance by PyG's ``GNNExplainer``, and its fidelity.
+        epochs: Training steps of the explainer.
+        seed: Seed of the explainer.
+        target: The class or task to explain. By default the predicted class, the task with the
+            highest probability, or the first regression target.
+        task: Task of the model; by default that of ``data``.
+        numbers: Index of each node in the explanation, such as the position of an atom in its
+            SMILES; by default its index in the graph.
 
     Example:
         >>> from gtpool.data.sources import load
@@ -151,8 +152,8 @@ def _task(data: GraphDataset, outputs: int, task: Task | None) -> Task:
         return task
     if data.schema.num_outputs != outputs:
         raise ValueError(
-            f"{data.schema.name} does not tell what the {outputs} outputs of the model mean; say "
-            f"task=, one of {', '.join(TASKS)}"
+            f"the task of the model's {outputs} outputs cannot be inferred from "
+            f"{data.schema.name}; pass task=, one of {', '.join(TASKS)}"
         )
     return data.schema.task
 
@@ -166,7 +167,7 @@ def _target(logits: Tensor, task: Task, target: int | None) -> int:
 
 
 def _views(steps: Sequence[PoolingStep], numbers: Sequence[int]) -> tuple[LevelView, ...]:
-    """Tell of each step in the numbers of the input graph, ascending."""
+    """Return a view of each step, with sorted node indices of the input graph."""
     views: list[LevelView] = []
     nodes = numbers
     for step in steps:

@@ -1,4 +1,4 @@
-"""Which nodes an answer rests on, by PyG's GNNExplainer, and what becomes of it without them.
+"""Node importance by PyG's GNNExplainer, and predictions for subgraphs.
 
 Ying, Bourgeois, You, Zitnik, Leskovec: "GNNExplainer: Generating Explanations for Graph Neural
 Networks", arXiv 1903.03894.
@@ -17,12 +17,12 @@ from gtpool.ops.segment import induced
 from gtpool.train.fit import seeded
 
 LEARNING_RATE, SIZE_PENALTY = 0.1, 0.1
-"""Learning rate of the mask and price of its size.
+"""Learning rate of the mask, and weight of its size in the loss.
 
-With PyG's defaults, 0.01 and 1, masks hardly leave their random start within 100 epochs.
+With PyG's defaults, 0.01 and 1, masks hardly change within 100 epochs.
 """
 MAX_LOGIT = 10.0
-"""Largest output that the search is shown: of a surer one the loss has no gradient in float32."""
+"""Largest logit that the explainer sees: for larger ones the loss has no gradient in float32."""
 
 _MODES = {
     "classes": "multiclass_classification",
@@ -34,18 +34,18 @@ _MODES = {
 def node_importance(
     model: Classifier, graph: Graphs, target: int, task: Task, *, epochs: int, seed: int
 ) -> tuple[float, ...]:
-    """Find how far the features of each node can be dimmed with the answer still the same.
+    """Return the importance of each node: a mask on its features that preserves the prediction.
 
     Args:
-        model: A network that does not train.
-        graph: One graph; the features of coded nodes are dimmed once they are encoded.
-        target: The class or task in question.
-        task: What the outputs mean.
-        epochs: Steps of the search.
-        seed: Of the random start of the mask.
+        model: A frozen network in evaluation mode.
+        graph: One graph; categorical features are masked after the encoder.
+        target: The class or task to explain.
+        task: Task of the model.
+        epochs: Training steps of the mask.
+        seed: Seed of its initial values.
 
     Returns:
-        From 0 (of no importance) to 1 for each node.
+        A number from 0 (unimportant) to 1 for each node.
     """
     x = model.encoder(graph.x) if model.shape.node_categories else graph.x
     given = (x, graph.edge_index, graph.edge_attr)
@@ -76,14 +76,14 @@ def node_importance(
 def probability_of_part(
     model: Classifier, graph: Graphs, nodes: Sequence[int], target: int, task: Task
 ) -> float:
-    """Give the probability of the target where only some nodes of a graph are there."""
+    """Return the probability of the target for the subgraph of some nodes."""
     kept = torch.tensor(sorted(nodes), device=graph.x.device)
     edges, edge_attr = induced(graph.edge_index, graph.edge_attr, kept, graph.x.size(0))
     return probability(model(graph.x[kept], edges, edge_attr), target, task)
 
 
 def probability(logits: Tensor, target: int, task: Task) -> float:
-    """Give the probability of the target from the logits of one graph; its value of regression."""
+    """Return the probability of the target, or its value for regression, for one graph."""
     if task == "regression":
         return logits[0, target].item()
     shares = logits.double().softmax(1) if task == "classes" else logits.double().sigmoid()
@@ -91,7 +91,7 @@ def probability(logits: Tensor, target: int, task: Task) -> float:
 
 
 class _ScaledOutput(nn.Module):
-    """A model that is asked one question: the logits of classes, or the one output of a task."""
+    """A model with scaled logits of all classes, or with the scaled output of one task."""
 
     def __init__(self, model: Classifier, target: int, task: Task, size: float) -> None:
         super().__init__()

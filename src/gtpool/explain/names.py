@@ -1,4 +1,4 @@
-"""What to call the nodes of a graph when a person is to look at it."""
+"""Display names of nodes."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from gtpool.data.molecule import ATOM_FIELDS
 def name_nodes(
     data: GraphDataset, index: int = 0, numbers: Sequence[int] | None = None
 ) -> list[str]:
-    """Give the element of each atom, else the label of each node, else its number.
+    """Return the element of each atom, else the label of each node, else its index.
 
     Args:
-        data: The graphs, whose schema tells how their features were made.
-        index: Which graph, from 0.
-        numbers: The number of each node, by which the names are sorted; by default the node's own.
+        data: The graphs, with the schema of their features.
+        index: Index of the graph.
+        numbers: Sort key of each node; by default its index.
 
     Example:
         >>> from gtpool.data.formats.memory import read_graphs
@@ -41,7 +41,7 @@ def name_nodes(
 
 
 def _element(code: int) -> str:
-    from rdkit.Chem import GetPeriodicTable  # noqa: PLC0415 - other graphs do without
+    from rdkit.Chem import GetPeriodicTable  # noqa: PLC0415 - only for molecules
 
     number = ATOM_FIELDS["atomic_number"][code]
     return GetPeriodicTable().GetElementSymbol(number) if isinstance(number, int) else "?"

@@ -1,4 +1,4 @@
-"""A saved model and graphs of anyone's in, explanations of some of them out."""
+"""Explanations of a saved model on graphs of a source."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,34 +22,34 @@ from gtpool.study.run_one import choose_device
 
 
 class Explained(NamedTuple):
-    """A graph of a source and why the model says what it says of it."""
+    """A graph of a source and the explanation of its prediction."""
 
     number: int
-    """Line of the file, or number of the graph from 0."""
+    """Line of the file, or index of the graph."""
     id: str
-    """The SMILES of a table, the id of JSON lines, else nothing."""
+    """The SMILES of a table, the id of JSON lines, else ""."""
     truth: str | None
-    """The class that the source names, where it does."""
+    """The true class, if the source has it."""
     names: list[str]
-    """What to call each node: its element or label."""
+    """Display name of each node: its element or label."""
     smiles: str | None
-    """Where it is known and its atoms are the nodes."""
+    """The SMILES, if it is known and its atoms are the nodes."""
     explanation: Explanation
 
 
 class Explanations(NamedTuple):
-    """Some graphs of a source, and a look at all of them."""
+    """Explanations of some graphs of a source, and the sampler diversity of all."""
 
     unit: RowUnit
-    """What a graph's number counts."""
+    """Whether ``number`` of a graph is a line or its index."""
     task: Task
     targets: tuple[str, ...]
     """Names of the classes or tasks."""
     sampler: str | None
-    """What chooses the nodes that stay; None where the model drops none."""
+    """Sampler of the pooler; None if the model drops no nodes."""
     graphs: tuple[Explained, ...]
     diversity: Diversity | None
-    """Of all graphs, where it was asked for and the model drops nodes."""
+    """Diversity over all graphs; None if one graph was chosen or the model drops no nodes."""
 
 
 def explain_source(
@@ -65,19 +65,19 @@ def explain_source(
     smiles_column: str | None = None,
     device: str = "auto",
 ) -> Explanations:
-    """Explain one graph of a source, or a few and how diverse the kept nodes of all are.
+    """Return the explanation of one graph of a source, or of several with the sampler diversity.
 
     Args:
-        bundle: What ``load_bundle`` gave.
+        bundle: A trained model, from ``load_bundle``.
         source: As for ``predict_source``.
-        graph: The number of one graph, from 0; of a table or JSON lines the line.
-        graphs: How many, evenly spread over the source, where none is named.
-        target: The class or task to explain; by default what the model says.
-        epochs: Steps of the search for important nodes.
-        seed: Of that search, and of the nodes by lot.
+        graph: Index of one graph; its line for a table or JSON lines.
+        graphs: Number of graphs, evenly spaced over the source, if ``graph`` is None.
+        target: The class or task to explain; by default the predicted one.
+        epochs: Training steps of the explainer.
+        seed: Seed of the explainer and of the random sampler.
         data_dir: Where to look first for a dataset known by name.
-        smiles_column: Of a table; None takes the one that the model was trained on if it is there,
-            else the one called "smiles".
+        smiles_column: SMILES column of a table; by default the one that the model was trained on
+            if it exists, else the one called "smiles".
         device: "auto", "cpu" or "cuda".
     """
     model = bundle.model
@@ -91,7 +91,7 @@ def explain_source(
         trained_column=bundle.part("run", "data").get("smiles_column"),
     )
     if read.data is None:
-        raise ValueError(f"{source} has no graph that the model can be asked about")
+        raise ValueError(f"{source} has no graph that the model can predict")
     check_fit(read.data, model.shape, edges=model.uses_edge_features)
     place = choose_device(device)
     model, data = model.to(place), read.data.to(place)
@@ -130,19 +130,19 @@ def explain_source(
 def _place(schema: Schema, target: str) -> int:
     if target not in schema.targets:
         raise ValueError(
-            f"the model knows no target {target!r}; it has {', '.join(schema.targets)}"
+            f"the model has no target {target!r}; its targets are {', '.join(schema.targets)}"
         )
     return schema.targets.index(target)
 
 
 def _evenly_spaced(count: int, wanted: int) -> list[int]:
-    """Choose numbers below ``count`` at even distances, from 0 on."""
+    """Return evenly spaced integers from 0 to below ``count``."""
     wanted = min(wanted, count)
     return [count * step // wanted for step in range(wanted)]
 
 
 def _find(read: InferenceData, rows: Sequence[InputRow], number: int, source: str | Path) -> int:
-    """Give the place of a row among those that can be explained."""
+    """Return the index of a row among those that can be explained."""
     for row in read.rows:
         if row.number == number and row.reason is not None:
             raise ValueError(f"{read.unit} {number} of {source} cannot be read: {row.reason}")
@@ -159,7 +159,7 @@ def _find(read: InferenceData, rows: Sequence[InputRow], number: int, source: st
 
 
 def _atoms(smiles: str, order: AtomOrder) -> list[str]:
-    """Give the elements of a molecule; none where it cannot be read."""
+    """Return the elements of a molecule; empty if it cannot be read."""
     molecules = read_molecules([smiles], atom_order=order)
     if molecules.failed:
         return []

@@ -1,4 +1,4 @@
-"""The pooling steps of a model, written down while it runs."""
+"""Recording the pooling steps of a model."""
 
 import copy
 from typing import Any, NamedTuple, Protocol, cast
@@ -12,7 +12,7 @@ from gtpool.ops.sample import SAMPLERS, Order, settle
 from gtpool.pool.gtpool import GTPool
 
 MAX_ATTENTION_ENTRIES = 2**20
-"""Entries of the attention matrix held at one time."""
+"""Maximum number of attention weights in memory at a time."""
 
 
 class DropPooler(Protocol):
@@ -28,7 +28,7 @@ class DropPooler(Protocol):
 
 
 class PoolingStep(NamedTuple):
-    """One pooling step: what the pooler was given and what it gave."""
+    """Input and output of one pooling step."""
 
     pool: DropPooler
     x: Tensor
@@ -39,12 +39,12 @@ class PoolingStep(NamedTuple):
 
     @property
     def sampler(self) -> str:
-        """What chooses the nodes, a key of ``SAMPLERS``; MID knows top-k only."""
+        """The sampler, a key of ``SAMPLERS``; MID always uses top-k."""
         return cast("str", getattr(self.pool, "sampler", "topk"))
 
 
 class NodeScores(NamedTuple):
-    """The score of every node before a step, [N] each; GTPool's is made of two parts."""
+    """Score of every node before a step, [N], and for GTPool its two parts, [N] each."""
 
     score: Tensor
     global_score: Tensor | None = None
@@ -52,13 +52,13 @@ class NodeScores(NamedTuple):
 
 
 def frozen_copy(model: Classifier) -> Classifier:
-    """Give a copy that does not train: what is hooked onto it does not touch the original."""
+    """Return a copy in evaluation mode without gradients; hooks on it do not affect the model."""
     return copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
 
 
 @torch.no_grad()
 def trace_pooling(model: Classifier, graphs: Graphs) -> tuple[Tensor, list[PoolingStep]]:
-    """Run a model; give its logits, [G, outputs], and the steps that dropped nodes."""
+    """Return the logits of a model, [G, outputs], and its steps that drop nodes."""
     steps: list[PoolingStep] = []
     if not model.ratios:
         return model(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.batch), steps
@@ -72,19 +72,19 @@ def trace_pooling(model: Classifier, graphs: Graphs) -> tuple[Tensor, list[Pooli
 
 @torch.no_grad()
 def score_nodes(step: PoolingStep) -> NodeScores:
-    """Score every node of a step, the dropped ones too."""
+    """Return the score of every node of a step, including dropped ones."""
     if isinstance(step.pool, GTPool):
         return NodeScores(*step.pool.scores(step.x, step.edge_index, step.level.batch))
     every = copy.copy(step.pool)  # shares the weights
-    every.ratio = 1.0  # a pooler that keeps all nodes tells the scores of all
+    every.ratio = 1.0  # keeps all nodes, so the output has the scores of all
     return NodeScores(every(step.x, step.edge_index, step.edge_attr, level=step.level).score)
 
 
 def sample_by(step: PoolingStep, sampler: str, score: Tensor) -> Tensor:
-    """Say whom a sampler keeps on the scores of a step, ascending, [K].
+    """Return the sorted indices of the nodes that a sampler keeps, given the scores of a step, [K].
 
-    The model's own sampler keeps what it did keep: some poolers rank by top-k what they had before
-    an activation made the score of it.
+    For the model's own sampler these are the nodes that the step kept: some poolers sample by the
+    score before its activation.
     """
     if sampler == step.sampler:
         return step.out.perm
@@ -96,10 +96,10 @@ def sample_by(step: PoolingStep, sampler: str, score: Tensor) -> Tensor:
 
 @torch.no_grad()
 def attention_mass(step: PoolingStep) -> Tensor | None:
-    """Say which share of the kept nodes' attention falls on each node of one graph, [N].
+    """Return the share of the kept nodes' attention on each node of one graph, [N].
 
-    That is the sum over the kept rows of the attention matrix and over heads, divided by its total;
-    a few rows are held at a time. None where the pooler does not attend.
+    This is the attention matrix, summed over kept rows and heads and divided by its total, computed
+    in blocks of rows. None for a pooler without attention.
     """
     pool = step.pool
     if not isinstance(pool, GTPool):

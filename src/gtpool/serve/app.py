@@ -1,4 +1,4 @@
-"""The service of a model, for any server that speaks ASGI."""
+"""The ASGI application that serves a model."""
 
 import asyncio
 import ctypes
@@ -44,14 +44,14 @@ def create_app(
     hosts: Hosts | None = None,
     device: str = "auto",
 ) -> FastAPI:
-    """Make the service; its threads stop when the server that runs it does.
+    """Return the application; its threads stop when the server shuts down.
 
     Args:
-        bundle: What ``load_bundle`` gave.
-        limits: How much it takes on; None for the defaults.
-        batch: Whether requests that wait together share a forward pass.
-        api_key: What clients must send as ``X-API-Key``; None asks for nothing.
-        hosts: What requests may name as their Host, as ``allowed_hosts`` gives it; None: anything.
+        bundle: A trained model, from ``load_bundle``.
+        limits: Limits on requests; by default those of ``Limits()``.
+        batch: Whether waiting requests share a forward pass.
+        api_key: Key that clients must send as ``X-API-Key``; None for no key.
+        hosts: Accepted ``Host`` headers, from ``allowed_hosts``; None accepts all.
         device: "auto", "cpu" or "cuda".
     """
     service = Service(bundle, limits or Limits(), batch=batch, device=choose_device(device))
@@ -66,11 +66,11 @@ def create_app(
     app = FastAPI(
         title="gtpool",
         version=__version__,
-        description="Predictions of a model of graphs, and why.",
+        description="Predictions of a graph model, and their explanations.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        redirect_slashes=False,  # a redirect would repeat the Host that a client sent
+        redirect_slashes=False,  # a redirect would echo the client's Host header
         lifespan=lifespan,
         exception_handlers=HANDLERS,
     )
@@ -86,11 +86,11 @@ def create_app(
 
 
 async def _trim_memory() -> None:
-    """Give memory that large requests have left free back to the system, where glibc can."""
+    """Return memory that large requests have freed to the system, if the C library is glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(_TRIM_SECONDS)
-        await asyncio.to_thread(trim, 0)  # 0.3 ms where there is nothing to give back
+        await asyncio.to_thread(trim, 0)  # takes 0.3 ms if there is nothing to return
 
 
 def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
@@ -119,12 +119,12 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
         responses=responses_of(schemas.Explained, *_TURNED_AWAY),
     )
     keyed.add_api_route(
-        "/model", does.model, summary="What is served", responses=responses_of(schemas.Model)
+        "/model", does.model, summary="The served model", responses=responses_of(schemas.Model)
     )
     keyed.add_api_route(
         "/metrics",
         does.metrics,
-        summary="Counts and times",
+        summary="Metrics for Prometheus",
         responses={200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}},
         response_class=Response,
     )
@@ -135,7 +135,7 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
     app.add_api_route(
         "/healthz",
         does.health,
-        summary="Whether the service works",
+        summary="Health check",
         responses=responses_of(schemas.Health, 503),
     )
 
@@ -143,13 +143,13 @@ def _add_paths(app: FastAPI, service: Service, api_key: str | None) -> None:
 def _key_check(api_key: str) -> Callable[[str | None], Awaitable[None]]:
     async def check(given: Annotated[str | None, Depends(_KEY)]) -> None:
         if not hmac.compare_digest((given or "").encode(), api_key.encode()):
-            raise RequestError(401, "send the API key of this service as the header X-API-Key")
+            raise RequestError(401, "send the API key of this service in the header X-API-Key")
 
     return check
 
 
 def _add_pages(app: FastAPI, pages: dict[str, str], described: str) -> None:
-    """Add what a browser shows; it needs no key, for it tells of the model only what it takes."""
+    """Add the pages for browsers; they need no key, since they show no model data."""
     unframed = {"Content-Security-Policy": "frame-ancestors 'none'"}
 
     def showing(text: str) -> Callable[[], Awaitable[Response]]:

@@ -1,4 +1,4 @@
-"""One thread runs the model; requests that wait together share a forward pass."""
+"""The thread that runs the model; waiting requests share a forward pass."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,21 +19,19 @@ from gtpool.ops.chain import build_chain
 from gtpool.ops.segment import plan
 from gtpool.train.fit import predict
 
-Seen = Callable[[int], None]
-
 
 class Batcher:
-    """Answers sets of graphs, as many of them in one forward pass as wait and fit.
+    """Runs a model on queued jobs, as many in one forward pass as are waiting and fit.
 
-    It never waits for more to come: while one pass runs, the next one gathers.
+    A pass starts at once with what is queued; jobs that arrive meanwhile share the next one.
 
     Args:
         model: Used by no other thread.
-        graphs: In a pass, at most.
-        nodes: In a pass that several sets share, at most.
-        share: Whether sets share a pass at all.
-        seen: Called with the number of graphs of each pass.
-        device: Where the model runs.
+        graphs: Maximum number of graphs in a pass.
+        nodes: Maximum number of nodes in a pass shared by several jobs.
+        share: Whether jobs share passes.
+        on_batch: Called with the number of graphs of each pass.
+        device: Device of the model.
     """
 
     def __init__(
@@ -43,11 +41,11 @@ class Batcher:
         graphs: int,
         nodes: int,
         share: bool,
-        seen: Seen,
+        on_batch: Callable[[int], None],
         device: torch.device,
     ) -> None:
         self._model, self._device = model.to(device).eval(), device
-        self._graphs, self._nodes, self._share, self._seen = graphs, nodes, share, seen
+        self._graphs, self._nodes, self._share, self._on_batch = graphs, nodes, share, on_batch
         self._jobs: deque[_Job] = deque()
         self._changed = Condition()
         self._closed = False
@@ -56,7 +54,7 @@ class Batcher:
         self._thread.start()
 
     def submit(self, data: GraphDataset) -> Future[Tensor]:
-        """Queue graphs; the future gives their logits, [graphs, outputs]."""
+        """Queue graphs; the future returns their logits, [graphs, outputs]."""
         job = _Job(data, Future())
         with self._changed:
             if self._closed:
@@ -66,24 +64,24 @@ class Batcher:
         return job.answer
 
     def waiting(self) -> int:
-        """Count the graphs that no pass has taken up yet."""
+        """Return the number of queued graphs."""
         with self._changed:
             return sum(len(job.data) for job in self._jobs)
 
     def busy_seconds(self) -> float:
-        """Say how long the pass that runs now has been running, 0 if there is none."""
+        """Return how long the current pass has been running, 0 if there is none."""
         since = self._since
         return 0.0 if since is None else monotonic() - since
 
     def close(self) -> None:
-        """Answer what is queued, then stop."""
+        """Finish the queued jobs, then stop."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
     def _work(self) -> None:
-        # Small matrices: threads would spend their time waiting for one another.
+        # Matrices are small: more threads would mostly wait for each other.
         torch.set_num_threads(1)
         while jobs := self._next():
             self._since = monotonic()
@@ -91,7 +89,7 @@ class Batcher:
             self._since = None
 
     def _next(self) -> "list[_Job]":
-        """Wait for work and take as much as fits into a pass; nothing means the end."""
+        """Wait for jobs and return those of the next pass; empty once closed."""
         taken: list[_Job] = []
         graphs = nodes = 0
         with self._changed:
@@ -106,16 +104,16 @@ class Batcher:
         return taken
 
     def _answer(self, jobs: "Sequence[_Job]") -> None:
-        """Give every job its logits or the error that it alone makes."""
+        """Set the logits of every job, or the error that it raises on its own."""
         if not jobs:
             return
         try:
             logits = self._run(concatenate([job.data for job in jobs]))
-        except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a graph does
+        except Exception as error:  # noqa: BLE001 - the thread must survive any error
             self._one_by_one(jobs, error)
             return
         for job, part in zip(jobs, logits.split([len(job.data) for job in jobs]), strict=True):
-            # Numbers that overflow must not reach beyond the request that sent them.
+            # Rerun a job with overflow alone: it must not affect other requests.
             if len(jobs) == 1 or part.isfinite().all():
                 job.answer.set_result(part)
             else:
@@ -133,12 +131,12 @@ class Batcher:
             data = replace(data, chain=chain_of(data, self._model.chain_steps))
         data, everyone = data.to(self._device), torch.arange(len(data))
         for part in everyone.split(self._graphs):
-            self._seen(part.numel())
+            self._on_batch(part.numel())
         return predict(self._model, data, everyone, self._graphs).cpu()
 
 
 def chain_of(data: GraphDataset, steps: int) -> tuple[CoarseningStep, ...]:
-    """Cluster graphs in memory: what a stranger sent is not to fill the user's cache."""
+    """Return coarsening chains without caching them: clients must not fill the disk."""
     level = plan(data.sizes, torch.device("cpu"))
     first = data.node_ptr[:-1].repeat_interleave(data.edge_counts)
     return tuple(build_chain(data.edge_index.long() + first, level, steps))

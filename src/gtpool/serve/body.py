@@ -1,4 +1,4 @@
-"""The body of a request: bytes no more than allowed, JSON, and of the form that is asked for."""
+"""Receiving and validating the JSON body of a request."""
 
 import json
 import re
@@ -9,23 +9,23 @@ from pydantic import BaseModel, ValidationError
 
 from gtpool.serve.limits import RequestError
 
-_UNION = re.compile(r"str|int|list\[.*")  # pydantic names the member of a union that failed
-_LONGEST = 200  # characters of what a client sent that are sent back to it
+_UNION = re.compile(r"str|int|list\[.*")  # how pydantic names a failed member of a union
+_LONGEST = 200  # characters of a request that an error may repeat
 
 
 async def receive(request: Request, most: int) -> bytes:
-    """Take in a body, and no byte more than allowed, whatever its head says.
+    """Return the body of a request; raise a RequestError if it is too large or not JSON.
 
     Args:
-        request: Whose body is to be JSON.
-        most: Bytes.
+        request: The request.
+        most: Maximum number of bytes, whatever Content-Length says.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if (
         kind != "application/json"
         or request.headers.get("content-encoding", "identity") != "identity"
     ):
-        raise RequestError(415, "send Content-Type: application/json, and the body not compressed")
+        raise RequestError(415, "send Content-Type: application/json and an uncompressed body")
     told = request.headers.get("content-length", "")
     if told.isdecimal() and int(told) > most:
         raise _too_large(most)
@@ -38,11 +38,11 @@ async def receive(request: Request, most: int) -> bytes:
 
 
 def parse(body: bytes, form: type[BaseModel]) -> dict[str, Any]:
-    """Read JSON and check its form; the first fault is a ``RequestError`` that says where it is.
+    """Return parsed JSON; raise a ``RequestError`` that locates the first error.
 
     Args:
-        body: Text in UTF-8.
-        form: What it must look like. The values are given as JSON has them.
+        body: UTF-8 text.
+        form: Schema to validate against; values are returned unconverted.
 
     Example:
         >>> from gtpool.serve.schemas import ExplainSmiles
@@ -52,7 +52,7 @@ def parse(body: bytes, form: type[BaseModel]) -> dict[str, Any]:
     try:
         value = json.loads(body.decode(), object_pairs_hook=_once)
     except UnicodeDecodeError:
-        raise RequestError(422, "the body is not text in UTF-8") from None
+        raise RequestError(422, "the body is not UTF-8 text") from None
     except RecursionError:
         raise RequestError(
             422, "the body is not JSON that can be read: it nests too deep"
@@ -75,7 +75,7 @@ def _too_large(most: int) -> RequestError:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("duplicate key in an object")
     return value
 
 
@@ -84,7 +84,7 @@ def _keys(form: type[BaseModel]) -> str:
 
 
 def _refused(error: ValidationError, form: type[BaseModel]) -> RequestError:
-    """Tell the fault that lies deepest: of a union, what was meant comes furthest."""
+    """Report the validation error with the longest path."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     fault = max(faults, key=lambda one: len(one["loc"]))
     where = ""

@@ -1,4 +1,4 @@
-"""What each path of the service does, and how it ends: an answer, or one line that says why not."""
+"""Handlers of the paths, error handlers, and the OpenAPI description."""
 
 import asyncio
 import json
@@ -24,42 +24,42 @@ _Work = Callable[[bytes, float], Awaitable[bytes]]
 
 
 class Endpoints:
-    """Handlers that FastAPI calls; their docstrings are in its description of the paths.
+    """Handlers for FastAPI; their docstrings appear in the OpenAPI description.
 
     Args:
-        service: What does the work.
+        service: Does the work.
     """
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def predict(self, request: Request) -> Response:
-        """Each graph gets an answer or a reason why there is none, in the order of the request.
+        """Returns a prediction, or a reason why there is none, for each graph in order.
 
-        A graph that is alone in its request and cannot be predicted is a 422.
+        A single graph that cannot be predicted is a 422.
         """
         return await self._held(request, self._service.predict)
 
     async def explain(self, request: Request) -> Response:
-        """Which nodes count, whom each pooling step kept, and pictures of both."""
+        """Returns node importance, the nodes kept by each pooling step, and drawings of both."""
         return await self._held(request, self._service.explain)
 
     async def model(self) -> Response:
-        """What the model predicts from what, how good it was, and how much may be asked."""
+        """Returns inputs and targets of the model, its metrics, and the limits of a request."""
         return _json(200, self._service.about())
 
     async def metrics(self) -> Response:
-        """Requests, times, the queue and the sizes of forward passes, as Prometheus reads them."""
+        """Returns requests, times, queue and batch sizes in Prometheus's text format."""
         return Response(self._service.metrics.text(), media_type=CONTENT_TYPE)
 
     async def health(self) -> Response:
-        """Whether the model still answers."""
+        """Returns 503 if a forward pass hangs."""
         if self._service.stuck():
-            raise RequestError(503, "a forward pass does not end; start the service again")
+            raise RequestError(503, "a forward pass hangs; restart the service")
         return _json(200, {"status": "ok"})
 
     async def _held(self, request: Request, work: _Work) -> Response:
-        """Take a request in, have it worked on, and answer, all within its time."""
+        """Receive, process and answer a request within its time limit."""
         limits = self._service.limits
         deadline = monotonic() + limits.seconds
         end = asyncio.get_running_loop().time() + limits.seconds
@@ -74,24 +74,24 @@ class Endpoints:
                     return Response(await work(body, deadline), media_type="application/json")
             except TimeoutError:
                 raise RequestError(
-                    503, f"no answer within {limits.seconds:g} s; ask for less at once, or later"
+                    503, f"no answer within {limits.seconds:g} s; send less at once, or try later"
                 ) from None
 
 
 async def refused(_request: Request, error: HTTPException) -> Response:
-    """Answer a request that is turned away, by us or because there is no such path."""
+    """Answer a request that was refused, or whose path does not exist."""
     where = error.where if isinstance(error, RequestError) else None
     return _json(error.status_code, {"detail": error.detail, "where": where}, error.headers)
 
 
 async def gone(_request: Request, _error: Exception) -> Response:
-    """Answer a client that went away before it had said all: for the count alone."""
+    """Answer a client that disconnected before its body was complete, for the metrics."""
     return _json(400, {"detail": "the body is not complete", "where": None})
 
 
 async def broken(_request: Request, _error: Exception) -> Response:
-    """Tell no more of an error of ours than that there was one: the log has the rest."""
-    return _json(500, {"detail": "an error of the service; its log says more", "where": None})
+    """Answer after an internal error, without details; these are in the log."""
+    return _json(500, {"detail": "internal error; see the log of the service", "where": None})
 
 
 HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
@@ -99,7 +99,7 @@ HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, An
     ClientDisconnect: gone,
     Exception: broken,
 }
-"""Who answers which exception."""
+"""Exception handlers of the application."""
 
 
 def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:  # noqa: ANN401
@@ -120,21 +120,21 @@ _PROBLEMS = {
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not application/json.",
-    422: "The body cannot be read, asks for too much, or names a graph that cannot be predicted.",
-    429: "There is too much to do; come again after the seconds of Retry-After.",
-    503: "No answer could be had in time.",
+    422: "The body is invalid, exceeds a limit, or holds a single graph that cannot be predicted.",
+    429: "Too many requests; retry after the seconds of Retry-After.",
+    503: "No answer within the time limit.",
 }
 
 
 def request_body(form: type[BaseModel], example: _Json) -> _Json:
-    """Describe the body of a request, which the service reads by itself."""
+    """Return the OpenAPI description of a request body, which FastAPI does not parse."""
     schema = {"$ref": _REFERENCE.format(model=form.__name__)}
     content = {"application/json": {"schema": schema, "example": example}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def responses_of(form: type[BaseModel] | None, *problems: int) -> dict[int | str, _Json]:
-    """Describe the answer to a request, if it is told, and how it can be turned away."""
+    """Return the OpenAPI description of the responses: success and errors."""
     told: dict[int | str, _Json] = {
         status: {"model": schemas.Problem, "description": _PROBLEMS[status]} for status in problems
     }
@@ -142,7 +142,7 @@ def responses_of(form: type[BaseModel] | None, *problems: int) -> dict[int | str
 
 
 def describe(app: FastAPI) -> _Json:
-    """Give the OpenAPI description, with the bodies of requests that FastAPI does not know."""
+    """Return the OpenAPI description, with the schemas of request bodies."""
     described = app.openapi()
     text = json.dumps(described)
     forms = [form for form in _BODIES if _REFERENCE.format(model=form.__name__) in text]
@@ -152,7 +152,7 @@ def describe(app: FastAPI) -> _Json:
 
 
 def docs_page(described: _Json) -> str:
-    """Lay the description out as one HTML page."""
+    """Return the OpenAPI description as an HTML page."""
     page = template(Path(__file__).with_name("docs.html.j2"))
     operations = [
         {"path": path, "method": method.upper(), **operation}
@@ -168,7 +168,7 @@ def docs_page(described: _Json) -> str:
 
 
 def _kind(schema: _Json) -> str:
-    """Say in words what a schema takes."""
+    """Return the type of a schema in words."""
     if "$ref" in schema:
         return schema["$ref"].rsplit("/", 1)[1]
     for key in ("anyOf", "oneOf"):

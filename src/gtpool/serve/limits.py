@@ -1,4 +1,4 @@
-"""How much one request may ask for, which Host it may name, and how it is turned away."""
+"""Limits of requests, the check of their Host header, and the error that refuses them."""
 
 import re
 from collections.abc import Sequence
@@ -16,48 +16,48 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::\d*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service takes on; what is more is refused before it costs much."""
+    """Limits of the service; larger requests are refused early."""
 
     graphs: int = 512
-    """Graphs in a request."""
+    """Graphs per request."""
     nodes: int = 20_000
-    """Nodes in a request, and in a forward pass."""
+    """Nodes per request and per forward pass."""
     edges: int = 200_000
-    """Edges in a request, both directions of an undirected one."""
+    """Directed edges per request; an undirected edge counts twice."""
     body_bytes: int = 4 << 20
-    """Bytes of a request's body."""
+    """Bytes per request body."""
     smiles_characters: int = 2_000
-    """Characters of one SMILES: rdkit lets no other thread run while it reads one."""
+    """Characters per SMILES: rdkit holds the GIL while it reads one."""
     requests: int = 128
-    """Requests in hand at once; one more is told to come again."""
+    """Requests in progress; further ones get 429."""
     seconds: float = 30.0
-    """From the head of a request to its answer."""
+    """Time limit of a request."""
     batch_graphs: int = 128
-    """Graphs of several requests that share a forward pass."""
+    """Graphs per forward pass shared by several requests."""
     explain_nodes: int = 250
-    """Nodes of a graph that is to be explained: as many as are drawn."""
+    """Nodes of a graph to explain; larger graphs cannot be drawn."""
     explain_edges: int = 5_000
-    """Edges of such a graph, both directions of an undirected one."""
+    """Directed edges of a graph to explain."""
     explain_epochs: int = 50
-    """Steps in which the importance of nodes is learned."""
+    """Training steps of the explainer."""
     explain_requests: int = 4
-    """Explanations in hand at once, of which one is worked on."""
+    """Explanations in progress, of which one runs."""
 
     def __post_init__(self) -> None:
-        """Refuse a limit that lets nothing through."""
+        """Raise a ValueError for a limit that is not positive."""
         for name, value in asdict(self).items():
             if not value > 0:
                 raise ValueError(f"the limit {name} must be above 0, got {value}")
 
 
 class RequestError(HTTPException):
-    """A request is turned away, in one line.
+    """An error response to a request.
 
     Args:
         status: The HTTP status.
-        detail: What is wrong, and what to do.
-        where: The place in the request, such as ``graphs[0].edges[5]``.
-        headers: More that the client is told.
+        detail: What is wrong, and what to do, in one line.
+        where: Location in the request, such as ``graphs[0].edges[5]``.
+        headers: Headers of the response.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class RequestError(HTTPException):
 
 
 def too_busy(what: str) -> RequestError:
-    """Say that there is too much to do, and when to come again."""
+    """Return a 429 with Retry-After."""
     return RequestError(429, f"{what}; try again in a second", headers={"Retry-After": "1"})
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The values of the ``Host`` header that are answered; ports do not matter."""
+    """Accepted values of the ``Host`` header; ports are ignored."""
 
     names: frozenset[str]
-    """Names and addresses, in small letters."""
+    """Lower-case names and addresses."""
     any_address: bool = False
-    """Whether every IP address is answered as well."""
+    """Whether every IP address is accepted as well."""
 
     def allow(self, header: str) -> bool:
-        """Say whether a request with this header is answered.
+        """Whether a request with this header is accepted.
 
         Example:
             >>> hosts = Hosts(frozenset({"localhost", "::1"}))
@@ -101,16 +101,16 @@ class Hosts:
 
 
 def allowed_hosts(host: str, address: str, names: Sequence[str] = ()) -> Hosts | None:
-    """Give the hosts of a service against DNS rebinding, or None where all are allowed.
+    """Return the accepted hosts, as a defence against DNS rebinding; None accepts all.
 
-    A page of a stranger can let its own name point to this machine, but then the browser sends that
-    name. Requests that name an address cannot come from such a page.
+    A malicious page can make its own name resolve to this machine, but the browser then sends that
+    name as Host. A request with an IP address as Host cannot come from such a page.
 
     Args:
-        host: Where the service was told to listen.
-        address: The address that this is. "0.0.0.0" and "::" stand for all of this machine, so
-            every address and the machine's own name are allowed.
-        names: More names or addresses; "*" allows all.
+        host: The host that the service was told to listen on.
+        address: Its IP address. For "0.0.0.0" and "::", which stand for all addresses of this
+            machine, every address and the machine's own name are accepted.
+        names: Further names or addresses; "*" accepts all.
     """
     if "*" in names:
         return None
@@ -124,18 +124,18 @@ def allowed_hosts(host: str, address: str, names: Sequence[str] = ()) -> Hosts |
 
 
 class HostCheck:
-    """Answers 400 to requests that name another host, and passes on all others.
+    """ASGI middleware that answers 400 to requests with another Host.
 
     Args:
         app: The application.
-        hosts: What may be named.
+        hosts: The accepted hosts.
     """
 
     def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
         self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it. HTTP/1.0 without Host is passed on: no browser."""
+        """Handle one request; one without Host (HTTP/1.0) does not come from a browser."""
         named = Headers(scope=scope).getlist("host") if scope["type"] == "http" else []
         if all(map(self.hosts.allow, named)):
             await self.app(scope, receive, send)
@@ -148,7 +148,7 @@ class HostCheck:
 
 
 def _normal(name: str) -> tuple[str, bool]:
-    """Write a name or an address in one way, and say whether it is an address."""
+    """Return a name or address in normal form, and whether it is an address."""
     try:
         return str(ip_address(name)), True
     except ValueError:

@@ -1,4 +1,4 @@
-"""From the bytes of a request to graphs, or to the place of what is wrong with them."""
+"""Parsing requests into graphs; errors name the place in the request."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -23,29 +23,29 @@ from gtpool.serve.schemas import ExplainGraph, ExplainSmiles, PredictGraphs, Pre
 
 _Record = dict[str, Any]
 
-_AT_ONCE = 8  # molecules between two checks of the request's size
+_CHUNK = 8  # molecules between two checks of the request's size
 
 
 class ParsedRequest(NamedTuple):
-    """What a request asks about, each graph of it exactly once and in order."""
+    """All graphs of a request, in order."""
 
     ids: tuple[str, ...]
-    """The SMILES, or the name that the client gave."""
+    """SMILES or id of each graph."""
     places: tuple[str, ...]
-    """Where each stands in the request."""
+    """Location of each graph in the request."""
     reasons: Mapping[int, str]
-    """Why a graph cannot be predicted, by its number."""
+    """Why a graph cannot be predicted, by index."""
     data: GraphDataset | None
-    """The graphs that have no reason, in order; None where there are none."""
+    """The graphs without a reason, in order; None if there are none."""
 
 
 class RequestReader:
-    """Reads requests for one model; several threads may use it at once.
+    """Parses requests for one model; thread-safe.
 
     Args:
-        model: What the graphs must fit.
-        schema: What it was trained on.
-        limits: How much a request may ask for.
+        model: The model that the graphs are for.
+        schema: Schema of its training data.
+        limits: Limits of a request.
     """
 
     takes: Literal["smiles", "graphs"]
@@ -54,12 +54,12 @@ class RequestReader:
         self.takes = "smiles" if schema.recipe.kind == "molecule" else "graphs"
         self._recipe, self._limits = schema.recipe, limits
         self._shape, self._edges = model.shape, model.uses_edge_features
-        # rdkit holds the GIL while it reads a molecule. With one reader at a time, any other thread
-        # gets the GIL after at most one molecule.
+        # rdkit holds the GIL while it reads a molecule. With one reader at a time, other threads
+        # get the GIL after at most one molecule.
         self._rdkit = Lock()
 
     def example(self) -> str | _Record:
-        """Give a molecule, or a graph with all that the model wants to know."""
+        """Return an example: a SMILES, or a graph with all inputs of the model."""
         if self.takes == "smiles":
             return "CCO"
         recipe, record = self._recipe, dict[str, Any](nodes=2, edges=[[0, 1]], undirected=True)
@@ -76,11 +76,11 @@ class RequestReader:
         return record
 
     def read_predict(self, body: bytes, deadline: float) -> ParsedRequest:
-        """Read the body of ``/predict``; what is wrong with it is a ``RequestError``.
+        """Parse the body of ``/predict``; raise a ``RequestError`` if it is invalid.
 
         Args:
-            body: JSON with ``smiles`` or ``graphs``, whichever the model takes.
-            deadline: When to give up, by ``monotonic``.
+            body: JSON with ``smiles`` or ``graphs``, depending on the model.
+            deadline: When to raise a TimeoutError, by ``monotonic``.
         """
         if self.takes == "smiles":
             smiles = parse(body, PredictSmiles)["smiles"]
@@ -91,11 +91,11 @@ class RequestReader:
         return self._graphs(graphs, self._places("graphs", graphs))
 
     def read_explain(self, body: bytes, deadline: float) -> ParsedRequest:
-        """Read the body of ``/explain``: one graph, no larger than can be explained.
+        """Parse the body of ``/explain``, one graph within the limits for explanations.
 
         Args:
-            body: JSON with ``smiles`` or ``graph``, whichever the model takes.
-            deadline: When to give up, by ``monotonic``.
+            body: JSON with ``smiles`` or ``graph``, depending on the model.
+            deadline: When to raise a TimeoutError, by ``monotonic``.
         """
         if self.takes == "smiles":
             smiles = parse(body, ExplainSmiles)["smiles"]
@@ -127,8 +127,8 @@ class RequestReader:
         left = [number for number in said if number not in reasons]
         parts: list[GraphDataset] = []
         nodes = edges = 0
-        for at in range(0, len(left), _AT_ONCE):
-            numbers = left[at : at + _AT_ONCE]
+        for at in range(0, len(left), _CHUNK):
+            numbers = left[at : at + _CHUNK]
             batch = _until(deadline, (smiles[number] for number in numbers))
             with self._rdkit:
                 found = read_molecules(batch, atom_order=self._recipe.atom_order)
@@ -159,7 +159,7 @@ class RequestReader:
         return ParsedRequest(ids, places, reasons, data)
 
     def _features(self, raw: RawGraphs) -> tuple[dict[int, str], GraphDataset | None]:
-        """Make features of the graphs whose labels the model knows; say why of the others not."""
+        """Return reasons for graphs with unknown labels, and the other graphs with features."""
         reasons, data = featurize_known(raw, self._recipe)
         if data is not None:
             check_fit(data, self._shape, edges=self._edges)
@@ -175,13 +175,13 @@ class RequestReader:
 
 
 def _first(known: tuple[tuple[int, ...], ...]) -> int | list[int]:
-    """Give a label that the model knows, or one of each column."""
+    """Return a label that the model knows, or one of each column."""
     first = [part[0] for part in known]
     return first[0] if len(first) == 1 else first
 
 
 def _until(deadline: float, items: Iterable[str]) -> Iterator[str]:
-    """Give the items, and a TimeoutError instead of the first after the deadline."""
+    """Yield the items; raise a TimeoutError after the deadline."""
     for item in items:
         if monotonic() > deadline:
             raise TimeoutError
@@ -189,14 +189,14 @@ def _until(deadline: float, items: Iterable[str]) -> Iterator[str]:
 
 
 def _unreadable(smiles: str, most: int) -> str | None:
-    """Say why rdkit is not even asked."""
+    """Return why a SMILES is not passed to rdkit, or None."""
     if len(smiles) > most:
         return f"longer than {most} characters"
     return None if smiles.isascii() else "not a valid SMILES: it has characters beyond ASCII"
 
 
 def _count_nodes(record: _Record) -> int:
-    """Count the nodes before anything is made of them; 0 where it is not told."""
+    """Return the number of nodes of an unchecked graph; 0 if it is not given."""
     rows = (len(record.get(key) or ()) for key in ("node_features", "node_labels"))
     return max(record.get("nodes") or 0, *rows)
 
@@ -212,18 +212,18 @@ def _check_ends(edges: Sequence[Sequence[int]], nodes: int, place: str) -> None:
             at = int(outside.argmax())
             raise RequestError(
                 422,
-                f"edge {edges[at]} points outside, the nodes are 0 to {nodes - 1}",
+                f"edge {edges[at]} is out of range, the nodes are 0 to {nodes - 1}",
                 f"{place}.edges[{at}]",
             )
 
 
 def _bare(record: _Record) -> _Record:
-    """Leave out the label, which is not looked at, and what is null."""
+    """Return a graph without its label, which is ignored, and without null values."""
     return {key: part for key, part in record.items() if key != "label" and part is not None}
 
 
 def _with_edge_columns(raw: RawGraphs, recipe: Recipe) -> RawGraphs:
-    """Give graphs without a single edge the columns of edges that the model knows, all empty."""
+    """Return graphs without any edge with empty edge labels and attributes, as the model needs."""
     if raw.edge_index.size(1):
         return raw
     columns = len(recipe.edge_label_sets)
@@ -235,7 +235,7 @@ def _with_edge_columns(raw: RawGraphs, recipe: Recipe) -> RawGraphs:
 
 
 def _placed(message: str, places: Sequence[str]) -> RequestError:
-    """Take the place out of a message, or name the whole."""
+    """Return an error with the place that a message starts with, else the whole request."""
     place, colon, rest = message.partition(": ")
     if colon and place in places:
         return RequestError(422, rest, place)

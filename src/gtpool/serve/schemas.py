@@ -1,4 +1,4 @@
-"""What goes over the wire: the bodies of requests, which are checked by it, and of answers."""
+"""Pydantic models of request and response bodies."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from gtpool.data.schema import FLOAT32_MAX, Task
 
 _INT32 = 2**31 - 1
 
-# The first fault is told. To list them all would let a small body make a very long answer.
+# fail_fast reports the first error: a list of all could make a very long response to a small body.
 _Number = Annotated[float, Field(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
 _Numbers = Annotated[list[_Number], Field(fail_fast=True)]
 _Rows = Annotated[list[_Numbers], Field(fail_fast=True)]
@@ -21,13 +21,13 @@ _Edge = Annotated[list[_End], Field(min_length=2, max_length=2, fail_fast=True)]
 
 
 class _Strict(BaseModel):
-    """Takes a value for what it is, and no key that it does not know."""
+    """No type coercion, no unknown keys, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Graph(_Strict):
-    """A graph, as a line of the format for JSON lines."""
+    """A graph in the format of JSON lines."""
 
     nodes: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     edges: Annotated[list[_Edge], Field(fail_fast=True)]
@@ -37,8 +37,8 @@ class Graph(_Strict):
     edge_features: _Rows | None = None
     edge_labels: _Labels | None = None
     edge_weights: _Numbers | None = None
-    label: Any = Field(None, description="Not looked at.")
-    id: str | int | None = Field(None, description="A name of yours; the answer repeats it.")
+    label: Any = Field(None, description="Ignored.")
+    id: str | int | None = Field(None, description="Any name; the response repeats it.")
 
 
 class PredictSmiles(_Strict):
@@ -68,61 +68,61 @@ class ExplainGraph(_Strict):
 
 
 class Problem(BaseModel):
-    """Why a request was turned away."""
+    """Why a request failed."""
 
     detail: str = Field(description="One line: what is wrong, and what to do.")
-    where: str | None = Field(description="The place in the request, such as graphs[0].edges[5].")
+    where: str | None = Field(description="Location in the request, such as graphs[0].edges[5].")
 
 
 class Prediction(BaseModel):
-    """The answer to one graph."""
+    """The prediction for one graph."""
 
     id: str = Field(description="The SMILES, or the id of the graph.")
     prediction: str | list[float] | None = Field(
-        description="The class by its name, or a number for each target; null where there is none."
+        description="Class name, or a number for each target; null if there is no prediction."
     )
     probabilities: dict[str, float] | None = Field(
-        description="Of each class, or that each target is 1; null for regression."
+        description="Probability of each class, or that each target is 1; null for regression."
     )
-    reason: str | None = Field(description="Why there is no prediction.")
+    reason: str | None = Field(description="Why there is no prediction, else null.")
 
 
 class Predictions(BaseModel):
-    """The answers, in the order of the request."""
+    """The predictions, in the order of the request."""
 
     task: Task
-    targets: list[str] = Field(description="Names of the classes, or of what is predicted.")
+    targets: list[str] = Field(description="Names of the classes or targets.")
     predictions: list[Prediction]
 
 
 class Level(BaseModel):
-    """One pooling step; nodes go by their numbers in the graph that was sent."""
+    """One pooling step; nodes have their indices in the graph of the request."""
 
-    nodes: list[int] = Field(description="Those before the step; scores follow this order.")
+    nodes: list[int] = Field(description="Nodes before the step; scores follow this order.")
     score: list[float | None]
     global_score: list[float | None] | None
     local_score: list[float | None] | None
     attention: list[float | None] | None = Field(
-        description="Share of the kept nodes' attention that falls on each node."
+        description="Share of the kept nodes' attention on each node."
     )
     kept: list[int]
-    topk: list[int] = Field(description="Those that top-k would have kept on the same scores.")
+    topk: list[int] = Field(description="Nodes that top-k would keep for the same scores.")
     edges: list[list[int]]
 
 
 class Fidelity(BaseModel):
-    """The probability of the target, or its value, with and without the nodes that count."""
+    """Probability of the target, or its value, with and without the important nodes."""
 
-    nodes: list[int] = Field(description="The more important half.")
+    nodes: list[int] = Field(description="The more important half of the nodes.")
     without: float | None
     alone: float | None
     p: float | None
 
 
 class Explanation(BaseModel):
-    """Which nodes count, and whom each pooling step kept."""
+    """Node importance, and the nodes that each pooling step kept."""
 
-    target: int = Field(description="The class or target that is explained.")
+    target: int = Field(description="The explained class or target.")
     logits: list[float]
     nodes: int
     edges: list[list[int]]
@@ -132,19 +132,19 @@ class Explanation(BaseModel):
 
 
 class Explained(BaseModel):
-    """A prediction and why."""
+    """A prediction and its explanation."""
 
     task: Task
     targets: list[str]
     prediction: Prediction
     explanation: Explanation
     pictures: list[str] = Field(
-        description="SVG of the graph, then after each pooling step with its surviving nodes."
+        description="SVG of the graph, then one for each pooling step with the kept nodes."
     )
 
 
 class ModelLimits(BaseModel):
-    """How much a request may ask for."""
+    """Limits of a request."""
 
     graphs: int
     nodes: int
@@ -153,23 +153,23 @@ class ModelLimits(BaseModel):
 
 
 class Model(BaseModel):
-    """What is served."""
+    """The served model."""
 
     name: str = Field(description="The dataset that the model was trained on.")
     task: Task
     targets: list[str]
     takes: Literal["smiles", "graphs"]
     smiles_columns: list[str] = Field(
-        description="Columns of a CSV that the page takes SMILES from, the first that is there."
+        description="Columns of a CSV that the page reads SMILES from; the first that exists."
     )
     method: str
     metrics: dict[str, Any]
     versions: dict[str, Any]
-    levels: int = Field(description="Pooling steps.")
+    levels: int = Field(description="Number of pooling steps.")
     limits: ModelLimits
 
 
 class Health(BaseModel):
-    """Whether the service works."""
+    """Health of the service."""
 
     status: Literal["ok"]

@@ -1,4 +1,4 @@
-"""A process that serves: it listens, answers, and stops when it is told to, with nothing lost."""
+"""Running the application: bind a port, serve, shut down gracefully."""
 
 import gc
 import math
@@ -9,20 +9,20 @@ from collections.abc import Callable
 import uvicorn
 from fastapi import FastAPI
 
-_WAITING = 2048  # connections that nobody has accepted yet
+_BACKLOG = 2048  # connections that are not accepted yet
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take a port, so that one in use is known before a model is loaded.
+    """Return a socket bound to a port, so that a port in use fails before the model is loaded.
 
     Args:
-        host: An address of this machine or its name; "127.0.0.1" is seen from here alone.
-        port: 0 takes any that is free.
+        host: A name or address of this machine; "127.0.0.1" is reachable from this machine only.
+        port: The port; 0 for any free one.
     """
     try:
         found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)
         family, kind, proto, _, address = found[0]
-        # The loop sends at once only where it is told that this is TCP; answers would wait 40 ms.
+        # asyncio sets TCP_NODELAY only if proto is TCP; otherwise responses are delayed by 40 ms.
         listener = socket.socket(family, kind, proto)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,13 +38,13 @@ def bind(host: str, port: int) -> socket.socket:
 def serve(
     app: FastAPI, listener: socket.socket, *, seconds: float, ready: Callable[[], None]
 ) -> None:
-    """Answer until SIGTERM or SIGINT; then take no more, finish what is in flight, and return.
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress and return.
 
     Args:
-        app: What ``create_app`` gave.
-        listener: What ``bind`` gave.
-        seconds: How long what is in flight may take.
-        ready: Called when clients can connect and signals are obeyed.
+        app: The application, from ``create_app``.
+        listener: The socket, from ``bind``.
+        seconds: Time limit of the requests in progress at shutdown.
+        ready: Called once clients can connect and signals are handled.
     """
     server = uvicorn.Server(
         uvicorn.Config(
@@ -55,19 +55,18 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=_WAITING,
+            backlog=_BACKLOG,
             timeout_graceful_shutdown=math.ceil(seconds) + 1,
         )
     )
-    # uvicorn takes the signals over while it runs, and raises them again at the end: by then they
-    # have been obeyed.
+    # uvicorn handles the signals while it runs and raises them again at the end; ignore these.
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, server.handle_exit) for number in signals}
-    # What is here now stays; to look through it for garbage would hold up all answers by 0.2 s.
+    # Exclude the loaded modules and the model from garbage collection, which would pause for 0.2 s.
     gc.collect()
     gc.freeze()
     try:
-        listener.listen(_WAITING)
+        listener.listen(_BACKLOG)
         ready()
         server.run(sockets=[listener])
     finally:

@@ -1,4 +1,4 @@
-"""What the service does with a request, apart from HTTP."""
+"""The work of the service, without HTTP."""
 
 import asyncio
 import json
@@ -30,17 +30,17 @@ from gtpool.serve.request_reader import ParsedRequest, RequestReader
 _Json = dict[str, Any]
 _T = TypeVar("_T")
 
-_READERS = 4  # so that a long list of molecules does not hold up the short ones
+_READERS = 4  # threads, so that a long list of molecules does not delay short ones
 
 
 class Service:
-    """A model with its queue and its threads; the event loop only waits for them.
+    """A model with its queue and threads; the event loop awaits them.
 
     Args:
-        bundle: What ``load_bundle`` gave.
-        limits: How much it takes on.
+        bundle: A trained model, from ``load_bundle``.
+        limits: Limits on requests.
         batch: Whether requests share forward passes.
-        device: Where the model predicts; it explains on the CPU.
+        device: Device for predictions; explanations run on the CPU.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class Service:
             graphs=limits.batch_graphs,
             nodes=limits.nodes,
             share=batch,
-            seen=self.metrics.batch,
+            on_batch=self.metrics.batch,
             device=device,
         )
         self._in_hand = 0
         self._to_explain = 0
-        one = torch.set_num_threads, (1,)  # of OpenMP's, for each of these
+        one = torch.set_num_threads, (1,)  # one OpenMP thread for each of these
         self._readers = ThreadPoolExecutor(_READERS, "gtpool-read", *one)
         self._explainer = ThreadPoolExecutor(1, "gtpool-explain", *one)
 
     @contextmanager
     def admit(self) -> Generator[None]:
-        """Hold a place for a request, if there is one."""
+        """Count a request in progress; raise a RequestError if there are too many."""
         if self._in_hand >= self.limits.requests:
             raise too_busy("the queue is full")
         self._in_hand += 1
@@ -83,25 +83,25 @@ class Service:
             self._in_hand -= 1
 
     async def predict(self, body: bytes, deadline: float) -> bytes:
-        """Answer the body of ``/predict`` with JSON.
+        """Return the JSON response to ``/predict``.
 
         Args:
-            body: What came.
-            deadline: When nobody waits any more, by ``monotonic``.
+            body: Body of the request.
+            deadline: When the request times out, by ``monotonic``.
         """
         question = await _in(self._readers, lambda: self.reader.read_predict(body, deadline))
         logits = await self._logits(question)
         return await _in(self._readers, lambda: _dumped(self._answered(question, logits)))
 
     async def explain(self, body: bytes, deadline: float) -> bytes:
-        """Answer the body of ``/explain`` with JSON.
+        """Return the JSON response to ``/explain``.
 
         Args:
-            body: What came.
-            deadline: When nobody waits any more, by ``monotonic``.
+            body: Body of the request.
+            deadline: When the request times out, by ``monotonic``.
         """
         if self._to_explain >= self.limits.explain_requests:
-            raise too_busy("too many explanations are asked for")
+            raise too_busy("too many explanations are in progress")
         self._to_explain += 1
         try:
             question = await _in(self._readers, lambda: self.reader.read_explain(body, deadline))
@@ -113,15 +113,15 @@ class Service:
         return await _in(self._readers, lambda: _dumped({**answered, **told}))
 
     def about(self) -> _Json:
-        """Give what ``/model`` says."""
+        """Return the content of ``/model``."""
         return self._about
 
     def stuck(self) -> bool:
-        """Say whether one forward pass has run for longer than any request may take."""
+        """Whether a forward pass has run for longer than the time limit of a request."""
         return self._batcher.busy_seconds() > self.limits.seconds
 
     def close(self) -> None:
-        """Answer what is queued, then stop all threads."""
+        """Finish the queued requests, then stop all threads."""
         self._batcher.close()
         self._readers.shutdown()
         self._explainer.shutdown(cancel_futures=True)
@@ -132,7 +132,7 @@ class Service:
         return await asyncio.wrap_future(self._batcher.submit(question.data))
 
     def _answered(self, question: ParsedRequest, logits: Tensor) -> _Json:
-        """Give what ``/predict`` says; a graph that is alone and has no answer is refused."""
+        """Return the content of ``/predict``; a single graph without prediction is a 422."""
         rows = _rows(question, logits, self.schema)
         if len(rows) == 1 and rows[0]["reason"] is not None:
             raise RequestError(422, rows[0]["reason"], question.places[0])
@@ -147,7 +147,7 @@ class Service:
 
 
 def _try(reader: RequestReader) -> None:
-    """Refuse a model of features that no request can have, such as codes of the user's own."""
+    """Raise a ValueError if requests cannot have the model's features, such as custom codes."""
     try:
         reader.read_predict(_dumped({reader.takes: [reader.example()]}), math.inf)
     except RequestError as refusal:
@@ -183,13 +183,13 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
 
 
 def _smiles_columns(bundle: Bundle) -> list[str]:
-    """Name the columns of a CSV that the page looks for: the trained one, then the default."""
+    """Return the SMILES columns that the page looks for in a CSV, in order."""
     trained = bundle.part("run", "data").get("smiles_column")
     return list(dict.fromkeys([trained or "smiles", "smiles"]))
 
 
 def _rows(question: ParsedRequest, logits: Tensor, schema: Schema) -> list[_Json]:
-    """Give a prediction or a reason for each graph, in order."""
+    """Return a prediction or a reason for each graph, in order."""
     finite = logits.isfinite().all(1)
     sound, told = iter(finite.tolist()), decode_logits(schema, logits[finite])
     rows: list[_Json] = []
@@ -204,33 +204,33 @@ def _rows(question: ParsedRequest, logits: Tensor, schema: Schema) -> list[_Json
 
 
 class ExplanationWorker:
-    """Explains one graph at a time; one thread at a time may use it.
+    """Explains one graph at a time; not thread-safe.
 
     Args:
-        model: Copied, so that what is hooked onto it is met by no prediction.
-        schema: What it was trained on.
-        epochs: Steps in which the importance of nodes is learned.
+        model: Copied, so that hooks do not affect predictions.
+        schema: Schema of its training data.
+        epochs: Training steps of the explainer.
     """
 
     def __init__(self, model: Classifier, schema: Schema, *, epochs: int) -> None:
         self._model, self._schema, self._epochs = deepcopy(model).cpu(), schema, epochs
 
     def explain(self, data: GraphDataset, smiles: str | None, deadline: float) -> dict[str, Any]:
-        """Give ``explanation`` and ``pictures`` as JSON knows them.
+        """Return ``explanation`` and ``pictures`` as JSON values.
 
         Args:
             data: One graph.
-            smiles: Of a molecule.
-            deadline: When to stop, by ``monotonic``: a TimeoutError.
+            smiles: SMILES of a molecule, else None.
+            deadline: When to raise a TimeoutError, by ``monotonic``.
         """
 
-        def look_at_the_clock(*_: object) -> None:
+        def check_deadline(*_: object) -> None:
             if monotonic() > deadline:
                 raise TimeoutError
 
         order = self._schema.recipe.atom_order
         numbers = None if smiles is None else atom_numbers(smiles, order)
-        hook = self._model.head.register_forward_pre_hook(look_at_the_clock)
+        hook = self._model.head.register_forward_pre_hook(check_deadline)
         try:
             found = explain(
                 self._model, data, epochs=self._epochs, task=self._schema.task, numbers=numbers
@@ -243,7 +243,7 @@ class ExplanationWorker:
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401
-    """Put None in the place of numbers that JSON does not know."""
+    """Return a value with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):

@@ -184,7 +184,7 @@ def test_features_of_another_width_are_refused(write):
         ([1, 2], "clases", "unknown task 'clases'; choose one of classes, binary, regression"),
         (["a", "a"], None, "line 1 .* class 'a'"),
         ([7, 7], None, "line 1 .* class '7'"),
-        ([[1, 0], [1, None]], None, "no task has both a 0 and a 1"),
+        ([[1, 0], [1, None]], None, "no task has both"),
     ],
 )
 def test_labels_that_nothing_can_be_learned_from(write, labels, task, said):

@@ -195,7 +195,7 @@ def test_forms_of_the_same_table(write, name, content):
         ("smiles,y\nC,0\nCC\n", {}, r"line 3: 1 cells, but the header has 2 columns"),
         ("smiles,y\nC,0\nCC,1,2\n", {}, r"line 3: 3 cells, but the header has 2 columns"),
         ('smiles,y\nC,"0\nCC,1\n', {}, r"the row at line 2 cannot be read: unexpected end"),
-        ("smiles,y\nC,1\nCC,1\n", {}, r"mols\.csv, column 'y': .* of class '1'"),
+        ("smiles,y\nC,1\nCC,1\n", {}, r"mols\.csv, column 'y': .* class '1'"),
         ("smiles,y\nC,0\nCC,1\nC1CC,2\nCCC,yes\n", {}, r"line 5: the label is a text.* line 2 is"),
         (
             "smiles,y\nC,0\nCC,0.5\n",
@@ -222,7 +222,7 @@ def test_forms_of_the_same_table(write, name, content):
         (
             "smiles,a,b\nC,0,1\nCC,,\n",
             {"target_columns": ["a", "b"]},
-            r"column 'a', 'b': .*no task has both a 0 and a 1",
+            r"column 'a', 'b': .*no task has both",
         ),
         ("smiles,y\nC,0\n", {"task": "ranking"}, r"unknown task 'ranking'; choose one of classes"),
         (
@@ -236,7 +236,7 @@ def test_forms_of_the_same_table(write, name, content):
         (b"smiles,y\nC,caf\xe9\n", {}, r"UTF-8 .*\(byte 6 of line 2\)"),
         ("smiles,y\nC,0\n".encode("utf-16"), {}, r"UTF-8 .*\(byte 1 of line 1\)"),
         (gzip.compress(GOOD.encode(), mtime=0), {}, r"UTF-8 .*\(byte 2 of line 1\)"),
-        ("smiles,y\nC,0\n", {"need_targets": False, "task": "classes"}, r"without targets"),
+        ("smiles,y\nC,0\n", {"need_targets": False, "task": "classes"}, r"need_targets"),
     ],
 )
 def test_bad_input_is_named_with_its_place(write, content, options, message):
