@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gtpool.bench.clock import measure, record, table
-from gtpool.ops.attention import Backend, attend
+from gtpool.ops.attention import AttentionBackend, attend
 
 NAMES = ("reference", "padded", "fused", "auto")
 WIDTH = 128
@@ -72,7 +72,7 @@ def _measure(sizes: list[int], heads: int) -> dict[str, dict[str, float]]:
     return cells
 
 
-def _weigh(backend: Backend, sizes: list[int], heads: int) -> tuple[float, float]:
+def _weigh(backend: AttentionBackend, sizes: list[int], heads: int) -> tuple[float, float]:
     """Give the milliseconds of the better of two steps, and the megabytes they add to the peak."""
     _step(backend, *_batch([30, 300], heads))  # what torch sets up once
     batch = _batch(sizes, heads)
@@ -95,7 +95,7 @@ def _batch(sizes: list[int], heads: int) -> tuple[Tensor, Tensor, Tensor]:
     return drawn[:3], drawn[3], torch.tensor([0, *sizes]).cumsum(0)
 
 
-def _step(backend: Backend, heads_of: Tensor, d_out: Tensor, ptr: Tensor) -> None:
+def _step(backend: AttentionBackend, heads_of: Tensor, d_out: Tensor, ptr: Tensor) -> None:
     q, k, v = (part.requires_grad_() for part in heads_of)
     out, _ = attend(q, k, v, ptr, backend=backend)
     torch.autograd.grad(out, (q, k, v), d_out)

@@ -30,7 +30,7 @@ from torch_geometric.utils import to_dense_adj, to_dense_batch
 from gtpool.bench.clock import measure, record, table
 from gtpool.data.coarsening import with_chain
 from gtpool.data.sources import load
-from gtpool.graph import Graphs
+from gtpool.graph import PackedBatch
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.gmt import GMT
@@ -90,7 +90,7 @@ def _networks(name: str) -> list[dict[str, object]]:
     ]
 
 
-def _network(method: str, name: str) -> tuple[Classifier, Graphs]:
+def _network(method: str, name: str) -> tuple[Classifier, PackedBatch]:
     data = load(name)
     torch.manual_seed(0)
     model = Classifier(ModelSpec(**METHODS[method].model), shape_of(data))
@@ -99,12 +99,12 @@ def _network(method: str, name: str) -> tuple[Classifier, Graphs]:
     return model, data.take(index, model.ratios)
 
 
-def _forward(model: Classifier, graphs: Graphs) -> Tensor:
+def _forward(model: Classifier, graphs: PackedBatch) -> Tensor:
     logits, auxiliary = model.learn(graphs)
     return logits.sum() if auxiliary is None else logits.sum() + auxiliary.sum()
 
 
-def _step(model: Classifier, graphs: Graphs) -> None:
+def _step(model: Classifier, graphs: PackedBatch) -> None:
     model.zero_grad()
     _forward(model, graphs).backward()
 

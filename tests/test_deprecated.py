@@ -6,7 +6,6 @@ import pytest
 
 OLD = {
     "gtpool.graph": ("Level", "GraphLayout"),
-    "gtpool.fixed": ("FixedBatch", "PaddedBatch"),
     "gtpool.data.features": ("Raw", "RawGraphs"),
     "gtpool.data.records": ("pack", "pack_records"),
     "gtpool.data.stock": ("Stock", "DeviceDataset"),

@@ -20,7 +20,7 @@ class LayoutCache:
     """What follows from the sizes of a batch and was worked out once, by name."""
 
     def __init__(self) -> None:
-        self.made: dict[Hashable, Any] = {}
+        self.values: dict[Hashable, Any] = {}
 
 
 class GraphLayout(NamedTuple):
@@ -32,15 +32,15 @@ class GraphLayout(NamedTuple):
     """First node of each graph and the number of all nodes at the end, on the host, [G + 1]."""
     batch: Tensor
     """Graph of each node, on the device of the batch, [N]."""
-    plans: LayoutCache | None = None
+    cache: LayoutCache | None = None
     """Where what follows from the sizes is kept; None works it out whenever it is asked for."""
 
-    def recall(self, name: Hashable, make: Callable[[], _T]) -> _T:
+    def cached(self, name: Hashable, make: Callable[[], _T]) -> _T:
         """Give what was made before under a name that tells it from all others, or make it."""
-        made = {} if self.plans is None else self.plans.made
-        if name not in made:
-            made[name] = make()
-        return made[name]
+        values = {} if self.cache is None else self.cache.values
+        if name not in values:
+            values[name] = make()
+        return values[name]
 
 
 class CoarseningStep(NamedTuple):
@@ -62,7 +62,7 @@ class CoarseningStep(NamedTuple):
         return type(self)(self.cluster.to(device), edges, weight, level)
 
 
-class Graphs(NamedTuple):
+class PackedBatch(NamedTuple):
     """A packed batch of graphs that was checked and planned when it was built."""
 
     x: Tensor
@@ -172,7 +172,7 @@ def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = Fa
         )
     if x.size(0) == 0:
         raise ValueError(f"{name} has no rows: the batch is empty, there is nothing to pool")
-    largest = largest_of(x, multiplied=multiplied)
+    largest = largest_allowed(x, multiplied=multiplied)
     sound = x.detach().abs() <= largest
     if not sound.all():
         row, column = (~sound).nonzero()[0].tolist()
@@ -186,7 +186,7 @@ def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = Fa
         )
 
 
-def largest_of(x: Tensor, *, multiplied: bool) -> float:
+def largest_allowed(x: Tensor, *, multiplied: bool) -> float:
     """Give the largest entry that features may have, as ``check_features`` says."""
     largest = torch.finfo(x.dtype).max
     if not multiplied:
@@ -273,5 +273,11 @@ def _describe(value: object) -> str:
 
 
 __getattr__ = old_names(
-    __name__, {"Level": "GraphLayout", "Plans": "LayoutCache", "Coarse": "CoarseningStep"}
+    __name__,
+    {
+        "Level": "GraphLayout",
+        "Plans": "LayoutCache",
+        "Coarse": "CoarseningStep",
+        "Graphs": "PackedBatch",
+    },
 )

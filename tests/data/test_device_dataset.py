@@ -14,8 +14,8 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.sources import load
-from gtpool.fixed import Capacity
-from gtpool.ops.static_plan import rows_of
+from gtpool.ops.padded_segment import layout_of_sizes
+from gtpool.padded_batch import Capacity
 
 RATIOS = st.sampled_from(((), (0.5,), (0.3, 0.3), (0.8, 2), (1, 0.5), (1.0,)))
 PATH = torch.tensor([[0, 1], [1, 2]])
@@ -44,7 +44,7 @@ def test_a_run_s_part_is_what_the_dataset_gives(drawn, ratios, extra):
         count = wanted.x.size(0)
         torch.testing.assert_close(batch.x[own][:count], wanted.x)
         assert not batch.x[own][count:].any()
-        ends = torch.stack([batch.links.source, batch.links.sink])
+        ends = torch.stack([batch.csr.source, batch.csr.sink])
         ends = ends.view(2, len(index), edges)[:, run] - run * rows
         pairs = Counter(map(tuple, ends[:, : wanted.edge_index.size(1)].T.tolist()))
         assert pairs == Counter(map(tuple, wanted.edge_index.T.tolist()))
@@ -80,24 +80,24 @@ def test_each_level_is_laid_out_as_planned(drawn, ratios, extra):
 def test_the_edges_of_a_row_are_found_from_either_end(drawn, extra):
     data, index = drawn
     batch, capacity = gathered(data, index, extra=extra)
-    links, runs = batch.links, len(index)
-    ends = torch.stack([links.source, links.sink])[:, links.source >= 0]
+    csr, runs = batch.csr, len(index)
+    ends = torch.stack([csr.source, csr.sink])[:, csr.source >= 0]
     entering, leaving = defaultdict(list), defaultdict(list)
     for source, sink in ends.T.tolist():
         entering[sink].append(source)
         leaving[source].append(sink)
-    for row in range(links.begin.numel()):
-        here = slice(links.begin[row], links.end[row])
-        assert sorted(links.source[here].tolist()) == sorted(entering[row])
-        assert set(links.sink[here].tolist()) <= {row}
-        found = links.target[links.out_begin[row] : links.out_end[row]].tolist()
+    for row in range(csr.begin.numel()):
+        here = slice(csr.begin[row], csr.end[row])
+        assert sorted(csr.source[here].tolist()) == sorted(entering[row])
+        assert set(csr.sink[here].tolist()) <= {row}
+        found = csr.target[csr.out_begin[row] : csr.out_end[row]].tolist()
         assert sorted(found) == sorted(leaving[row])
-    for run, sinks in enumerate(links.sink.view(runs, -1)):
+    for run, sinks in enumerate(csr.sink.view(runs, -1)):
         real = sinks[sinks >= 0]
         assert torch.equal(real, real.sort().values)
         assert (sinks[real.numel() :] == -1).all()
         assert ((real >= run * capacity.nodes[0]) & (real < (run + 1) * capacity.nodes[0])).all()
-    assert (links.target >= 0).sum() == ends.size(1)
+    assert (csr.target >= 0).sum() == ends.size(1)
 
 
 @given(drawn=batches())
@@ -107,15 +107,15 @@ def test_at_level_0_every_node_is_where_it_is(drawn):
     batch, _ = gathered(data, index)
     rows = torch.arange(batch.x.size(0))
     real = batch.levels[0].batch < index.numel()
-    for part in (batch.links.origin, batch.links.place):
+    for part in (batch.csr.origin, batch.csr.place):
         assert torch.equal(part, torch.where(real, rows, -1))
 
 
 def test_graphs_without_any_edge_are_gathered():
     data = GraphDataset.from_pyg([graph(2, torch.empty(2, 0, dtype=torch.long)) for _ in range(3)])
     batch, _ = gathered(data, torch.tensor([[0, 2]]))
-    assert (batch.links.source == -1).all()
-    assert torch.equal(batch.links.begin, batch.links.end)
+    assert (batch.csr.source == -1).all()
+    assert torch.equal(batch.csr.begin, batch.csr.end)
 
 
 def test_undirected_edges_are_kept_once():
@@ -151,13 +151,13 @@ def test_the_codes_of_edges_stand_where_the_edges_do_from_either_end(drawn, extr
     data = bonded(data)
     stock = DeviceDataset.of(data, edge_categories=BONDS)
     capacity = wider(stock.capacity(index, ()), extra)
-    links, bonds = (batch := stock.gather(index, capacity, ())).links, batch.bonds
-    leaving = torch.full_like(links.target, -1)
-    for row, (begin, end) in enumerate(zip(links.out_begin, links.out_end, strict=True)):
+    csr, bonds = (batch := stock.gather(index, capacity, ())).csr, batch.edge_types
+    leaving = torch.full_like(csr.target, -1)
+    for row, (begin, end) in enumerate(zip(csr.out_begin, csr.out_end, strict=True)):
         leaving[begin:end] = row
     ways = (
-        (links.source, links.sink, bonds.entering),
-        (leaving, links.target, bonds.leaving),
+        (csr.source, csr.sink, bonds.entering),
+        (leaving, csr.target, bonds.leaving),
     )
     for run, places in enumerate(index):
         wanted = data.take(places[places >= 0])
@@ -177,7 +177,7 @@ def test_codes_that_are_the_same_both_ways_are_kept_once():
     assert stock.leaving is stock.entering
     assert stock.entering.kinds.dtype == torch.uint8
     index = torch.tensor([[0, 3]])
-    bonds = stock.gather(index, stock.capacity(index, ()), ()).bonds
+    bonds = stock.gather(index, stock.capacity(index, ()), ()).edge_types
     assert bonds.leaving is bonds.entering
     other = DeviceDataset.of(bonded(data), ATOM_SIZES, BONDS)
     assert other.leaving is not other.entering
@@ -186,7 +186,7 @@ def test_codes_that_are_the_same_both_ways_are_kept_once():
 def test_codes_of_edges_come_only_when_they_are_asked_for():
     data, index = molecules(4), torch.tensor([[0, 3]])
     batch, _ = gathered(data, index, categories=ATOM_SIZES)
-    assert batch.bonds is None
+    assert batch.edge_types is None
 
 
 def test_codes_of_edges_that_are_not_there_are_an_error():
@@ -236,6 +236,6 @@ def test_a_share_is_counted_on_its_decimal_value():
 
 
 def test_rows_of_lays_out_empty_places_too():
-    rows = rows_of(torch.tensor([[0, 2, 0], [0, 0, 0]]), 3)
+    rows = layout_of_sizes(torch.tensor([[0, 2, 0], [0, 0, 0]]), 3)
     assert rows.start.tolist() == [0, 0, 2, 3, 3, 3]
     assert rows.batch.tolist() == [1, 1, 6, 6, 6, 6]

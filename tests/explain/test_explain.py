@@ -29,8 +29,8 @@ from gtpool.explain import (
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.ops.packed import PackedGraph
-from gtpool.ops.sample import SAMPLERS, settle
-from gtpool.ops.segment import level_of
+from gtpool.ops.sample import SAMPLERS, round_scores
+from gtpool.ops.segment import layout_from_batch
 from gtpool.pool import KINDS, POOLS
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
@@ -95,7 +95,7 @@ def by_hand(model, graph):
         if model.spec.read_input and not reads:
             reads.append(model.readouts[0](x, here()))
         x, edges, attr, batch, perm, _ = pool(x, edges, attr, level=level)
-        level, nodes = level_of(batch), nodes[perm]
+        level, nodes = layout_from_batch(batch), nodes[perm]
         kept.append(nodes.tolist())
         reads.append(model.readouts[len(reads)](x, here()))
     h = torch.cat(reads, 1) if model.spec.combine == "cat" else sum(reads)
@@ -170,8 +170,8 @@ def test_score_is_what_the_nodes_were_chosen_by(data, options):
         if sampler == "topk":
             assert view.topk == view.kept
         else:
-            chosen = settle(score).topk(len(kept)).values.min()
-            lowest = min(settle(score)[view.nodes.index(node)] for node in view.topk)
+            chosen = round_scores(score).topk(len(kept)).values.min()
+            lowest = min(round_scores(score)[view.nodes.index(node)] for node in view.topk)
             assert lowest == chosen
 
 
@@ -373,7 +373,7 @@ def test_diversity_counts_what_a_naive_look_counts(parts, options, intervals):
     assert list(found.covers) == [*SAMPLERS, "random"]
     for index, graph in enumerate(graphs):
         view = explain(model, data, index, importance=False).levels[0]
-        score = settle(torch.tensor(view.score))
+        score = round_scores(torch.tensor(view.score))
         low, high = score.min(), score.max()
         wide = (high - low) / intervals
         place = [

@@ -6,10 +6,10 @@ from drawn import molecules
 
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.sources import load
-from gtpool.fixed import Capacity
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.export import empty_batch, export_classifier, inputs_of
+from gtpool.padded_batch import Capacity
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
 

@@ -13,7 +13,7 @@ from torch_geometric.nn.aggr import SortAggregation
 
 from gtpool.model.sortpool import SortPool
 from gtpool.ops.packed import PackedGraph, PackedRows
-from gtpool.ops.segment import level_of
+from gtpool.ops.segment import layout_from_batch
 
 
 def readout(seed: int = 0, dtype: torch.dtype = torch.float64, **options) -> SortPool:
@@ -101,7 +101,7 @@ def test_a_batch_gives_what_its_graphs_give_alone(ties):
 
 def test_order_is_pygs_where_the_last_channel_tells_nodes_apart():
     graphs = pack([(n, []) for n in (3, 20, 1, 9)], seed=0)
-    ours = PackedRows(level_of(graphs.batch)).highest(graphs.x, 10)
+    ours = PackedRows(layout_from_batch(graphs.batch)).topk_rows(graphs.x, 10)
     assert torch.equal(ours.flatten(1), SortAggregation(k=10)(graphs.x, graphs.batch))
 
 
@@ -109,7 +109,7 @@ def test_ties_are_broken_by_the_channel_before_which_pyg_leaves_to_the_numbering
     x = torch.tensor([[1.0, 2.0, 0.0], [9.0, 1.0, 0.0], [5.0, 2.0, 0.0], [0.0, 0.0, 7.0]])
     batch = torch.zeros(4, dtype=torch.long)
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        ours = PackedRows(level_of(batch)).highest(x[order], 4)[0]
+        ours = PackedRows(layout_from_batch(batch)).topk_rows(x[order], 4)[0]
         assert torch.equal(ours, x[[3, 2, 0, 1]])
     theirs = [SortAggregation(k=4)(x[order], batch) for order in ([0, 1, 2, 3], [2, 1, 0, 3])]
     assert not torch.equal(*theirs)
@@ -118,14 +118,14 @@ def test_ties_are_broken_by_the_channel_before_which_pyg_leaves_to_the_numbering
 def test_low_values_are_kept_in_bf16_where_pygs_padding_swallows_them():
     x = torch.tensor([[-256.0, 1.0], [3.0, 2.0]], dtype=torch.bfloat16)
     batch = torch.zeros(2, dtype=torch.long)
-    assert torch.equal(PackedRows(level_of(batch)).highest(x, 2)[0], x[[1, 0]])
+    assert torch.equal(PackedRows(layout_from_batch(batch)).topk_rows(x, 2)[0], x[[1, 0]])
     assert SortAggregation(k=2)(x, batch)[0].tolist() == [3.0, 2.0, 0.0, 1.0]
 
 
 def test_graphs_with_few_nodes_end_in_zeros_and_long_ones_are_cut():
     x = torch.tensor([[1.0], [-2.0], [3.0], [-1.0], [-5.0], [4.0], [0.5]])
-    level = level_of(torch.tensor([0, 0, 0, 0, 0, 1, 1]))
-    rows = PackedRows(level).highest(x, 4).squeeze(2)
+    level = layout_from_batch(torch.tensor([0, 0, 0, 0, 0, 1, 1]))
+    rows = PackedRows(level).topk_rows(x, 4).squeeze(2)
     assert rows.tolist() == [[3.0, 1.0, -1.0, -2.0], [4.0, 0.5, 0.0, 0.0]]
 
 

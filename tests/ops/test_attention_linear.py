@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gtpool.graph import GraphLayout
 from gtpool.ops import attention_sums
 from gtpool.ops.attention import attend
-from gtpool.ops.attention_linear import Linear, attend_linear, edge_attention_linear
+from gtpool.ops.attention_linear import LinearAttention, attend_linear, edge_attention_linear
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 WAYS = {"features": True, "pairs": False}
@@ -256,7 +256,7 @@ def test_some_rows_have_the_output_and_the_gradients_of_those_rows(sizes):
     kept = (place % 2 == 0).nonzero().flatten()
     leaves = [part.requires_grad_() for part in (q, k, v)]
     with torch.no_grad():
-        attention = Linear.of(q, k, v, level)
+        attention = LinearAttention.of(q, k, v, level)
     found = attention.rows(q[kept], k, v, kept, 0.5)
     wanted = naive(q, k, v, ptr)[0][kept]
     torch.testing.assert_close(found, wanted, **CLOSE)

@@ -10,11 +10,17 @@ from hypothesis import strategies as st
 from gtpool.graph import GraphLayout
 from gtpool.ops import attention_streamed
 from gtpool.ops.attention import attend, edge_attention
-from gtpool.ops.attention_streamed import MaterializedAttention, Streamed, fits, known_rows, look
+from gtpool.ops.attention_streamed import (
+    MaterializedAttention,
+    StreamedAttention,
+    attend_no_grad,
+    linear_known,
+    weights_fit,
+)
 from gtpool.ops.sample import kept_counts, topk
-from gtpool.ops.segment import level_of, offsets, plan
+from gtpool.ops.segment import layout_from_batch, layout_from_sizes, offsets
 
-KINDS = {"held": MaterializedAttention, "streamed": Streamed}
+KINDS = {"held": MaterializedAttention, "streamed": StreamedAttention}
 SIZES = st.lists(st.one_of(st.integers(1, 30), st.sampled_from((95, 97, 130))), max_size=5)
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -26,7 +32,7 @@ def normal(*shape, seed=0, dtype=torch.float64):
 def batch_of(sizes, heads, channels=5, *, same=False):
     """Give q, k and v of a batch, and its level; with ``same`` keys are values."""
     q, k, v = normal(3, sum(sizes), heads, channels)
-    return q, k, k if same else v, plan(torch.tensor(sizes), q.device)
+    return q, k, k if same else v, layout_from_sizes(torch.tensor(sizes), q.device)
 
 
 def kept_of(level, ratio):
@@ -73,7 +79,7 @@ def test_scores_read_the_reference_s_weights(kind, heads):
     ends = [torch.randint(b - a, (2, 20)) + a for a, b in pairwise(level.ptr.tolist())]
     source, target = torch.cat(ends, 1)
     weight = edge_attention(q, k, lse, torch.stack([source, target]))
-    torch.testing.assert_close(attention.on_edges(source, target), weight, **EXACT)
+    torch.testing.assert_close(attention.edge_weights(source, target), weight, **EXACT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,14 +113,16 @@ def test_a_graph_gone_wrong_leaves_the_others_alone(kind):
 
 def test_weights_are_held_where_they_are_few(monkeypatch):
     parts = batch_of([40, 20], 2)
-    assert isinstance(look(*parts), MaterializedAttention)
+    assert isinstance(attend_no_grad(*parts), MaterializedAttention)
     monkeypatch.setattr(attention_streamed, "ENTRIES", 0)
-    assert isinstance(look(*parts), MaterializedAttention)  # no more than a wide layer takes
+    assert isinstance(
+        attend_no_grad(*parts), MaterializedAttention
+    )  # no more than a wide layer takes
     monkeypatch.setattr(attention_streamed, "LENGTH", 30)
-    assert isinstance(look(*parts), Streamed)
-    large = plan(torch.tensor([100_000]), torch.device("cpu"))
+    assert isinstance(attend_no_grad(*parts), StreamedAttention)
+    large = layout_from_sizes(torch.tensor([100_000]), torch.device("cpu"))
     monkeypatch.undo()
-    assert not fits(torch.empty(100_000, 1, 1), large)
+    assert not weights_fit(torch.empty(100_000, 1, 1), large)
 
 
 def test_half_precision_attends_in_float32():
@@ -122,7 +130,7 @@ def test_half_precision_attends_in_float32():
     short = [part.bfloat16() for part in (q, k, v)]
     kept = kept_of(level, 0.5)
     with torch.autocast("cpu", torch.bfloat16):
-        held = look(*short, level)
+        held = attend_no_grad(*short, level)
         rows = held.rows(short[0][kept], *short[1:], kept, 0.5)
     exact = attend(*(part.float() for part in short), level.ptr)[0][kept]
     assert rows.dtype == torch.bfloat16
@@ -131,14 +139,14 @@ def test_half_precision_attends_in_float32():
 
 def test_a_level_plans_once_and_tells_a_number_from_a_share():
     q, k, v, level = batch_of([4, 6], 1)
-    held = look(q, k, v, level)
-    assert look(q, k, v, level).buckets is held.buckets
+    held = attend_no_grad(q, k, v, level)
+    assert attend_no_grad(q, k, v, level).buckets is held.buckets
     one, everything = kept_of(level, 1), kept_of(level, 1.0)
     assert held.rows(q[one], k, v, one, 1).shape == (2, 1, 5)
     assert held.rows(q[everything], k, v, everything, 1.0).shape == (10, 1, 5)
     bare = GraphLayout(level.sizes, level.ptr, level.batch)
-    assert look(q, k, v, bare).buckets is not look(q, k, v, bare).buckets
-    assert level_of(level.batch).recall("name", lambda: 3) == 3
+    assert attend_no_grad(q, k, v, bare).buckets is not attend_no_grad(q, k, v, bare).buckets
+    assert layout_from_batch(level.batch).cached("name", lambda: 3) == 3
     assert kept_counts(level.sizes, 1).tolist() == offsets(torch.tensor([1, 1])).diff().tolist()
 
 
@@ -146,7 +154,7 @@ def test_known_rows_have_the_gradients_of_the_map_they_come_from():
     x, weight = normal(6, 4).requires_grad_(), normal(3, 4, seed=1).requires_grad_()
     kept = torch.tensor([1, 4, 5])
     mapped = x @ weight.T
-    known = known_rows(x.index_select(0, kept), weight, mapped.detach(), kept)
+    known = linear_known(x.index_select(0, kept), weight, mapped.detach(), kept)
     assert torch.equal(known, mapped[kept])
     sent = normal(3, 3, seed=2)
     torch.testing.assert_close(

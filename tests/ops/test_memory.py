@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gtpool.ops import memory
-from gtpool.ops.memory import check_fits, free_memory, need
+from gtpool.ops.memory import check_fits, free_memory, memory_needed
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 GIGABYTE = 10**9
@@ -35,17 +35,17 @@ def available(machine, size):
 
 
 def test_need_grows_with_nodes_and_edges_never_with_squares():
-    one = need(1000, 9000, 64, 4, attention="exact", training=True)
-    assert need(10_000, 90_000, 64, 4, attention="exact", training=True) == 10 * one
-    assert need(1000, 9001, 64, 4, attention="exact", training=True) > one
+    one = memory_needed(1000, 9000, 64, 4, attention="exact", training=True)
+    assert memory_needed(10_000, 90_000, 64, 4, attention="exact", training=True) == 10 * one
+    assert memory_needed(1000, 9001, 64, 4, attention="exact", training=True) > one
 
 
 @pytest.mark.parametrize("attention", ["exact", "linear"])
 def test_a_backward_pass_and_wider_numbers_need_more(attention):
-    least = need(**LARGE, attention=attention, training=False)
-    assert need(**LARGE, attention=attention, training=True) > least
-    assert need(**LARGE, attention=attention, training=False, itemsize=8) > least
-    assert need(**LARGE, attention=attention, training=False, itemsize=2) == least
+    least = memory_needed(**LARGE, attention=attention, training=False)
+    assert memory_needed(**LARGE, attention=attention, training=True) > least
+    assert memory_needed(**LARGE, attention=attention, training=False, itemsize=8) > least
+    assert memory_needed(**LARGE, attention=attention, training=False, itemsize=2) == least
 
 
 def test_need_is_within_a_factor_of_two_of_the_peak_of_attention_and_its_gradients():
@@ -71,7 +71,7 @@ print(1024 * (peak() - before))
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=100
     )
-    wanted = need(6_000, 120_000, 64, 2, attention="exact", training=True)
+    wanted = memory_needed(6_000, 120_000, 64, 2, attention="exact", training=True)
     assert 0.5 < wanted / int(done.stdout) < 2
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, rws, rwsv, settle, topk
+from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, round_scores, rws, rwsv, topk
 
 WHEELS = {"rws": rws, "rwsv": rwsv}
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -311,36 +311,36 @@ def test_broken_scores_still_give_the_right_number_of_nodes(name, order, dtype, 
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 12), (torch.float64, 26)])
 def test_settled_scores_have_half_their_digits(dtype, digits):
     score = 100 * torch.randn(1000, dtype=dtype, generator=seeded())
-    settled = settle(score)
+    settled = round_scores(score)
     assert settled.dtype == dtype
     scaled = settled.frexp().mantissa * 2**digits
     assert torch.equal(scaled, scaled.round())
     assert ((settled - score).abs() <= score.abs() * 2.0**-digits).all()
-    assert torch.equal(settle(settled), settled)
-    assert torch.equal(settle(-score), -settled)
+    assert torch.equal(round_scores(settled), settled)
+    assert torch.equal(round_scores(-score), -settled)
 
 
 def test_settled_scores_tie_where_only_rounding_differs():
     third = torch.tensor([1 / 3, 1 / 3 + 1e-7, 0.1 + 0.2 + 1 / 30])
     assert third.unique().numel() > 1
-    assert settle(third).unique().numel() == 1
+    assert round_scores(third).unique().numel() == 1
     twins = torch.tensor([0.1 + 0.2, 0.3], dtype=torch.double)
     assert twins[0] != twins[1]
-    assert settle(twins).unique().numel() == 1
+    assert round_scores(twins).unique().numel() == 1
     apart = torch.tensor([1.0, 1.001])
-    assert settle(apart).unique().numel() == 2
+    assert round_scores(apart).unique().numel() == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_settling_keeps_exact_values_at_any_magnitude(dtype):
     exact = torch.tensor([0.0, -0.5, 3.0, 1e4, 2.0**100, -(2.0**-100), torch.inf], dtype=dtype)
-    assert torch.equal(settle(exact), exact)
+    assert torch.equal(round_scores(exact), exact)
 
 
 def test_settling_leaves_short_types_and_passes_no_gradient():
     coarse = normal(100).bfloat16()
-    assert torch.equal(settle(coarse), coarse)
-    assert not settle(normal(3).requires_grad_()).requires_grad
+    assert torch.equal(round_scores(coarse), coarse)
+    assert not round_scores(normal(3).requires_grad_()).requires_grad
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

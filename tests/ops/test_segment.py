@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpool.ops.segment import (
-    induced,
+    gather_by_graph,
+    induced_edges,
     offsets,
     segment_max,
     segment_softmax,
     segment_sum,
     sizes_of,
-    spread,
 )
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -52,7 +52,7 @@ def test_sum_max_and_spread_equal_a_loop(sizes, seed):
         segment_sum(value, batch, len(sizes)), torch.stack([part.sum() for part in parts])
     )
     each = [graph.repeat(n) for graph, n in zip(highest, sizes, strict=True)]
-    assert torch.equal(spread(highest, batch), torch.cat(each))
+    assert torch.equal(gather_by_graph(highest, batch), torch.cat(each))
 
 
 def test_sum_adds_rows_of_any_shape():
@@ -108,16 +108,18 @@ def test_the_induced_subgraph_equals_a_loop(num_nodes, num_edges, seed):
             edges.append([number[source], number[target]])
             features.append(feature)
 
-    found, travelled = induced(edge_index, edge_attr, kept, num_nodes)
+    found, travelled = induced_edges(edge_index, edge_attr, kept, num_nodes)
     assert found.t().tolist() == edges
     assert travelled.tolist() == features
-    bare, none = induced(edge_index, None, kept, num_nodes)
+    bare, none = induced_edges(edge_index, None, kept, num_nodes)
     assert torch.equal(bare, found)
     assert none is None
 
 
 def test_no_edge_survives_between_other_nodes():
-    edges, features = induced(torch.tensor([[0], [1]]), torch.ones(1, 3), torch.tensor([2]), 3)
+    edges, features = induced_edges(
+        torch.tensor([[0], [1]]), torch.ones(1, 3), torch.tensor([2]), 3
+    )
     assert edges.shape == (2, 0)
     assert features.shape == (0, 3)
 

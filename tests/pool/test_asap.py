@@ -13,7 +13,7 @@ from torch.nn.functional import leaky_relu, logsigmoid
 from torch_geometric.nn import ASAPooling, GCNConv
 
 from gtpool.graph import NodeDrop
-from gtpool.ops.sample import settle
+from gtpool.ops.sample import round_scores
 from gtpool.pool.asap import ASAPool
 
 SAMPLERS = ("topk", "rws", "rwsv")
@@ -65,7 +65,7 @@ def dense_graph(pool: ASAPool, x: Tensor, seen: Tensor, edges: Tensor, weight: T
         logits.append(own(clusters[i]) + sum(gaps))
     logit = torch.cat(logits)
     score = logsigmoid(logit) if pool.sampler == "topk" else logit.sigmoid()
-    kept = sample(pool.sampler, settle(score), [n], pool.ratio, order=pool.order)
+    kept = sample(pool.sampler, round_scores(score), [n], pool.ratio, order=pool.order)
     coarse = S[:, kept].T @ A @ S[:, kept]
     near = eye.index_put((source, target), torch.ones_like(weight))
     joined = near[:, kept].T @ near @ near[:, kept]

@@ -14,8 +14,8 @@ from gtpool import GTPool, NodeDrop, unpool
 from gtpool.ops import memory
 from gtpool.ops.attention import attend
 from gtpool.ops.dropout import set_keys
-from gtpool.ops.sample import settle
-from gtpool.ops.segment import level_of
+from gtpool.ops.sample import round_scores
+from gtpool.ops.segment import layout_from_batch
 
 # A path of four nodes, both ways, and weights that make the attention a matrix of fractions.
 X = [[1, 0], [0, 1], [1, 1], [0, 0]]
@@ -96,7 +96,7 @@ def hand_features(node: int) -> list[float]:
 def test_scores_by_hand():
     pool = hand_layer("rws")
     x, edge_index = doubles(X), torch.tensor(PATH).T
-    level = level_of(torch.zeros(4, dtype=torch.long))
+    level = layout_from_batch(torch.zeros(4, dtype=torch.long))
     q, k, v = (part(x).unsqueeze(1) for part in (pool.query, pool.key, pool.value))
     attended, lse = attend(q, k, v, level.ptr)
     close(q[:, 0], x * math.sqrt(2) * math.log(2))
@@ -155,7 +155,9 @@ def dense_layer(pool: GTPool, graphs: Graphs, attn=None):
             raw = raw + pool.lam * s_global + (1 - pool.lam) * s_local  # (7)
             attended.append(attention @ vh)
         wheel = raw / pool.temperature
-        kept = sample(pool.sampler, settle(wheel), [n], pool.ratio, order=pool.order)  # (8)-(12)
+        kept = sample(
+            pool.sampler, round_scores(wheel), [n], pool.ratio, order=pool.order
+        )  # (8)-(12)
         pooled = torch.cat(attended, 1)[kept]  # (14)
         if pool.gate is not None:
             pooled = pooled * raw[kept].tanh()[:, None]

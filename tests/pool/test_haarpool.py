@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gtpool.graph import CoarseningStep, NodeMerge
-from gtpool.ops.chain import build_chain
-from gtpool.ops.segment import level_of
+from gtpool.ops.coarsening import build_chain
+from gtpool.ops.segment import layout_from_batch
 from gtpool.pool.haarpool import HaarPool
 
 ODD = {
@@ -88,7 +88,7 @@ def naive(graphs: Graphs, chain: tuple[CoarseningStep, ...], at: int) -> Tensor:
 @given(ragged(), st.integers(1, 4))
 def test_every_step_gives_the_papers_coefficients_and_gradients(graphs, steps):
     pool = HaarPool(CHANNELS)
-    chain = build_chain(graphs.edge_index, level_of(graphs.batch), steps)
+    chain = build_chain(graphs.edge_index, layout_from_batch(graphs.batch), steps)
     for at in range(steps):
         ours, twin = (graphs.x.clone().requires_grad_() for _ in range(2))
         out = pool(ours, graphs.edge_index, None, graphs.batch, chain=chain[at:])
@@ -111,7 +111,7 @@ def test_every_step_gives_the_papers_coefficients_and_gradients(graphs, steps):
 @drawn
 @given(ragged(), st.integers(1, 4))
 def test_the_basis_is_orthonormal(graphs, steps):
-    chain = build_chain(graphs.edge_index, level_of(graphs.batch), steps)
+    chain = build_chain(graphs.edge_index, layout_from_batch(graphs.batch), steps)
     for graph in range(int(graphs.batch.max()) + 1):
         for basis in naive_basis(local_clusters(chain, graph)):
             close(basis.T @ basis, torch.eye(basis.size(1), dtype=torch.double))
@@ -119,10 +119,10 @@ def test_the_basis_is_orthonormal(graphs, steps):
 
 def test_a_path_of_four_pooled_by_hand():
     x = torch.tensor([[1.0], [3.0], [5.0], [11.0]], dtype=torch.double)
-    level = level_of(torch.zeros(4, dtype=torch.long))
+    level = layout_from_batch(torch.zeros(4, dtype=torch.long))
     edges = torch.zeros(2, 0, dtype=torch.long)
     weight = torch.zeros(0, 1)
-    two, one = (level_of(torch.zeros(n, dtype=torch.long)) for n in (2, 1))
+    two, one = (layout_from_batch(torch.zeros(n, dtype=torch.long)) for n in (2, 1))
     chain = (
         CoarseningStep(torch.tensor([0, 1, 1, 1]), edges, weight, two),
         CoarseningStep(torch.tensor([0, 0]), edges, weight, one),
@@ -142,7 +142,7 @@ def test_a_path_of_four_pooled_by_hand():
 def test_without_a_chain_the_layer_builds_one():
     graphs = sample_batch()
     pool = HaarPool(CHANNELS, steps=2)
-    chain = build_chain(graphs.edge_index, level_of(graphs.batch), 2)
+    chain = build_chain(graphs.edge_index, layout_from_batch(graphs.batch), 2)
     ours, given_one = pool(*graphs), pool(*graphs, chain=chain)
     assert torch.equal(ours.x, given_one.x)
     assert torch.equal(ours.assign, given_one.assign)
@@ -183,7 +183,7 @@ def test_a_batch_gives_what_its_graphs_give_bit_for_bit():
 
 def test_the_whole_chain_keeps_all_energy_of_what_is_constant_on_clusters():
     graphs = sample_batch()
-    chain = build_chain(graphs.edge_index, level_of(graphs.batch), 3)
+    chain = build_chain(graphs.edge_index, layout_from_batch(graphs.batch), 3)
     clusters = torch.randn(int(chain[0].level.ptr[-1]), CHANNELS, dtype=torch.double)
     x = clusters[chain[0].cluster]
     pooled = HaarPool(CHANNELS)(x, graphs.edge_index, None, graphs.batch, chain=chain).x
@@ -225,7 +225,7 @@ def test_it_has_no_parameters_and_copies_are_alike():
 
 def test_what_does_not_fit_is_refused():
     graphs = sample_batch()
-    chain = build_chain(graphs.edge_index, level_of(graphs.batch), 2)
+    chain = build_chain(graphs.edge_index, layout_from_batch(graphs.batch), 2)
     pool = HaarPool(CHANNELS)
     with pytest.raises(ValueError, match="from 16 nodes of 3 graphs, but x has 28 nodes of 3"):
         pool(*graphs, chain=chain[1:])

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_geometric.nn import SAGPooling, TopKPooling
 
 from gtpool.graph import NodeDrop
-from gtpool.ops.sample import settle
+from gtpool.ops.sample import round_scores
 from gtpool.pool.mid import MIDPool
 
 
@@ -40,7 +40,7 @@ def dense_layer(pool: MIDPool, graphs: Graphs, attn: Tensor | None) -> tuple[Ten
         inside = [(s, t) for s, t in graphs.edge_index.T.tolist() if s in nodes]
         scores = dense_scores(pool, seen[nodes], [(s - nodes[0], t - nodes[0]) for s, t in inside])
         rank = [sum(abs(s) if pool.flip else s for s in scores[i]) for i in range(len(nodes))]
-        settled = [float(settle(r)) for r in rank]
+        settled = [float(round_scores(r)) for r in rank]
         best = sorted(range(len(nodes)), key=lambda i: (-settled[i], i))
         for i in sorted(best[: kept_of(len(nodes), pool.ratio)]):
             copies = [graphs.x[nodes[i]] * s.tanh() for s in scores[i]]

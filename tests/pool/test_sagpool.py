@@ -10,7 +10,7 @@ from reference_sample import sample
 from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGPooling
 
-from gtpool.ops.sample import settle
+from gtpool.ops.sample import round_scores
 from gtpool.pool.sagpool import SAGPool
 
 
@@ -29,7 +29,7 @@ def dense_layer(pool: SAGPool, graphs: Graphs, attn: Tensor | None):
         raw = root @ adjacency @ root @ seen @ pool.theta[:, None] + pool.bias
         z = raw[:, 0].tanh()
         by = raw[:, 0] if pool.sampler == "topk" else z
-        kept = sample(pool.sampler, settle(by), [n], pool.ratio, order=pool.order)
+        kept = sample(pool.sampler, round_scores(by), [n], pool.ratio, order=pool.order)
         xs.append(torch.diag(z[kept]) @ graphs.x[nodes[kept]])
         scores.append(z[kept])
         kepts += nodes[kept].tolist()

@@ -10,7 +10,7 @@ from torch_geometric.nn import ASAPooling, SAGPooling, TopKPooling
 from torch_geometric.nn.pool.select import SelectTopK
 
 from gtpool import SelectRWS, SelectRWSV
-from gtpool.ops.sample import rws, rwsv, settle
+from gtpool.ops.sample import round_scores, rws, rwsv
 
 SELECTS = {"rws": (SelectRWS, rws), "rwsv": (SelectRWSV, rwsv)}
 every_select = pytest.mark.parametrize(("select", "sample"), SELECTS.values(), ids=SELECTS)
@@ -37,7 +37,10 @@ def test_select_gives_the_scores_of_top_k_and_the_nodes_of_the_wheel(select, sam
     score[everything.node_index] = everything.weight.detach()
 
     out = ours(graphs.x, graphs.batch)
-    assert out.node_index.tolist() == sample(settle(score), graphs.batch, 0.5, order=order).tolist()
+    assert (
+        out.node_index.tolist()
+        == sample(round_scores(score), graphs.batch, 0.5, order=order).tolist()
+    )
     close(out.weight.detach(), score[out.node_index])
     assert out.cluster_index.tolist() == list(range(len(out.node_index)))
     assert (out.num_nodes, out.num_clusters) == (len(graphs.batch), len(out.node_index))
@@ -59,7 +62,7 @@ def test_select_changes_only_which_nodes_a_pooler_keeps(kind, select, sample):
 
     pool.select.ratio = 0.5
     x, edge_index, edge_attr, batch, perm, score = with_select(pool, select)(*graphs)
-    assert perm.tolist() == sample(settle(every_score), graphs.batch, 0.5).tolist()
+    assert perm.tolist() == sample(round_scores(every_score), graphs.batch, 0.5).tolist()
     assert torch.equal(x, every_x[perm])
     assert torch.equal(score, every_score[perm])
     assert batch.tolist() == graphs.batch[perm].tolist()
@@ -84,7 +87,7 @@ def test_select_changes_only_which_clusters_asap_keeps(select, sample):
     pool.select.register_forward_pre_hook(lambda _, args: fitness.append(args[0].detach()))
     pooled, edges, _, pooled_batch, kept = pool(x, edge_index, None, batch)
     score = (fitness[0] * pool.select.weight.detach().sign().squeeze()).tanh()
-    assert kept.tolist() == sample(settle(score), batch, 0.5).tolist()
+    assert kept.tolist() == sample(round_scores(score), batch, 0.5).tolist()
     close(pooled, every_x[kept])
     assert pooled_batch.tolist() == batch[kept].tolist()
     inside = {ends for ends in every_edge if set(ends) <= set(kept.tolist())}

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.nn import TopKPooling
 
 from gtpool.ops.packed import PackedGraph
-from gtpool.ops.sample import settle
+from gtpool.ops.sample import round_scores
 from gtpool.pool.topkpool import TopKPool
 
 
@@ -21,7 +21,7 @@ def naive_layer(pool: TopKPool, graphs: Graphs, attn: Tensor | None):
     length = sum(entry * entry for entry in pool.direction) ** 0.5
     y = [sum(row[c] * pool.direction[c] for c in range(CHANNELS)) / length for row in seen]
     gate = [value.tanh() for value in y]
-    by = settle(torch.stack(y if pool.sampler == "topk" else gate))
+    by = round_scores(torch.stack(y if pool.sampler == "topk" else gate))
     kept = sample(pool.sampler, by, graphs.batch.bincount().tolist(), pool.ratio, order=pool.order)
     x = torch.stack([graphs.x[node] * gate[node] for node in kept])
     edges = [

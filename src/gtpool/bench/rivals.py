@@ -17,7 +17,7 @@ from torch_geometric.nn import (
 )
 
 from gtpool.bench.published import RIVALS
-from gtpool.graph import Graphs
+from gtpool.graph import PackedBatch
 from gtpool.model.encoder import CategoryEncoder
 from gtpool.spec import ShapeSpec
 
@@ -83,11 +83,11 @@ class Rival(nn.Module):
         read = torch.stack(reads).sum(0) if self.read is None else self.read(x, batch)
         return self.head(read)
 
-    def classify(self, graphs: Graphs) -> Tensor:
+    def classify(self, graphs: PackedBatch) -> Tensor:
         """Give the logits of a batch of ours."""
         return self(graphs.x, graphs.edge_index, graphs.batch)
 
-    def learn(self, graphs: Graphs) -> tuple[Tensor, None]:
+    def learn(self, graphs: PackedBatch) -> tuple[Tensor, None]:
         """Give the logits; there is no auxiliary loss."""
         return self.classify(graphs), None
 

@@ -11,7 +11,7 @@ from gtpool.bench.clock import Row, measure, measure_stages
 from gtpool.bench.plan import Job, Settings
 from gtpool.bench.published import RIVALS, models
 from gtpool.bench.race import Entry, enter, find
-from gtpool.graph import Graphs
+from gtpool.graph import PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
@@ -36,7 +36,7 @@ def roofline_jobs(settings: Settings) -> list[Job]:
     return [Job("roofline", f"{name}, roofline", work, partial(_roofline, name, settings))]
 
 
-def count_work(spec: ModelSpec, shape: ShapeSpec, graphs: Graphs, parameters: int) -> Work:
+def count_work(spec: ModelSpec, shape: ShapeSpec, graphs: PackedBatch, parameters: int) -> Work:
     r"""Count the least work of a training step of GTPool with GCN layers and mean-max read-outs.
 
     Operations of a level with N nodes, K kept, E edges and graphs of n nodes, k kept:

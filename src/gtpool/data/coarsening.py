@@ -22,8 +22,15 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.folder import read_folder, write_folder
 from gtpool.data.locate import cache_dir
 from gtpool.graph import CoarseningStep, check_count
-from gtpool.ops.chain import HOST, build_chain, edge_pointers, join_chains, spans, take_chain
-from gtpool.ops.segment import offsets, plan
+from gtpool.ops.coarsening import (
+    HOST,
+    build_chain,
+    edge_pointers,
+    join_chains,
+    row_ranges,
+    take_chain,
+)
+from gtpool.ops.segment import layout_from_sizes, offsets
 
 VERSION = 1
 """Version of the algorithm; chains cached by another version are ignored."""
@@ -94,8 +101,8 @@ def _build(data: GraphDataset, steps: int, jobs: int, tell: Progress) -> tuple[C
         done += chunk.numel()
         tell(done, len(data))
     joined, back = join_chains(chains), order.argsort()
-    level = plan(data.sizes, HOST)
-    nodes = spans(offsets(data.sizes[order])[back], level)
+    level = layout_from_sizes(data.sizes, HOST)
+    nodes = row_ranges(offsets(data.sizes[order])[back], level)
     return take_chain(joined, edge_pointers(joined), back, level, nodes)
 
 
@@ -128,7 +135,7 @@ def _pack(data: GraphDataset, chunk: Tensor) -> Arrays:
 def _chain_of(task: Arrays, steps: int) -> Arrays:
     """Compute the chains of some graphs: four arrays per step."""
     edge_index, sizes = (torch.from_numpy(part) for part in task)
-    chain = build_chain(edge_index, plan(sizes, HOST), steps)
+    chain = build_chain(edge_index, layout_from_sizes(sizes, HOST), steps)
     return tuple(part.numpy() for part in _parts(chain).values())
 
 
@@ -148,7 +155,7 @@ def _unpack(arrays: Arrays) -> tuple[CoarseningStep, ...]:
 def _steps(parts: list[Tensor]) -> tuple[CoarseningStep, ...]:
     fours = (parts[at : at + 4] for at in range(0, len(parts), 4))
     return tuple(
-        CoarseningStep(cluster.long(), edge_index.long(), weight, plan(sizes, HOST))
+        CoarseningStep(cluster.long(), edge_index.long(), weight, layout_from_sizes(sizes, HOST))
         for cluster, edge_index, weight, sizes in fours
     )
 

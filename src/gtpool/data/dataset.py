@@ -11,10 +11,10 @@ from torch_geometric.data import Data
 
 from gtpool.data.folder import read_folder, write_folder
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Schema
-from gtpool.graph import CoarseningStep, Graphs
-from gtpool.ops.chain import edge_pointers, spans, take_chain
+from gtpool.graph import CoarseningStep, PackedBatch
+from gtpool.ops.coarsening import edge_pointers, row_ranges, take_chain
 from gtpool.ops.sample import kept_counts
-from gtpool.ops.segment import offsets, plan
+from gtpool.ops.segment import layout_from_sizes, offsets
 
 _WHOLE = (torch.int64, torch.int32)
 _SAVED = ("x", "edge_index", "edge_attr", "sizes", "edge_counts", "y")
@@ -76,7 +76,7 @@ class GraphDataset:
         """Number of columns of ``x``."""
         return self.x.size(1)
 
-    def take(self, indices: Sequence[int] | Tensor, ratios: Sequence[float] = ()) -> Graphs:
+    def take(self, indices: Sequence[int] | Tensor, ratios: Sequence[float] = ()) -> PackedBatch:
         """Return a batch of graphs, on the device of the dataset.
 
         Args:
@@ -84,16 +84,16 @@ class GraphDataset:
             ratios: Share of nodes kept by each pooling step; the layout after each is planned.
         """
         index, device = self._index(indices), self.x.device
-        levels = [plan(self.sizes.index_select(0, index), device)]
+        levels = [layout_from_sizes(self.sizes.index_select(0, index), device)]
         for ratio in ratios:
-            levels.append(plan(kept_counts(levels[-1].sizes, ratio), device))
-        nodes = spans(self.node_ptr.index_select(0, index), levels[0])
-        edge_plan = plan(self.edge_counts.index_select(0, index), device)
-        edges = spans(self.edge_ptr.index_select(0, index), edge_plan)
+            levels.append(layout_from_sizes(kept_counts(levels[-1].sizes, ratio), device))
+        nodes = row_ranges(self.node_ptr.index_select(0, index), levels[0])
+        edge_plan = layout_from_sizes(self.edge_counts.index_select(0, index), device)
+        edges = row_ranges(self.edge_ptr.index_select(0, index), edge_plan)
         # Row by row: torch gathers from a vector twice as fast as from the columns of a matrix.
         ends = torch.stack([row.index_select(0, edges) for row in self.edge_index])
         first = levels[0].ptr[:-1].int().to(device, non_blocking=True)
-        return Graphs(
+        return PackedBatch(
             _widen(self.x.index_select(0, nodes)),
             ends.add_(first.index_select(0, edge_plan.batch)).long(),
             None if self.edge_attr is None else _widen(self.edge_attr.index_select(0, edges)),
@@ -124,7 +124,9 @@ class GraphDataset:
         if columns == 0 or self.schema.recipe.mean is not None:
             return self
         index = self._index(train)
-        nodes = spans(self.node_ptr[index], plan(self.sizes[index], self.x.device))
+        nodes = row_ranges(
+            self.node_ptr[index], layout_from_sizes(self.sizes[index], self.x.device)
+        )
         seen = self.x[:, :columns].index_select(0, nodes).double()
         # The deviation of a constant column is rounding error: do not divide by it.
         varies = seen.amin(0) < seen.amax(0)

@@ -12,11 +12,19 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, to_smallest_int
-from gtpool.fixed import Capacity, ChainStep, EdgeTypes, PaddedBatch, PaddedCSR, Rows, Triplets
-from gtpool.ops.chain import transform
+from gtpool.ops.coarsening import haar_transform
+from gtpool.ops.padded_ops import PaddedOps, padded_ops_for
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
-from gtpool.ops.steps import Steps, steps_on
+from gtpool.padded_batch import (
+    Capacity,
+    COOMatrix,
+    EdgeTypes,
+    PaddedBatch,
+    PaddedCoarseningStep,
+    PaddedCSR,
+    PaddedLayout,
+)
 
 _ENTRIES = 2**24
 """Maximum number of entries of a dense matrix while it is made sparse."""
@@ -69,19 +77,24 @@ class _RaggedSparse(NamedTuple):
         return cls(first, counts.to(device), counts, *ends, value.to(like).unsqueeze(1))
 
     def gather(
-        self, stock: "DeviceDataset", index: Tensor, room: int, rows: Rows, columns: Rows
-    ) -> Triplets:
+        self,
+        stock: "DeviceDataset",
+        index: Tensor,
+        room: int,
+        rows: PaddedLayout,
+        columns: PaddedLayout,
+    ) -> COOMatrix:
         """Return the entries of some graphs, with the row and column layouts of the batch."""
-        steps = stock.steps
-        layout = steps.lay_out(index, self.counts, (), room)
-        number, _ = steps.place(layout, index.flatten(), self.first)
-        row = steps.shift(self.row, number, layout, rows.start)
-        column = steps.shift(self.column, number, layout, columns.start)
-        value = steps.bring(self.value, number, stock.dtype)
+        ops = stock.ops
+        layout = ops.gather_layout(index, self.counts, (), room)
+        number, _ = ops.row_numbers(layout, index.flatten(), self.first)
+        row = ops.gather_shifted(self.row, number, layout, rows.start)
+        column = ops.gather_shifted(self.column, number, layout, columns.start)
+        value = ops.gather_features(self.value, number, stock.dtype)
         spare = torch.arange(number.numel(), device=number.device)
         row = torch.where(number >= 0, row, spare % rows.batch.numel())
         column = torch.where(number >= 0, column, spare % columns.batch.numel())
-        return Triplets(row, column, value)
+        return COOMatrix(row, column, value)
 
 
 class _CoarseningStep(NamedTuple):
@@ -164,9 +177,9 @@ class DeviceDataset:
         return self.x.dtype if self.x.is_floating_point() else torch.float32
 
     @property
-    def steps(self) -> Steps:
+    def ops(self) -> PaddedOps:
         """The functions that gather a batch: Triton kernels or plain PyTorch."""
-        return steps_on(self.x.device, self.dtype)
+        return padded_ops_for(self.x.device, self.dtype)
 
     def requirements(self, index: Tensor, ratios: Sequence[float]) -> Tensor:
         """Return what each graph needs: rows at each level, edges, chain entries, on CPU, [..., K].
@@ -191,8 +204,8 @@ class DeviceDataset:
 
     def capacity_for(self, places: int, needs: Tensor) -> Capacity:
         """Return the capacity for so many graphs and a row of ``requirements``."""
-        counts, links = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
-        return Capacity.rounded(places, counts[:links], counts[links], counts[links + 1 :])
+        counts, levels = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
+        return Capacity.rounded(places, counts[:levels], counts[levels], counts[levels + 1 :])
 
     def gather(self, index: Tensor, capacity: Capacity, ratios: Sequence[float]) -> PaddedBatch:
         """Return a padded batch, without a host sync.
@@ -202,46 +215,48 @@ class DeviceDataset:
             capacity: Capacity per run; it must hold the graphs, which is not checked.
             ratios: Share of nodes kept by each pooling step.
         """
-        steps, flat = self.steps, index.flatten()
+        ops, flat = self.ops, index.flatten()
         ratios = ratios if not self.chain else ()
         counts = [(self.sizes, ratios[:level]) for level in range(len(ratios) + 1)]
         counts += [(step.sizes, ()) for step in self.chain]
         levels = tuple(
-            steps.lay_out(index, *count, rows)
+            ops.gather_layout(index, *count, rows)
             for count, rows in zip(counts, capacity.nodes, strict=True)
         )
-        edges = steps.lay_out(index, self.edge_counts, (), capacity.edges)
-        node, own = steps.place(levels[0], flat, self.first_node)
-        edge, _ = steps.place(edges, flat, self.first_edge)
+        edges = ops.gather_layout(index, self.edge_counts, (), capacity.edges)
+        node, own = ops.row_numbers(levels[0], flat, self.first_node)
+        edge, _ = ops.row_numbers(edges, flat, self.first_edge)
 
         def lay_out(way: _SortedEdges) -> tuple[Tensor, Tensor, Tensor]:
-            other = steps.shift(way.other, edge, edges, levels[0].start)
+            other = ops.gather_shifted(way.other, edge, edges, levels[0].start)
             begin, end = (
-                steps.shift(part, node, levels[0], edges.start) for part in (way.begin, way.end)
+                ops.gather_shifted(part, node, levels[0], edges.start)
+                for part in (way.begin, way.end)
             )
             return other, begin, end
 
         entering = lay_out(self.entering)
         leaving = entering if self.leaving is self.entering else lay_out(self.leaving)
-        sink = steps.shift(self.entering.own, edge, edges, levels[0].start)
-        links = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
-        x = steps.bring(self.x, node, self.dtype)
+        sink = ops.gather_shifted(self.entering.own, edge, edges, levels[0].start)
+        csr = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
+        x = ops.gather_features(self.x, node, self.dtype)
         y = self.y.index_select(0, flat.clamp(min=0))
-        attr = None if self.edge_attr is None else steps.bring(self.edge_attr, edge, self.dtype)
+        attr = self.edge_attr
+        attr = None if attr is None else ops.gather_features(attr, edge, self.dtype)
         chain = self._gather_chain(index, capacity, levels)
-        return PaddedBatch(x, links, levels, y, flat >= 0, self._bonds(edge), attr, chain)
+        return PaddedBatch(x, csr, levels, y, flat >= 0, self._bonds(edge), attr, chain)
 
     def _gather_chain(
-        self, index: Tensor, capacity: Capacity, levels: Sequence[Rows]
-    ) -> tuple[ChainStep, ...]:
+        self, index: Tensor, capacity: Capacity, levels: Sequence[PaddedLayout]
+    ) -> tuple[PaddedCoarseningStep, ...]:
         """Return the coarsening steps of the graphs."""
-        found: list[ChainStep] = []
+        found: list[PaddedCoarseningStep] = []
         for number, step in enumerate(self.chain):
             before, after = levels[number : number + 2]
             room = capacity.chain[2 * number : 2 * number + 2]
             matrix = step.transform.gather(self, index, room[0], after, before)
             edges = step.edges.gather(self, index, room[1], after, after)
-            found.append(ChainStep(matrix, edges))
+            found.append(PaddedCoarseningStep(matrix, edges))
         return tuple(found)
 
     def _bonds(self, edge: Tensor) -> EdgeTypes | None:
@@ -250,7 +265,7 @@ class DeviceDataset:
             return None
 
         def bring(way: _SortedEdges) -> Tensor:
-            return self.steps.bring(way.kinds, edge, way.kinds.dtype)
+            return self.ops.gather_features(way.kinds, edge, way.kinds.dtype)
 
         entering = bring(self.entering)
         same = self.leaving is self.entering
@@ -303,7 +318,7 @@ def _transform(data: GraphDataset, number: int, graphs: Tensor) -> tuple[Tensor,
     before = (data.sizes if number == 0 else data.chain[number - 1].level.sizes)[graphs]
     place = torch.cat([torch.arange(size) for size in before.tolist()])
     columns = torch.zeros(place.numel(), int(before.max()), dtype=torch.double)
-    matrix = transform(columns.scatter_(1, place.unsqueeze(1), 1.0), chain)
+    matrix = haar_transform(columns.scatter_(1, place.unsqueeze(1), 1.0), chain)
     row, column = (matrix.abs() > _ROUNDING).nonzero().T
     batch, ptr = chain[0].level.batch, chain[0].level.ptr
     return graphs[batch[row]], row - ptr[:-1][batch[row]], column, matrix[row, column]

@@ -14,7 +14,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset, edges_to_int32, standardize_columns
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.deprecated import old_names
-from gtpool.ops.memory import check_room
+from gtpool.ops.memory import check_memory
 
 MAX_DEGREE = 1000
 """Highest degree with a one-hot column of its own; higher degrees share it."""
@@ -221,7 +221,7 @@ def _degrees(raw: RawGraphs) -> Tensor:
 
 def _check_room(name: str, what: str, rows: int, columns: int, itemsize: int) -> None:
     """Raise a ValueError if features need more memory than is free."""
-    check_room(
+    check_memory(
         itemsize * rows * columns,
         f"{name}: {columns:,} features for each of {rows:,} {what}s need",
         "choose other features (--features constant), or leave out labels that number nodes or "

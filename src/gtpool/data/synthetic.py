@@ -6,7 +6,7 @@ from torch.nn.functional import one_hot
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.schema import Recipe, Schema
-from gtpool.ops.segment import offsets, spread
+from gtpool.ops.segment import gather_by_graph, offsets
 
 BEADS = 4
 LINKS = 3
@@ -159,7 +159,7 @@ def _both_ways(edge_index: Tensor) -> Tensor:
 def _places(sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Return the graph of each node and its position in that graph, [N] each."""
     batch = torch.arange(sizes.numel()).repeat_interleave(sizes)
-    return batch, torch.arange(batch.numel()) - spread(offsets(sizes)[:-1], batch)
+    return batch, torch.arange(batch.numel()) - gather_by_graph(offsets(sizes)[:-1], batch)
 
 
 def _rings(

@@ -10,8 +10,8 @@ from gtpool.deprecated import old_names
 from gtpool.explain.trace import PoolingStep, frozen_copy, sample_by, score_nodes, trace_pooling
 from gtpool.graph import check_count
 from gtpool.model.classifier import Classifier
-from gtpool.ops.sample import SAMPLERS, settle
-from gtpool.ops.segment import segment_max, segment_softmax, segment_sum, spread
+from gtpool.ops.sample import SAMPLERS, round_scores
+from gtpool.ops.segment import gather_by_graph, segment_max, segment_softmax, segment_sum
 from gtpool.pool.gtpool import GTPool, Scores
 
 INTERVALS = 10
@@ -69,7 +69,7 @@ def diversity(
     for part in torch.arange(len(data)).split(batch_size):
         step = trace_pooling(model, data.take(part))[1][0]
         score = score_nodes(step).score
-        cell = _cells(settle(score), step, intervals)
+        cell = _cells(round_scores(score), step, intervals)
         occupied += _count(cell, step, intervals)
         lot = torch.rand(score.numel(), generator=random).to(score.device)
         for name in covered:
@@ -85,7 +85,7 @@ def _cells(score: Tensor, step: PoolingStep, intervals: int) -> Tensor:
     batch, graphs = step.level.batch, step.level.sizes.numel()
     high, low = segment_max(score, batch, graphs), -segment_max(-score, batch, graphs)
     width = (high - low).masked_fill(high == low, 1)  # equal scores: all in the first
-    place = (score - spread(low, batch)) / spread(width, batch) * intervals
+    place = (score - gather_by_graph(low, batch)) / gather_by_graph(width, batch) * intervals
     return batch * intervals + place.long().clamp(max=intervals - 1)
 
 
@@ -133,7 +133,7 @@ def compare_samplers(pool: GTPool, x: Tensor, edge_index: Tensor) -> Comparison:
     batch = edge_index.new_zeros(x.size(0))
     laid = scores.score / pool.temperature
     kept = {
-        name: sample(settle(laid), batch, pool.ratio, order=pool.order).tolist()
+        name: sample(round_scores(laid), batch, pool.ratio, order=pool.order).tolist()
         for name, sample in SAMPLERS.items()
     }
     return Comparison(scores, segment_softmax(laid, batch, 1), kept)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer
 
 from gtpool.data.schema import Task
-from gtpool.graph import Graphs
+from gtpool.graph import PackedBatch
 from gtpool.model.classifier import Classifier
-from gtpool.ops.segment import induced
+from gtpool.ops.segment import induced_edges
 from gtpool.train.fit import seeded
 
 LEARNING_RATE, SIZE_PENALTY = 0.1, 0.1
@@ -32,7 +32,7 @@ _MODES = {
 
 
 def node_importance(
-    model: Classifier, graph: Graphs, target: int, task: Task, *, epochs: int, seed: int
+    model: Classifier, graph: PackedBatch, target: int, task: Task, *, epochs: int, seed: int
 ) -> tuple[float, ...]:
     """Return the importance of each node: a mask on its features that preserves the prediction.
 
@@ -74,11 +74,11 @@ def node_importance(
 
 @torch.no_grad()
 def probability_of_part(
-    model: Classifier, graph: Graphs, nodes: Sequence[int], target: int, task: Task
+    model: Classifier, graph: PackedBatch, nodes: Sequence[int], target: int, task: Task
 ) -> float:
     """Return the probability of the target for the subgraph of some nodes."""
     kept = torch.tensor(sorted(nodes), device=graph.x.device)
-    edges, edge_attr = induced(graph.edge_index, graph.edge_attr, kept, graph.x.size(0))
+    edges, edge_attr = induced_edges(graph.edge_index, graph.edge_attr, kept, graph.x.size(0))
     return probability(model(graph.x[kept], edges, edge_attr), target, task)
 
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from gtpool.graph import GraphLayout, Graphs, NodeDrop
+from gtpool.graph import GraphLayout, NodeDrop, PackedBatch
 from gtpool.model.classifier import Classifier
-from gtpool.ops.sample import SAMPLERS, Order, settle
+from gtpool.ops.sample import SAMPLERS, Order, round_scores
 from gtpool.pool.gtpool import GTPool
 
 MAX_ATTENTION_ENTRIES = 2**20
@@ -57,7 +57,7 @@ def frozen_copy(model: Classifier) -> Classifier:
 
 
 @torch.no_grad()
-def trace_pooling(model: Classifier, graphs: Graphs) -> tuple[Tensor, list[PoolingStep]]:
+def trace_pooling(model: Classifier, graphs: PackedBatch) -> tuple[Tensor, list[PoolingStep]]:
     """Return the logits of a model, [G, outputs], and its steps that drop nodes."""
     steps: list[PoolingStep] = []
     if not model.ratios:
@@ -91,7 +91,7 @@ def sample_by(step: PoolingStep, sampler: str, score: Tensor) -> Tensor:
     order = cast("Order", getattr(step.pool, "order", "index"))
     sample, level = SAMPLERS[sampler], step.level
     score = score / getattr(step.pool, "temperature", 1.0)
-    return sample(settle(score), level.batch, step.pool.ratio, order=order, sizes=level.sizes)
+    return sample(round_scores(score), level.batch, step.pool.ratio, order=order, sizes=level.sizes)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch import nn
 from gtpool.graph import check_count, check_share
 from gtpool.model.conv import COARSE_CONVS, CONVS, NORMS
 from gtpool.model.readout import LEARNED_READOUTS, READOUTS
-from gtpool.ops.memory import check_room
+from gtpool.ops.memory import check_memory
 from gtpool.ops.sample import check_choice, check_ratio
 from gtpool.pool import POOLS, weighs_edges
 from gtpool.spec import Combine, ModelSpec, ShapeSpec
@@ -60,7 +60,7 @@ def check_shape(shape: ShapeSpec) -> None:
 def _check_room(spec: ModelSpec) -> None:
     """Refuse a network whose weights need more memory than is free, before any are made."""
     squares = spec.convs_per_level + (0 if spec.pool == "none" else 7)  # matrices of width x width
-    check_room(
+    check_memory(
         4 * spec.levels * squares * spec.width**2,
         f"weights of a network of width {spec.width:,} and {spec.levels:,} levels need about",
         "choose a smaller width or fewer levels",

@@ -7,19 +7,19 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from gtpool.graph import Graphs, check_batch, check_edges, check_features
+from gtpool.graph import PackedBatch, check_batch, check_edges, check_features
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
 from gtpool.model.encoder import CategoryEncoder, check_codes
 from gtpool.model.readout import READOUTS
 from gtpool.nn import Linear
 from gtpool.ops.backend import Backend, Pooler
-from gtpool.ops.chain import build_chain
+from gtpool.ops.coarsening import build_chain
 from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import per_run
 from gtpool.ops.sample import kept_count
-from gtpool.ops.segment import level_of
+from gtpool.ops.segment import layout_from_batch
 from gtpool.pool import POOLS, kind_of, weighs_edges
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -138,18 +138,18 @@ class Classifier(nn.Module):
             check_batch(batch, x.size(0))
         check_edges(edge_index, edge_attr, batch, x.size(0))
         self._check_edge_features(edge_attr)
-        level = level_of(edge_index.new_zeros(x.size(0)) if batch is None else batch)
+        level = layout_from_batch(edge_index.new_zeros(x.size(0)) if batch is None else batch)
         chain = build_chain(edge_index, level, self.chain_steps) if self.chain_steps else ()
         return self._run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
 
-    def classify(self, graphs: Graphs, note: Note | None = None) -> Tensor:
+    def classify(self, graphs: PackedBatch, note: Note | None = None) -> Tensor:
         """Give the logits of a planned batch, which was checked when it was made, [G, outputs].
 
         ``note`` is called with each pooler, its input and the graphs before it pools.
         """
         return self.learn(graphs, note)[0]
 
-    def learn(self, graphs: Graphs, note: Note | None = None) -> Outputs:
+    def learn(self, graphs: PackedBatch, note: Note | None = None) -> Outputs:
         """Give the logits, and the auxiliary loss of each graph, [G], where the pooler has one."""
         if len(graphs.chain) != self.chain_steps:
             raise ValueError(

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gtpool.fixed import PaddedBatch
+from gtpool.padded_batch import PaddedBatch
 from gtpool.model.classifier import Classifier, Outputs
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import set_keys
 from gtpool.ops.padded import PaddedGraph
-from gtpool.ops.steps import WIDEST, Steps, steps_on
+from gtpool.ops.padded_ops import WIDEST, PaddedOps, padded_ops_for
+from gtpool.padded_batch import PaddedBatch
 from gtpool.spec import ModelSpec, ShapeSpec
 
 
@@ -70,7 +71,7 @@ class ModelEnsemble(nn.Module):
             if name not in learned
         }
         """What is not learned: frozen parameters, statistics, units of a regression, [R, ...]."""
-        self.steps: Steps = steps_on(self.theta.device, self.theta.dtype)
+        self.ops: PaddedOps = padded_ops_for(self.theta.device, self.theta.dtype)
         self.train()
 
     def state_dicts(self) -> dict[str, Tensor]:
@@ -103,7 +104,7 @@ class ModelEnsemble(nn.Module):
         (network,) = self.networks
         if self.training:
             set_keys(network, key)
-        graph = PaddedGraph.of(batch, self.runs, self.longest, self.steps)
+        graph = PaddedGraph.of(batch, self.runs, self.longest, self.ops)
         weights = self.fixed | self._views(self.theta)
         weights = {f"net.{name}": part for name, part in weights.items()}
         return functional_call(network, weights, (batch.x, graph))

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from gtpool.fixed import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, Rows
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
-from gtpool.ops.static_plan import rows_of
-from gtpool.ops.steps import plain
+from gtpool.ops.padded_ops import torch_ops
+from gtpool.ops.padded_segment import layout_of_sizes
+from gtpool.padded_batch import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, PaddedLayout
 
 
 def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> ExportedProgram:
@@ -45,15 +45,15 @@ def inputs_of(batch: PaddedBatch) -> tuple[Tensor, ...]:
     has the first row and the nodes of each graph, and the graph of each row.
     """
     levels = (part for rows in batch.levels for part in rows)
-    edges = () if batch.bonds is None else (batch.bonds.entering.long(),)
+    edges = () if batch.edge_types is None else (batch.edge_types.entering.long(),)
     edges = edges if batch.edge_attr is None else (batch.edge_attr,)
-    return batch.x, batch.links.source, batch.links.sink, *edges, *levels
+    return batch.x, batch.csr.source, batch.csr.sink, *edges, *levels
 
 
 def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
     """Make a batch of some capacity that holds no graphs."""
     sizes = torch.zeros(1, capacity.graphs, dtype=torch.long)
-    levels = tuple(rows_of(sizes.clone(), rows) for rows in capacity.nodes)
+    levels = tuple(layout_of_sizes(sizes.clone(), rows) for rows in capacity.nodes)
     width = sum(model.shape.node_categories) or model.shape.node_width
     # Two tensors, not one twice: export would take them for one input.
     source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
@@ -61,7 +61,7 @@ def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
     if model.reads_edge_numbers:
         return batch._replace(edge_attr=torch.zeros(capacity.edges, model.shape.edge_width))
     codes = torch.zeros(capacity.edges, len(model.edge_categories), dtype=torch.long)
-    return batch._replace(bonds=EdgeTypes(codes, codes) if model.edge_categories else None)
+    return batch._replace(edge_types=EdgeTypes(codes, codes) if model.edge_categories else None)
 
 
 class _Flat(nn.Module):
@@ -70,24 +70,24 @@ class _Flat(nn.Module):
     def __init__(self, model: Classifier, longest: int) -> None:
         super().__init__()
         self.stack = ModelEnsemble([model], longest)
-        self.stack.steps = plain()
+        self.stack.ops = torch_ops()
         self.coded, self.numbers = bool(model.edge_categories), model.reads_edge_numbers
 
     def forward(self, x: Tensor, source: Tensor, sink: Tensor, *plan: Tensor) -> Tensor:
         first = int(self.coded or self.numbers)
-        levels = tuple(Rows(*plan[at : at + 3]) for at in range(first, len(plan), 3))
+        levels = tuple(PaddedLayout(*plan[at : at + 3]) for at in range(first, len(plan), 3))
         batch = _batch(x, source, sink, levels)
         if self.coded:
-            batch = batch._replace(bonds=EdgeTypes(plan[0], plan[0]))
+            batch = batch._replace(edge_types=EdgeTypes(plan[0], plan[0]))
         if self.numbers:
             batch = batch._replace(edge_attr=plan[0])
         return cast("Tensor", self.stack(batch))
 
 
-def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[Rows]) -> PaddedBatch:
+def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[PaddedLayout]) -> PaddedBatch:
     """Make a batch of what the plain steps read; they do not walk along edges."""
     rows = torch.arange(x.size(0), device=x.device)
     own = torch.where(levels[0].batch < levels[0].size.numel(), rows, -1)
-    links = PaddedCSR(source, sink, own, own, source, own, own, own, own)
+    csr = PaddedCSR(source, sink, own, own, source, own, own, own, own)
     present = levels[0].size > 0
-    return PaddedBatch(x, links, tuple(levels), present.long(), present)
+    return PaddedBatch(x, csr, tuple(levels), present.long(), present)

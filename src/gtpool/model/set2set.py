@@ -62,14 +62,14 @@ class Set2Set(nn.Module):
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         of_input, of_state, *biases = (getattr(self.ask["lstm"], name) for name in names)
         weight, bias = of_input + pad(of_state, (0, x.size(1))), biases[0] + biases[1]
-        x = rows.cleared(x)  # padding may hold NaN of a run that failed
+        x = rows.mask_padding(x)  # padding may hold NaN of a run that failed
         query = answer = cell = x.new_zeros(rows.graphs, x.size(1))
         for _ in range(self.steps):
             gates = linear(torch.cat([query, answer], 1), weight, bias)
             enter, stay, new, leave = gates.chunk(4, 1)
             cell = stay.sigmoid() * cell + enter.sigmoid() * new.tanh()
             query = leave.sigmoid() * cell.tanh()  # (3)
-            share = rows.softmax((x * rows.spread(query)).sum(1))  # (4), (5)
+            share = rows.softmax((x * rows.broadcast(query)).sum(1))  # (4), (5)
             answer = rows.total(x * share.unsqueeze(1))  # (6)
         return torch.cat([query, answer], 1)  # (7)
 

@@ -77,7 +77,7 @@ class SortPool(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Read out each graph, [N, D] -> [G, out_channels]; edges do not enter."""
-        h = self.each(graph.rows.highest(x, self.nodes)).relu()  # [G, k, filters[0]]
+        h = self.each(graph.rows.topk_rows(x, self.nodes)).relu()  # [G, k, filters[0]]
         h = max_pool1d(h.mT, 2)
         windows = h.unfold(2, self.kernel, 1).transpose(1, 2)  # [G, places, filters[0], kernel]
         h = linear(windows.flatten(2), self.along.weight.flatten(-2), self.along.bias)

@@ -16,9 +16,9 @@ from torch.autograd.function import once_differentiable
 from gtpool.ops import attention_fused, attention_padded
 from gtpool.ops.bucket import Buckets
 from gtpool.ops.edge_products import edge_products
-from gtpool.ops.entry import precise
+from gtpool.ops.entry import no_autocast
 
-Backend = Literal["auto", "reference", "padded", "fused"]
+AttentionBackend = Literal["auto", "reference", "padded", "fused"]
 BACKENDS = ("auto", "reference", "padded", "fused")
 
 FUSED_FROM = 96
@@ -32,7 +32,7 @@ def attend(
     ptr: Tensor,
     *,
     scale: float | None = None,
-    backend: Backend = "auto",
+    backend: AttentionBackend = "auto",
     buckets: Buckets | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Let every node attend to every node of its own graph.
@@ -132,7 +132,7 @@ def check_alike(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
-def _fused_from(backend: Backend, device: torch.device) -> float:
+def _fused_from(backend: AttentionBackend, device: torch.device) -> float:
     """Give the bucket size from which the fused kernel is used."""
     if backend == "fused":
         return 0
@@ -204,7 +204,7 @@ class _AttendRows(Function):
 
     @staticmethod
     @once_differentiable
-    @precise
+    @no_autocast
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_out: Tensor,

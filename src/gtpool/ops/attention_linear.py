@@ -35,31 +35,31 @@ from torch.nn.functional import pad
 from gtpool.graph import GraphLayout
 from gtpool.ops import attention_sums
 from gtpool.ops.attention import check_alike
-from gtpool.ops.attention_streamed import Streamed
+from gtpool.ops.attention_streamed import StreamedAttention
 from gtpool.ops.bucket import Buckets, buckets_of, kept_buckets
 from gtpool.ops.edge_products import edge_products
-from gtpool.ops.entry import eager
+from gtpool.ops.entry import no_compile
 
 ALIGN = 8
 """Columns of values are a multiple of this, one of them for the row sum: odd widths are slow."""
 
 
-class Linear(Streamed):
+class LinearAttention(StreamedAttention):
     """The attention of a batch by f; ``lse`` is the logarithm of each row sum."""
 
     @classmethod
-    @eager
+    @no_compile
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
         """Attend: q, k and v are [N, H, C]."""
         buckets = buckets_of(level, q.to(torch.promote_types(q.dtype, torch.float32)))
         return cls(level, buckets, q, k, *attend_linear(q, k, v, level.ptr, buckets=buckets))
 
-    @eager
-    def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
+    @no_compile
+    def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
         """Give the weight that the target of each edge gives its source, [E, H]."""
         return edge_attention_linear(self.q, self.k, self.lse, torch.stack([source, target]))
 
-    @eager
+    @no_compile
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
         """Give the output of some nodes, with gradients, [K, H, C]."""
         if not torch.is_grad_enabled():

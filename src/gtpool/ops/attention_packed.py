@@ -8,10 +8,15 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from gtpool.graph import GraphLayout
-from gtpool.ops.attention_linear import Linear
-from gtpool.ops.attention_streamed import Attended, Streamed, known_rows, look
+from gtpool.ops.attention_linear import LinearAttention
+from gtpool.ops.attention_streamed import (
+    BatchAttention,
+    StreamedAttention,
+    attend_no_grad,
+    linear_known,
+)
 from gtpool.ops.bucket import each_head
-from gtpool.ops.segment import segment_sum, spread
+from gtpool.ops.segment import gather_by_graph, segment_sum
 
 
 class Scores(NamedTuple):
@@ -33,47 +38,54 @@ class PackedAttention:
 
     Args:
         x: What values are made of, [N, D].
-        seen: What queries and keys are made of, [N, D].
+        attn: What queries and keys are made of, [N, D].
         weights: Of the maps to queries, keys and values, [D, D] each.
         heads: Attention heads.
         edge_index: Source and target of each edge, [2, E].
         level: The layout of the batch.
         kind: "exact" or "linear".
-        learns: Whether the scores need a gradient; then it is that of all rows, else of kept ones.
+        score_grad: Whether scores need a gradient. If so, all rows have one; else the kept rows.
         ratio: Share of rows that will be kept.
     """
 
     def __init__(
         self,
         x: Tensor,
-        seen: Tensor,
+        attn: Tensor,
         weights: tuple[Tensor, Tensor, Tensor],
         heads: int,
         edge_index: Tensor,
         level: GraphLayout,
         *,
         kind: str,
-        learns: bool,
+        score_grad: bool,
         ratio: float,
     ) -> None:
         query, key, self.value = weights
-        self.heads, self.edge_index, self.learns, self.ratio = heads, edge_index, learns, ratio
-        self.seen = seen
+        self.heads, self.edge_index, self.score_grad, self.ratio = (
+            heads,
+            edge_index,
+            score_grad,
+            ratio,
+        )
+        self.attn = attn
         if heads > 1:
             self.weight = query
-            self.k, self.v = self._split(linear(seen, key)), self._split(linear(x, self.value))
+            self.k, self.v = self._split(linear(attn, key)), self._split(linear(x, self.value))
         else:
             self.weight = key.T @ query
             self.v = self._split(x)
-            self.k = self.v if seen is x else self._split(seen)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and learns):
-            self.asked = linear(seen, self.weight)
-            parts = (self._split(self.asked), self.k, self.v, level)
-            self.attention: Attended
+            self.k = self.v if attn is x else self._split(attn)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and score_grad):
+            self.queries = linear(attn, self.weight)
+            parts = (self._split(self.queries), self.k, self.v, level)
+            self.attention: BatchAttention
             if kind == "linear":
-                self.attention = Linear.of(*parts)
+                self.attention = LinearAttention.of(*parts)
             else:
-                self.attention = Streamed.of(*parts) if learns else look(*parts)
+                self.attention = (
+                    StreamedAttention.of(*parts) if score_grad else attend_no_grad(*parts)
+                )
 
     def scores(
         self,
@@ -83,8 +95,8 @@ class PackedAttention:
         act: Callable[[Tensor], Tensor],
     ) -> Tensor:
         """Score every row by equations (5) to (7) of GTPool, [N]."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns):
-            kernel = None if self.learns else getattr(self.attention, "scores", None)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.score_grad):
+            kernel = None if self.score_grad else getattr(self.attention, "scores", None)
             atomic = not torch.are_deterministic_algorithms_enabled()
             if kernel is not None and atomic and isinstance(act, nn.Tanh):
                 return kernel(self._thetas(theta_global, theta_local), lam, self.edge_index)
@@ -104,10 +116,10 @@ class PackedAttention:
         nodes = torch.arange(v.size(0), device=v.device)
         source, target = torch.cat([edge_index, nodes.expand(2, -1)], 1)  # of A + I
         listed = pad(edge_index[0] == edge_index[1], (0, v.size(0)))
-        weight = self.attention.on_edges(source, target)  # [E + N, H]
+        weight = self.attention.edge_weights(source, target)  # [E + N, H]
         weight = weight.masked_fill(listed.unsqueeze(1), 0.0).flatten()
         source, target = each_head(source, self.heads), each_head(target, self.heads)
-        sent = weight * spread(near.T.flatten(), source)
+        sent = weight * gather_by_graph(near.T.flatten(), source)
         local = segment_sum(sent, target, near.numel()).view(-1, self.heads)
         global_score = act(self.attention.project(far.T, thetas[:, 1])).sum(1)
         local_score = act(local).sum(1)
@@ -115,11 +127,11 @@ class PackedAttention:
 
     def rows(self, kept: Tensor) -> Tensor:
         """Give the attended values of the kept rows, [K, D]."""
-        if self.learns and isinstance(self.attention, Streamed | Linear):
+        if self.score_grad and isinstance(self.attention, StreamedAttention | LinearAttention):
             rows = self.attention.out.index_select(0, kept)
         else:
-            asking = self.seen.index_select(0, kept)
-            q = self._split(known_rows(asking, self.weight, self.asked, kept))
+            asking = self.attn.index_select(0, kept)
+            q = self._split(linear_known(asking, self.weight, self.queries, kept))
             rows = self.attention.rows(q, self.k, self.v, kept, self.ratio)
         return rows.flatten(1) if self.heads > 1 else linear(rows.flatten(1), self.value)
 

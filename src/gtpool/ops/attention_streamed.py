@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -14,18 +13,18 @@ from torch.autograd.function import once_differentiable
 from gtpool.graph import GraphLayout
 from gtpool.ops.attention import attend, attend_rows, edge_attention
 from gtpool.ops.bucket import Buckets, buckets_of, each_head, kept_buckets
-from gtpool.ops.entry import eager, precise
-from gtpool.ops.steps import WIDEST
+from gtpool.ops.entry import no_autocast, no_compile
+from gtpool.ops.padded_ops import WIDEST, has_triton
 
 
-class Attended(Protocol):
+class BatchAttention(Protocol):
     """What a layer asks of the attention of a batch."""
 
     def project(self, near: Tensor, theta: Tensor) -> Tensor:
         """Give the output times a vector a head, A V theta, given V theta, [N, H]."""
         ...
 
-    def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
+    def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
         """Give the weight that the target of each edge gives its source, [E, H]."""
         ...
 
@@ -35,7 +34,7 @@ class Attended(Protocol):
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamedAttention:
     """The attention of a batch: its output and log-sum-exp, with gradients where they are on."""
 
     level: GraphLayout
@@ -48,7 +47,7 @@ class Streamed:
     """[N, H]."""
 
     @classmethod
-    @eager
+    @no_compile
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
         """Attend: q, k and v are [N, H, C]."""
         exact = torch.promote_types(q.dtype, torch.float32)
@@ -60,20 +59,20 @@ class Streamed:
         del near
         return (self.out * theta).sum(-1)
 
-    @eager
-    def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
+    @no_compile
+    def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
         """Give the weight that the target of each edge gives its source, [E, H]."""
         return edge_attention(self.q, self.k, self.lse, torch.stack([source, target]))
 
-    @eager
+    @no_compile
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
         """Give the output of some nodes, as ``MaterializedAttention.rows`` does."""
         some = kept_buckets(self.level, ratio, q)
         return attend_rows(q, k, v, kept, self.out, self.lse, self.buckets, some)
 
 
-@eager
-def look(q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Attended:
+@no_compile
+def attend_no_grad(q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> BatchAttention:
     """Attend without gradients, for scores of all rows and the output of some.
 
     Args:
@@ -83,18 +82,19 @@ def look(q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Attended:
         level: The layout of the batch.
     """
     exact = torch.promote_types(q.dtype, torch.float32)
-    kernels = q.is_cuda and exact == torch.float32 and find_spec("triton") is not None
-    if kernels and q.size(-1) <= WIDEST:
+    on_gpu = q.is_cuda and exact == torch.float32 and has_triton()
+    if on_gpu and q.size(-1) <= WIDEST:
         with torch.cuda.device_of(q):  # where Triton launches
-            return import_module("gtpool.ops.kernels.looked").TritonAttention.of(q, k, v, level)
-    if q.device.type == "cpu" and fits(q.to(exact), level):
+            kernels = import_module("gtpool.ops.kernels.triton_attention")
+            return kernels.TritonAttention.of(q, k, v, level)
+    if q.device.type == "cpu" and weights_fit(q.to(exact), level):
         with torch.autocast("cpu", enabled=False):
             return MaterializedAttention.of(q.to(exact), k.to(exact), v.to(exact), level)
-    return Streamed.of(q, k, v, level)
+    return StreamedAttention.of(q, k, v, level)
 
 
-@eager
-def known_rows(x: Tensor, weight: Tensor, result: Tensor, kept: Tensor) -> Tensor:
+@no_compile
+def linear_known(x: Tensor, weight: Tensor, result: Tensor, kept: Tensor) -> Tensor:
     """Map rows by a matrix, [K, D] -> [K, D'], where the result is known but for its gradients.
 
     Args:
@@ -103,10 +103,10 @@ def known_rows(x: Tensor, weight: Tensor, result: Tensor, kept: Tensor) -> Tenso
         result: What came of mapping these and others, [N, D'].
         kept: Where these are among them, [K].
     """
-    return _Known.apply(x, weight, result, kept)
+    return _LinearKnown.apply(x, weight, result, kept)
 
 
-class _Known(Function):
+class _LinearKnown(Function):
     """A linear map that has only its gradients left to compute."""
 
     @staticmethod
@@ -122,7 +122,7 @@ class _Known(Function):
 
     @staticmethod
     @once_differentiable
-    @precise
+    @no_autocast
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_result: Tensor,
@@ -132,17 +132,17 @@ class _Known(Function):
         return d_result @ weight.to(x.dtype), d_result.T @ x, None, None
 
 
-LENGTH = 128
+MAX_ROW_WEIGHTS = 128
 """Weights a row that may be held: they take as much memory as a layer of that width."""
-ENTRIES = 2**22
+MAX_BATCH_WEIGHTS = 2**22
 """Weights of a batch that may be held even where rows are longer: 16 MB in float32."""
 
 
-def fits(q: Tensor, level: GraphLayout) -> bool:
+def weights_fit(q: Tensor, level: GraphLayout) -> bool:
     """Say whether the weights of a batch with heads such as these, [N, H, C], are few."""
     shapes = buckets_of(level, q).shapes
     rows, entries = (sum(count * length**power for count, length in shapes) for power in (1, 2))
-    return entries <= max(LENGTH * rows, ENTRIES)
+    return entries <= max(MAX_ROW_WEIGHTS * rows, MAX_BATCH_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class MaterializedAttention:
         """Attend, without gradients: q, k and v are [N, H, C], in float32 or better."""
         buckets, scale = buckets_of(level, q), q.size(-1) ** -0.5
         name = ("cells", q.size(1), q.device)
-        cell = level.recall(name, lambda: _cells(buckets, level))
+        cell = level.cached(name, lambda: _cells(buckets, level))
         padded = buckets.fill(k.flatten(0, 1))
         v = padded if v is k else buckets.fill(v.flatten(0, 1))
         q, k = buckets.fill(q.flatten(0, 1)), padded
@@ -182,7 +182,7 @@ class MaterializedAttention:
         parts = self.flat.split([count * length * length for count, length, _ in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    @eager
+    @no_compile
     def project(self, near: Tensor, theta: Tensor) -> Tensor:
         """Give the output times a vector a head, A V theta, [N, H], from V theta, [N, H]."""
         del theta
@@ -193,15 +193,15 @@ class MaterializedAttention:
             torch.bmm(row.unsqueeze(1), weight.mT, out=result.unsqueeze(1))
         return self.buckets.unpad(out).view_as(self.cell)
 
-    @eager
-    def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
+    @no_compile
+    def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
         """Read the weight that the target of each edge gives its source, [E, H]."""
         heads = self.buckets.heads
         entry = self.cell.flatten().index_select(0, each_head(target, heads))
         entry = entry.view(-1, heads).add_(source[:, None])
         return self.flat.index_select(0, entry.flatten()).view(entry.shape)
 
-    @eager
+    @no_compile
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
         """Give the output of some nodes, [K, H, C], with gradients.
 
@@ -268,7 +268,7 @@ class _Rows(Function):
 
     @staticmethod
     @once_differentiable
-    @precise
+    @no_autocast
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,  # noqa: ANN401
         d_out: Tensor,

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from gtpool.ops.adjacency import Adjacency
 from gtpool.ops.sample import Order
-from gtpool.ops.static_merge import Adjacent
 
 Kept = Any
 """Which rows stay: what ``keep`` gave, to hand on."""
@@ -35,11 +35,11 @@ class RowLayout(Protocol):
         """Number N of rows."""
         ...
 
-    def cleared(self, x: Tensor) -> Tensor:
+    def mask_padding(self, x: Tensor) -> Tensor:
         """Set padding to zero, [N, D]."""
         ...
 
-    def spread(self, value: Tensor) -> Tensor:
+    def broadcast(self, value: Tensor) -> Tensor:
         """Give each row the entry of its graph, zeros on padding, [G, D] -> [N, D]."""
         ...
 
@@ -67,11 +67,11 @@ class RowLayout(Protocol):
         """Add up outer products over each graph, [N, H, A] and [N, H, B] -> [G, H, A, B]."""
         ...
 
-    def highest(self, x: Tensor, nodes: int) -> Tensor:
+    def topk_rows(self, x: Tensor, nodes: int) -> Tensor:
         """Give the first rows of each graph, descending by the last channel, [G, nodes, D]."""
         ...
 
-    def places(self) -> tuple[Tensor, Tensor]:
+    def positions(self) -> tuple[Tensor, Tensor]:
         """Give each row its number in its graph and the size of that graph, [N] each."""
         ...
 
@@ -102,7 +102,7 @@ class Backend(Protocol):
         """Which row belongs to which graph."""
         ...
 
-    def explained(self, mask: Tensor) -> "Backend":
+    def with_edge_mask(self, mask: Tensor) -> "Backend":
         """Scale what edges carry by a mask of PyG's ``Explainer``, [E]."""
         ...
 
@@ -142,23 +142,23 @@ class Backend(Protocol):
     def attention(
         self,
         x: Tensor,
-        seen: Tensor,
+        attn: Tensor,
         weights: tuple[Tensor, Tensor, Tensor],
         heads: int,
         *,
         kind: Literal["exact", "linear"],
-        learns: bool,
+        score_grad: bool,
         ratio: float,
     ) -> Attention:
         """Attend inside each graph.
 
         Args:
             x: What values are made of, [N, D].
-            seen: What queries and keys are made of, [N, D].
+            attn: What queries and keys are made of, [N, D].
             weights: Of the maps to queries, keys and values, [D, D] each.
             heads: Attention heads.
             kind: "exact" or "linear".
-            learns: Whether the scores need a gradient.
+            score_grad: Whether the scores need a gradient.
             ratio: Share of rows that will be kept.
         """
         ...
@@ -171,7 +171,7 @@ class Backend(Protocol):
         """Take the kept rows, [N, ...] -> [K, ...]."""
         ...
 
-    def follow(self, kept: Kept, ratio: float, *, edges: bool = True) -> "Backend":
+    def subgraph(self, kept: Kept, ratio: float, *, edges: bool = True) -> "Backend":
         """Give the graphs of the kept rows; without ``edges`` nothing may ask for edges."""
         ...
 
@@ -184,7 +184,7 @@ class Backend(Protocol):
         """
         ...
 
-    def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> Adjacent:
+    def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> Adjacency:
         """Give the adjacency matrices, for poolers that merge rows."""
         ...
 

@@ -17,7 +17,7 @@ _SHORT = 2**16
 """Numbers that 16 bits can tell apart."""
 
 
-def smooth(x: Tensor, edge_index: Tensor) -> Tensor:
+def gcn_propagate_cpu(x: Tensor, edge_index: Tensor) -> Tensor:
     """Multiply by D^-1/2 (A + I) D^-1/2, where D counts the edges into a node and its own loop.
 
     A listed loop does not count beside I.
@@ -28,7 +28,7 @@ def smooth(x: Tensor, edge_index: Tensor) -> Tensor:
 
     Example:
         >>> x, edges = torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1, 1], [1, 0, 1]])
-        >>> smooth(x, edges).round(decimals=3).tolist()
+        >>> gcn_propagate_cpu(x, edges).round(decimals=3).tolist()
         [[2.0], [2.0]]
     """
     source, target = edge_index
@@ -36,35 +36,36 @@ def smooth(x: Tensor, edge_index: Tensor) -> Tensor:
     if loops.any():
         source, target = edge_index[:, ~loops]
     degree = target.bincount(minlength=x.size(0)).add_(1)
-    return _Smooth.apply(x, source, target, degree.to(x.dtype).rsqrt_().unsqueeze(1))
+    return _Propagate.apply(x, source, target, degree.to(x.dtype).rsqrt_().unsqueeze(1))
 
 
-def add_neighbours(x: Tensor, edge_index: Tensor) -> Tensor:
+def gin_propagate_cpu(x: Tensor, edge_index: Tensor) -> Tensor:
     """Add to each row the rows of its neighbours, A^T x + x, [N, D].
 
     Example:
         >>> x, edges = torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1, 1], [1, 0, 1]])
-        >>> add_neighbours(x, edges).tolist()
+        >>> gin_propagate_cpu(x, edges).tolist()
         [[4.0], [7.0]]
     """
-    return _Smooth.apply(x, *edge_index, None)
+    return _Propagate.apply(x, *edge_index, None)
 
 
-def look_up(table: Tensor, codes: Tensor) -> Tensor:
+def sum_embeddings(table: Tensor, codes: Tensor) -> Tensor:
     """Add up the rows of a table that each row of codes names, [T, D], [N, F] -> [N, D].
 
     Example:
-        >>> look_up(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0, 2], [1, 1]])).tolist()
+        >>> table, codes = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0, 2], [1, 1]])
+        >>> sum_embeddings(table, codes).tolist()
         [[5.0], [4.0]]
     """
-    return _LookUp.apply(table, codes)
+    return _SumEmbeddings.apply(table, codes)
 
 
 # Function hands its own subclass of FunctionCtx to these methods, which its annotations do not say:
 # hence Any and the override ignored.
 
 
-class _Smooth(Function):
+class _Propagate(Function):
     """The matrix is its transpose with the edges the other way round; no scale is one of ones."""
 
     @staticmethod
@@ -85,14 +86,14 @@ class _Smooth(Function):
         d_out: Tensor,
     ) -> tuple[Tensor | None, ...]:
         source, target, scale = ctx.saved_tensors
-        return _Smooth.apply(d_out, target, source, scale), None, None, None
+        return _Propagate.apply(d_out, target, source, scale), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *grads: Any) -> Tensor:  # noqa: ANN401
-        return _Smooth.apply(grads[0], *ctx.saved_tensors)
+        return _Propagate.apply(grads[0], *ctx.saved_tensors)
 
 
-class _LookUp(Function):
+class _SumEmbeddings(Function):
     """A sum by row, and back by code."""
 
     @staticmethod

@@ -58,7 +58,7 @@ class Buckets(NamedTuple):
         order = sizes.argsort(kind="stable")
         ends = np.searchsorted(sizes[order], _EDGES, side="right").tolist()
         bounds = sorted({0, *ends, *range(ends[-1], sizes.size + 1)})
-        buckets = cls._lay_out(starts, order, bounds, like)
+        buckets = cls._build(starts, order, bounds, like)
         mask = like.new_zeros(buckets.row.numel()).index_fill_(0, buckets.padding, -torch.inf)
         masks = (part.unsqueeze(1) for part in _split(mask, buckets.shapes))
         return buckets._replace(masks=tuple(masks))
@@ -67,10 +67,10 @@ class Buckets(NamedTuple):
         """Lay out some nodes of each graph, where graphs share a bucket as they do here."""
         counts = (count // self.heads for count, _ in self.shapes)
         bounds = list(accumulate(counts, initial=0))
-        return self._lay_out(_starts(ptr), self.order, bounds, like)
+        return self._build(_starts(ptr), self.order, bounds, like)
 
     @classmethod
-    def _lay_out(cls, starts: Numbers, order: Numbers, bounds: list[int], like: Tensor) -> Self:
+    def _build(cls, starts: Numbers, order: Numbers, bounds: list[int], like: Tensor) -> Self:
         """Lay out graphs in an order, those between two bounds in one bucket.
 
         In NumPy, whose calls take a fraction of the time of torch's on a few numbers.
@@ -132,13 +132,13 @@ class Buckets(NamedTuple):
 def buckets_of(level: GraphLayout, like: Tensor) -> Buckets:
     """Lay out a batch for heads such as ``like``'s, [N, H, ...], once."""
     name = ("buckets", like.size(1), like.dtype, like.device)
-    return level.recall(name, lambda: Buckets.of(level.ptr, like))
+    return level.cached(name, lambda: Buckets.of(level.ptr, like))
 
 
 def kept_buckets(level: GraphLayout, ratio: float, like: Tensor) -> Buckets:
     """Lay out the nodes that a ratio keeps, such as ``like``, [K, H, ...], once."""
     name = ("kept buckets", str(ratio), like.size(1), like.device)
-    return level.recall(name, lambda: buckets_of(level, like).of_kept(kept_ptr(level, ratio), like))
+    return level.cached(name, lambda: buckets_of(level, like).of_kept(kept_ptr(level, ratio), like))
 
 
 def each_head(index: Tensor, heads: int) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.ops.static_merge import Dense
+from gtpool.ops.adjacency import DenseAdjacency
 
 
 class ClusterGraph(NamedTuple):
@@ -30,10 +30,10 @@ class ClusterGraph(NamedTuple):
         sent = scale * x.unflatten(0, self.matrix.shape[:2])
         return (scale * torch.baddbmm(sent, self.matrix.mT, sent)).flatten(0, 1)
 
-    def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> Dense:
+    def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> DenseAdjacency:
         """Give the matrices, for a merge of clusters."""
         del weighted  # they are, whoever asks
-        return Dense(self.matrix.to(dtype))
+        return DenseAdjacency(self.matrix.to(dtype))
 
     def merged(self, coarse: Tensor) -> "ClusterGraph":
         """Give graphs of clusters of these clusters."""

@@ -18,7 +18,7 @@ FIRST, SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 DIGITS = 24  # of a mask's random numbers, so that a share is exact to 6e-8
 
 
-class Keyed(nn.Module):
+class KeyedModule(nn.Module):
     """A layer that draws random numbers from a key of its own, once it has one."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Keyed(nn.Module):
         self.key: Tensor | None = None
 
 
-class Dropout(Keyed):
+class Dropout(KeyedModule):
     """``nn.Dropout`` until it has a key; then its mask follows from key and place.
 
     Args:
@@ -61,7 +61,7 @@ class HasModules(Protocol):
 
 def set_keys(model: HasModules, key: Tensor | None) -> None:
     """Give each layer that draws a key of its own, made from one, int64 [R]; None takes it."""
-    layers = [part for part in model.modules() if isinstance(part, Keyed)]
+    layers = [part for part in model.modules() if isinstance(part, KeyedModule)]
     for number, layer in enumerate(layers):
         layer.key = None
         if key is not None and getattr(layer, "p", 1) > 0:
@@ -104,7 +104,7 @@ def _mix(bits: Tensor) -> Tensor:
     return bits ^ (bits >> 31 & 2**33 - 1)
 
 
-REST = 0x5EED
+EVAL_KEY = 0x5EED
 """Which of the keys made from a size serves while nothing is trained."""
 NOISE_DIGITS = 52  # so that a random number and a half fit a float64
 
@@ -117,34 +117,34 @@ class Places(Protocol):
         """Number of rows."""
         ...
 
-    def places(self) -> tuple[Tensor, Tensor]:
+    def positions(self) -> tuple[Tensor, Tensor]:
         """Give each row its number in its graph and the size of that graph, [N] each."""
         ...
 
 
-class Gumbel(Keyed):
+class GumbelNoise(KeyedModule):
     """Noise for the nodes of a batch: drawn while training, at rest the same for the same graph."""
 
     def forward(self, rows: Places, like: Tensor) -> Tensor:
         """Give the noise of each row, [N], on the device of ``like``."""
         if not self.training:
-            return by_number(*rows.places())
+            return gumbel_by_number(*rows.positions())
         anew = torch.randint(2**62, (1,), device=like.device) if self.key is None else self.key
-        return by_row(rows.num_rows, anew)
+        return gumbel_by_row(rows.num_rows, anew)
 
 
-def by_row(count: int, key: Tensor) -> Tensor:
+def gumbel_by_row(count: int, key: Tensor) -> Tensor:
     """Draw for the rows of R runs, run after run, [R * n], from a key a run, [R]."""
     place = torch.arange(count // key.numel(), device=key.device)
     return _gumbel(place, key.unsqueeze(1)).flatten()
 
 
-def by_number(number: Tensor, size: Tensor) -> Tensor:
+def gumbel_by_number(number: Tensor, size: Tensor) -> Tensor:
     """Draw for nodes by their number in a graph of that size, [N] each: never anything else.
 
     The size is there so that not all graphs, and not all levels of a network, favour one number.
     """
-    return _gumbel(number, next_key(size, REST))
+    return _gumbel(number, next_key(size, EVAL_KEY))
 
 
 def _gumbel(place: Tensor, key: Tensor) -> Tensor:

@@ -14,15 +14,15 @@ from gtpool.graph import (
     check_batch,
     check_edges,
     check_features,
-    largest_of,
+    largest_allowed,
 )
-from gtpool.ops.segment import level_of, offsets
-from gtpool.ops.steps import has_triton
+from gtpool.ops.padded_ops import has_triton
+from gtpool.ops.segment import layout_from_batch, offsets
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
-def eager(function: _Function) -> _Function:
+def no_compile(function: _Function) -> _Function:
     """Leave a function out of torch.compile.
 
     Traced, what reads sizes from the data would break the graph at each of these places and be
@@ -31,7 +31,7 @@ def eager(function: _Function) -> _Function:
     return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
 
 
-def precise(backward: _Function) -> _Function:
+def no_autocast(backward: _Function) -> _Function:
     """Leave autocast out of the backward pass of a Function, which computes in the types it has."""
 
     @wraps(backward)
@@ -43,8 +43,8 @@ def precise(backward: _Function) -> _Function:
     return run  # pyright: ignore[reportReturnType]
 
 
-@eager
-def lay_out(
+@no_compile
+def check_inputs(
     x: Tensor,
     edge_index: Tensor,
     edge_attr: Tensor | None,
@@ -58,7 +58,7 @@ def lay_out(
 
     A pooler that multiplies features with features refuses those whose products overflow.
     """
-    known = _look(x, edge_index, edge_attr, batch, channels, attn, multiplied=multiplied)
+    known = _check_on_gpu(x, edge_index, edge_attr, batch, channels, attn, multiplied=multiplied)
     if known is not None:
         return known
     check_features("x", x, channels, multiplied=multiplied)
@@ -69,10 +69,10 @@ def lay_out(
     if batch is not None:
         check_batch(batch, x.size(0))
     check_edges(edge_index, edge_attr, batch, x.size(0))
-    return level_of(edge_index.new_zeros(x.size(0)) if batch is None else batch)
+    return layout_from_batch(edge_index.new_zeros(x.size(0)) if batch is None else batch)
 
 
-def _look(
+def _check_on_gpu(
     x: object,
     edge_index: object,
     edge_attr: Tensor | None,
@@ -94,10 +94,10 @@ def _look(
     here = all(part.device == x.device and part.dtype == torch.long for part in given)
     if not (shaped and here and x.is_floating_point() and x.size(0)) or not has_triton():
         return None
-    largest = largest_of(x, multiplied=multiplied)
+    largest = largest_allowed(x, multiplied=multiplied)
     with torch.cuda.device_of(x):  # where Triton launches
         kernel = import_module("gtpool.ops.kernels.entry")
-        sizes = kernel.sizes_if_sound(x, edge_index, batch, largest)
+        sizes = kernel.sizes_if_valid(x, edge_index, batch, largest)
     if sizes is None:
         return None
     batch = edge_index.new_zeros(x.size(0)) if batch is None else batch

@@ -7,16 +7,16 @@ from typing import Literal
 import torch
 
 from gtpool.ops.attention_linear import ALIGN
-from gtpool.ops.entry import eager
+from gtpool.ops.entry import no_compile
 
-ASKED_FROM_NODES, ASKED_FROM_EDGES = 50_000, 2_000_000
+CHECK_FROM_NODES, CHECK_FROM_EDGES = 50_000, 2_000_000
 """Batches smaller in both are taken without asking for the free memory, which takes a moment."""
-_ASKED_FROM = 100_000_000  # bytes, for the same reason
+_CHECK_FROM_BYTES = 100_000_000  # bytes, for the same reason
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
-def need(
+def memory_needed(
     nodes: int,
     edges: int,
     width: int,
@@ -40,7 +40,7 @@ def need(
         itemsize: Bytes of a number; the layer computes in four at least.
 
     Example:
-        >>> need(20_000, 400_000, 128, 1, attention="exact", training=True) // 2**20
+        >>> memory_needed(20_000, 400_000, 128, 1, attention="exact", training=True) // 2**20
         167
     """
     columns = width if attention == "exact" else width + ALIGN * heads
@@ -53,7 +53,7 @@ def need(
     return number * (of_nodes * nodes * columns + of_edges * edges * heads) + 2 * 16 * edges
 
 
-@eager
+@no_compile
 def check_fits(
     nodes: int,
     edges: int,
@@ -65,11 +65,11 @@ def check_fits(
     device: torch.device,
     itemsize: int = 4,
 ) -> None:
-    """Raise a ValueError if a large batch needs more memory than is free; see :func:`need`."""
-    if nodes < ASKED_FROM_NODES and edges < ASKED_FROM_EDGES:
+    """Raise a ValueError if ``memory_needed`` exceeds the free memory; small batches pass."""
+    if nodes < CHECK_FROM_NODES and edges < CHECK_FROM_EDGES:
         return
     free = free_memory(device)
-    wanted = need(
+    wanted = memory_needed(
         nodes, edges, width, heads, attention=attention, training=training, itemsize=itemsize
     )
     if free is None or wanted <= free:
@@ -91,13 +91,13 @@ def free_memory(device: torch.device) -> int | None:
         return _free_on_cuda(device)
     if device.type != "cpu":
         return None
-    rooms = [*_available(), *_rooms_of_groups()]
+    rooms = [*_available(), *_cgroup_free()]
     return min(rooms) if rooms else None
 
 
-def check_room(wanted: int, what: str, instead: str) -> None:
+def check_memory(wanted: int, what: str, instead: str) -> None:
     """Raise "``what`` … GB of memory …; ``instead``" if fewer bytes than wanted are free here."""
-    free = free_memory(torch.device("cpu")) if wanted >= _ASKED_FROM else None
+    free = free_memory(torch.device("cpu")) if wanted >= _CHECK_FROM_BYTES else None
     if free is not None and wanted > free:
         raise ValueError(
             f"{what} {wanted / 1e9:,.1f} GB of memory, but {free / 1e9:.1f} GB are free; {instead}"
@@ -123,7 +123,7 @@ def _available() -> Iterator[int]:
     yield from (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
-def _rooms_of_groups() -> Iterator[int]:
+def _cgroup_free() -> Iterator[int]:
     """Read what is left of the limits of this process's control group and of those above it."""
     listing = PROC / "self" / "cgroup"
     lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
@@ -138,10 +138,10 @@ def _rooms_of_groups() -> Iterator[int]:
             continue
         group = PurePosixPath(path.lstrip("/"))
         for part in (group, *group.parents):
-            yield from _room(root / part, *names)
+            yield from _free_in_cgroup(root / part, *names)
 
 
-def _room(folder: Path, limit: str, usage: str, cached: str) -> Iterator[int]:
+def _free_in_cgroup(folder: Path, limit: str, usage: str, cached: str) -> Iterator[int]:
     """Give the limit of a group less its usage, of which files in the cache can be let go."""
     try:
         most = (folder / limit).read_text(encoding="ascii").strip()

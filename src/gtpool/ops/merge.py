@@ -9,17 +9,18 @@ from torch import Tensor
 
 from gtpool.graph import GraphLayout
 from gtpool.ops.bucket import Buckets
-from gtpool.ops.entry import eager
-from gtpool.ops.segment import plan, segment_sum
+from gtpool.ops.entry import no_compile
+from gtpool.ops.segment import layout_from_sizes, segment_sum
 
 
-def weight_of(
+def edge_weight(
     edge_index: Tensor, edge_attr: Tensor | None, like: Tensor, *, weighted: bool
 ) -> Tensor:
     """Give the weight of each edge: the first column of its features, or one, [E].
 
     Example:
-        >>> weight_of(torch.tensor([[0, 1], [1, 2]]), None, torch.zeros(3), weighted=False).tolist()
+        >>> edges = torch.tensor([[0, 1], [1, 2]])
+        >>> edge_weight(edges, None, torch.zeros(3), weighted=False).tolist()
         [1.0, 1.0]
     """
     if not weighted:
@@ -29,16 +30,16 @@ def weight_of(
     return (edge_attr if edge_attr.dim() == 1 else edge_attr[:, 0]).to(like.dtype)
 
 
-def widen(value: Tensor) -> Tensor:
+def at_least_float32(value: Tensor) -> Tensor:
     """Give at least float32: a sum of ones stops growing at 256 in bf16."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
-def neighbours(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
+def adj_t_matmul(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
     """Add up, for each node, the weighted rows of the nodes with an edge to it: A^T v, [N, F].
 
     Example:
-        >>> neighbours(torch.eye(2), torch.tensor([[0], [1]]), torch.tensor([5.0])).tolist()
+        >>> adj_t_matmul(torch.eye(2), torch.tensor([[0], [1]]), torch.tensor([5.0])).tolist()
         [[0.0, 0.0], [5.0, 0.0]]
     """
     source, target = edge_index
@@ -46,54 +47,30 @@ def neighbours(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
     return torch.zeros_like(value).index_add(0, target, sent)
 
 
-def root_of(degree: Tensor) -> Tensor:
+def sqrt_degree(degree: Tensor) -> Tensor:
     """Give what to divide by for D^-1/2; infinity where there is no degree, so that 0 is left.
 
     Division has finite gradients down to the smallest degree, the power -1/2 has not.
 
     Example:
-        >>> root_of(torch.tensor([4.0, 0.0])).tolist()
+        >>> sqrt_degree(torch.tensor([4.0, 0.0])).tolist()
         [2.0, inf]
     """
     return degree.where(degree > 0, torch.inf).sqrt()
 
 
-def diagonal(matrix: Tensor) -> Tensor:
+def keep_diagonal(matrix: Tensor) -> Tensor:
     """Leave nothing but the diagonal of each matrix, [G, C, C].
 
     Example:
-        >>> diagonal(torch.ones(1, 2, 2)).tolist()
+        >>> keep_diagonal(torch.ones(1, 2, 2)).tolist()
         [[[1.0, 0.0], [0.0, 1.0]]]
     """
     # Not torch's own: inductor warns of itself when it lowers that.
     return matrix * torch.eye(matrix.size(1), dtype=matrix.dtype, device=matrix.device)
 
 
-def merge(
-    assign: Tensor, x: Tensor, edge_index: Tensor, weight: Tensor, level: GraphLayout
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge the nodes of each graph into its clusters.
-
-    Args:
-        assign: Share of each node in each cluster, [N, C].
-        x: Node features, [N, D].
-        edge_index: Source and target of each edge, [2, E].
-        weight: Of each edge, [E].
-        level: The layout of the batch.
-
-    Returns:
-        S^T X [G, C, D], S^T A S [G, C, C] and S^T S [G, C, C], in the dtype of ``assign``.
-    """
-    clusters = assign.size(1)
-    ahead = neighbours(assign, edge_index.flip(0), weight)  # A S
-    right = torch.cat([x.to(assign.dtype), ahead, assign], 1)
-    pooled, coarse, overlap = products(assign, right, level).split(
-        [x.size(1), clusters, clusters], dim=2
-    )
-    return pooled, coarse, overlap
-
-
-@eager
+@no_compile
 def products(left: Tensor, right: Tensor, level: GraphLayout) -> Tensor:
     """Give the product of each graph's columns, left^T right, [N, A] x [N, B] -> [G, A, B].
 
@@ -109,15 +86,15 @@ def products(left: Tensor, right: Tensor, level: GraphLayout) -> Tensor:
     return found.index_select(0, place.to(left.device, non_blocking=True))
 
 
-@eager
-def squares(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tensor:
+@no_compile
+def squared_norm(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tensor:
     """Add up the squares of the entries of each graph's adjacency matrix, [G].
 
     Repeated edges are one entry, so they are added before they are squared.
 
     Example:
-        >>> one = plan(torch.tensor([2]), torch.device("cpu"))
-        >>> squares(torch.tensor([[0, 0], [1, 1]]), torch.ones(2), one).tolist()
+        >>> one = layout_from_sizes(torch.tensor([2]), torch.device("cpu"))
+        >>> squared_norm(torch.tensor([[0, 0], [1, 1]]), torch.ones(2), one).tolist()
         [4.0]
     """
     nodes = level.batch.numel()
@@ -127,7 +104,7 @@ def squares(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tensor:
     return segment_sum(entry.square(), graph, level.sizes.numel())
 
 
-@eager
+@no_compile
 def coarse_graph(adjacency: Tensor) -> tuple[Tensor, Tensor, GraphLayout]:
     """Write dense matrices as the edges of a packed batch, a zero too, [G, C, C].
 
@@ -147,5 +124,5 @@ def coarse_graph(adjacency: Tensor) -> tuple[Tensor, Tensor, GraphLayout]:
     source = number.unsqueeze(2).expand(-1, -1, clusters)
     target = number.unsqueeze(1).expand(-1, clusters, -1)
     edges = torch.stack([source.reshape(-1), target.reshape(-1)])
-    layout = plan(torch.full((graphs,), clusters), device)
+    layout = layout_from_sizes(torch.full((graphs,), clusters), device)
     return edges, adjacency.reshape(-1, 1), layout

@@ -8,19 +8,25 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from gtpool.graph import CoarseningStep, GraphLayout
-from gtpool.ops import bag, merge
-from gtpool.ops import static_edges as sums
+from gtpool.ops import aggregate, bag, merge
+from gtpool.ops.adjacency import PackedAdjacency
+from gtpool.ops.aggregate import Edges
 from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.backend import Pooled
-from gtpool.ops.bucket import Buckets
-from gtpool.ops.chain import build_chain, transform
 from gtpool.ops.clusters import ClusterGraph
-from gtpool.ops.drop import keep, kept_level
-from gtpool.ops.entry import eager
+from gtpool.ops.coarsening import build_chain, haar_transform
+from gtpool.ops.drop import keep, kept_layout
+from gtpool.ops.entry import no_compile
 from gtpool.ops.memory import check_fits
 from gtpool.ops.sample import Order
-from gtpool.ops.segment import induced, level_of, plan, segment_softmax, segment_sum, spread
-from gtpool.ops.static_edges import Edges
+from gtpool.ops.segment import (
+    gather_by_graph,
+    induced_edges,
+    layout_from_batch,
+    layout_from_sizes,
+    segment_softmax,
+    segment_sum,
+)
 
 
 class PackedRows(NamedTuple):
@@ -40,10 +46,10 @@ class PackedRows(NamedTuple):
     def num_rows(self) -> int:  # noqa: D102
         return self.level.batch.numel()
 
-    def cleared(self, x: Tensor) -> Tensor:  # noqa: D102
+    def mask_padding(self, x: Tensor) -> Tensor:  # noqa: D102
         return x
 
-    def spread(self, value: Tensor) -> Tensor:  # noqa: D102
+    def broadcast(self, value: Tensor) -> Tensor:  # noqa: D102
         return value.index_select(0, self.level.batch)
 
     def total(self, x: Tensor) -> Tensor:  # noqa: D102
@@ -66,8 +72,8 @@ class PackedRows(NamedTuple):
         heads = zip(left.unbind(1), right.unbind(1), strict=True)
         return torch.stack([merge.products(*head, self.level) for head in heads], 1)
 
-    @eager
-    def highest(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
+    @no_compile
+    def topk_rows(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
         # Unique rows come ascending from the first channel on: flipped, from the last.
         rank = x.detach().flip(1).unique(dim=0, return_inverse=True)[1]
         batch, ptr, sizes = self.level.batch, self.level.ptr, self.level.sizes
@@ -79,19 +85,19 @@ class PackedRows(NamedTuple):
         rows = x.index_select(0, place.index_select(0, taken))
         return rows.unflatten(0, (-1, nodes)).masked_fill(empty, 0)
 
-    def places(self) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def positions(self) -> tuple[Tensor, Tensor]:  # noqa: D102
         batch = self.level.batch
         start, size = (
-            spread(part.to(batch.device, non_blocking=True), batch)
+            gather_by_graph(part.to(batch.device, non_blocking=True), batch)
             for part in (self.level.ptr[:-1], self.level.sizes)
         )
         return torch.arange(batch.numel(), device=batch.device) - start, size
 
-    @eager
+    @no_compile
     def of_clusters(self, clusters: int) -> "PackedRows":
         """Lay out as many clusters of each graph."""
         sizes = torch.full_like(self.level.sizes, clusters)
-        return PackedRows(plan(sizes, self.level.batch.device))
+        return PackedRows(layout_from_sizes(sizes, self.level.batch.device))
 
 
 class PackedGraph(NamedTuple):
@@ -120,53 +126,55 @@ class PackedGraph(NamedTuple):
             >>> PackedGraph.of(torch.tensor([[0], [1]]), torch.tensor([0, 0, 1])).rows.graphs
             2
         """
-        return cls(edge_index, edge_attr, level_of(batch))
+        return cls(edge_index, edge_attr, layout_from_batch(batch))
 
     @property
     def rows(self) -> PackedRows:  # noqa: D102 - see Backend, here and below
         return PackedRows(self.level)
 
-    def explained(self, mask: Tensor) -> "PackedGraph":  # noqa: D102
+    def with_edge_mask(self, mask: Tensor) -> "PackedGraph":  # noqa: D102
         return self._replace(mask=mask)
 
     def gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        if self._is_plain(x) and x.size(1) > 1:  # a column is added up as fast by index
-            return bag.smooth(x, self.edge_index)
+        if self._use_bags(x) and x.size(1) > 1:  # a column is added up as fast by index
+            return bag.gcn_propagate_cpu(x, self.edge_index)
+        # bf16 cannot count a large hub.
         wide = x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32))
-        scale = sums.root_degrees(self._edges, wide).to(x.dtype)  # bf16 cannot count a large hub
-        return sums.gcn_sum(x, scale, self._edges)
+        scale = aggregate.root_degrees(self._edges, wide).to(x.dtype)
+        return aggregate.gcn_sum(x, scale, self._edges)
 
     def weighted_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        return sums.weighted_gcn_sum(x, self._weight(x), self._edges)
+        return aggregate.weighted_gcn_sum(x, self._weight(x), self._edges)
 
     def coarse_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        return sums.coarse_gcn_sum(x, self._weight(x), self._edges)
+        return aggregate.coarse_gcn_sum(x, self._weight(x), self._edges)
 
     def gin_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        plain = self._is_plain(x)
-        return bag.add_neighbours(x, self.edge_index) if plain else sums.gin_sum(x, self._edges)
+        if self._use_bags(x):
+            return bag.gin_propagate_cpu(x, self.edge_index)
+        return aggregate.gin_sum(x, self._edges)
 
     def bond_sum(  # noqa: D102
         self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
     ) -> Tensor:
-        degree = sums.out_degrees(self._edges, x) if scaled else None
+        degree = aggregate.out_degrees(self._edges, x) if scaled else None
         scale = None if degree is None else degree.rsqrt()
-        passed = sums.edge_sum(x, encoder(self.edge_attr), scale, self._edges)
+        passed = aggregate.edge_sum(x, encoder(self.edge_attr), scale, self._edges)
         own = x if root is None else (x + root).relu()
         return passed + (own if degree is None else own / degree.unsqueeze(1))
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
-        return sums.gat_sum(x, sent, got, self._edges)
+        return aggregate.gat_sum(x, sent, got, self._edges)
 
     def attention(  # noqa: D102
         self,
         x: Tensor,
-        seen: Tensor,
+        attn: Tensor,
         weights: tuple[Tensor, Tensor, Tensor],
         heads: int,
         *,
         kind: Literal["exact", "linear"],
-        learns: bool,
+        score_grad: bool,
         ratio: float,
     ) -> PackedAttention:
         check_fits(
@@ -179,8 +187,8 @@ class PackedGraph(NamedTuple):
             device=x.device,
             itemsize=x.element_size(),
         )
-        parts = (x, seen, weights, heads, self.edge_index, self.level)
-        return PackedAttention(*parts, kind=kind, learns=learns, ratio=ratio)
+        parts = (x, attn, weights, heads, self.edge_index, self.level)
+        return PackedAttention(*parts, kind=kind, score_grad=score_grad, ratio=ratio)
 
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Tensor:  # noqa: D102
         return keep(score, ratio, self.level, sampler=sampler, order=order)
@@ -188,30 +196,30 @@ class PackedGraph(NamedTuple):
     def take(self, x: Tensor, kept: Tensor) -> Tensor:  # noqa: D102
         return x.index_select(0, kept)
 
-    @eager
-    def follow(self, kept: Tensor, ratio: float, *, edges: bool = True) -> "PackedGraph":  # noqa: D102
+    @no_compile
+    def subgraph(self, kept: Tensor, ratio: float, *, edges: bool = True) -> "PackedGraph":  # noqa: D102
         level = self.next_level(ratio)
         if not edges:
             return PackedGraph(self.edge_index.new_empty(2, 0), None, level, self.later[1:])
-        parts = induced(self.edge_index, self.edge_attr, kept, self.level.batch.numel())
+        parts = induced_edges(self.edge_index, self.edge_attr, kept, self.level.batch.numel())
         return PackedGraph(*parts, level, self.later[1:])
 
-    @eager
+    @no_compile
     def next_level(self, ratio: float) -> GraphLayout:
         """Give the layout after a step that keeps a share of the rows of each graph."""
-        return self.later[0] if self.later else kept_level(self.level, ratio)
+        return self.later[0] if self.later else kept_layout(self.level, ratio)
 
     def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
         chain = self.chain or build_chain(self.edge_index, self.level, steps)
         step, later = chain[0], tuple(chain[1:])
         weight = step.edge_attr.to(x.dtype)
         after = PackedGraph(step.edge_index, weight, step.level, chain=later)
-        return Pooled(transform(x, chain), after)
+        return Pooled(haar_transform(x, chain), after)
 
-    def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> "PackedAdjacent":  # noqa: D102
+    def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> PackedAdjacency:  # noqa: D102
         like = torch.empty(0, dtype=dtype, device=self.edge_index.device)
-        weight = merge.weight_of(self.edge_index, self.edge_attr, like, weighted=weighted)
-        return PackedAdjacent(self.edge_index, weight, self.level)
+        weight = merge.edge_weight(self.edge_index, self.edge_attr, like, weighted=weighted)
+        return PackedAdjacency(self.edge_index, weight, self.level)
 
     def merged(self, coarse: Tensor) -> ClusterGraph:  # noqa: D102
         return ClusterGraph(coarse, self.rows.of_clusters(coarse.size(1)))
@@ -221,72 +229,13 @@ class PackedGraph(NamedTuple):
         return Edges(self.edge_index, self.level.batch.numel(), self.mask)
 
     def _weight(self, x: Tensor) -> Tensor:
-        return merge.weight_of(self.edge_index, self.edge_attr, x, weighted=True)
+        return merge.edge_weight(self.edge_index, self.edge_attr, x, weighted=True)
 
-    def _is_plain(self, x: Tensor) -> bool:
+    def _use_bags(self, x: Tensor) -> bool:
         """Say whether the fast sums of a CPU serve: full floats, nothing masked or compiled."""
         exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
         here = exact and x.device.type == "cpu" and not torch.compiler.is_compiling()
         return here and self.mask is None
-
-
-class PackedAdjacent(NamedTuple):
-    """The adjacency matrices of a packed batch; see ``gtpool.ops.static_merge.Adjacent``."""
-
-    edges: Tensor
-    """Source and target of each edge, [2, E]."""
-    weight: Tensor
-    """[E]"""
-    level: GraphLayout
-
-    def degrees(self) -> Tensor:  # noqa: D102 - see Adjacent, here and below
-        degree = self.weight.new_zeros(self.level.batch.numel())
-        return degree.index_add(0, self.edges.flatten(), self.weight.repeat(2) / 2)
-
-    def entering(self, *, positive: bool = False) -> Tensor:  # noqa: D102
-        weight = self.weight.abs() if positive else self.weight
-        return weight.new_zeros(self.level.batch.numel()).index_add(0, self.edges[1], weight)
-
-    def normalized(self) -> "PackedAdjacent":  # noqa: D102
-        root = merge.root_of(self.degrees())
-        source, target = root.index_select(0, self.edges.flatten()).chunk(2)
-        return self._replace(weight=self.weight / source / target)
-
-    def heard(self, value: Tensor) -> Tensor:  # noqa: D102
-        return merge.neighbours(value, self.edges, self.weight)
-
-    def sent(self, value: Tensor) -> Tensor:  # noqa: D102
-        return merge.neighbours(value, self.edges.flip(0), self.weight)
-
-    def squares(self) -> Tensor:  # noqa: D102
-        return merge.squares(self.edges, self.weight, self.level)
-
-    def sizes(self) -> Tensor:  # noqa: D102
-        return self.level.sizes.to(self.weight.device, non_blocking=True)
-
-    def total(self, value: Tensor) -> Tensor:  # noqa: D102
-        return segment_sum(value, self.level.batch, self.level.sizes.numel())
-
-    def spread(self, value: Tensor) -> Tensor:  # noqa: D102
-        return value.index_select(0, self.level.batch)
-
-    def products(self, left: Tensor, right: Tensor) -> Tensor:  # noqa: D102
-        return merge.products(left, right, self.level)
-
-    @eager
-    def laid(self, value: Tensor) -> tuple[Buckets, Tensor]:  # noqa: D102
-        buckets = Buckets.of(self.level.ptr, value.unsqueeze(1))
-        return buckets, buckets.pad(value)
-
-    @eager
-    def drawn(self, laid: tuple[Buckets, Tensor], right: Tensor) -> Tensor:  # noqa: D102
-        buckets, padded = laid
-        with torch.autocast(right.device.type, enabled=False):
-            parts = [
-                (rows @ (rows.transpose(1, 2) @ shares)).flatten(0, 1)
-                for _, rows, shares in buckets.each(padded, buckets.pad(right))
-            ]
-        return buckets.unpad(torch.cat(parts))
 
 
 class _Maximum(Function):

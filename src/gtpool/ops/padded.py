@@ -1,7 +1,7 @@
 """The padded back-end: R runs side by side in a batch of fixed capacity.
 
 Shapes never depend on the graphs, and nothing waits for the device. The steps are plain PyTorch
-(``gtpool.ops.static``) or Triton kernels (``gtpool.ops.kernels.steps``).
+(``gtpool.ops.padded_torch``) or Triton kernels (``gtpool.ops.kernels.padded_triton``).
 """
 
 from collections.abc import Callable
@@ -10,27 +10,31 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from gtpool.fixed import ChainStep, EdgeTypes, PaddedBatch, PaddedCSR, Rows
-from gtpool.ops import static
-from gtpool.ops import static_edges as sums
-from gtpool.ops import static_reads as reads
+from gtpool.ops import aggregate, padded_segment
+from gtpool.ops.adjacency import SparseAdjacency, cluster_layout
+from gtpool.ops.aggregate import Edges
 from gtpool.ops.backend import Backend, Pooled
 from gtpool.ops.clusters import ClusterGraph
+from gtpool.ops.padded_ops import WIDEST, KeptRows, PaddedOps, torch_ops
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import Order
-from gtpool.ops.static_edges import Edges
-from gtpool.ops.static_merge import Sparse, cluster_rows
-from gtpool.ops.steps import WIDEST, Chosen, Steps, plain
+from gtpool.padded_batch import (
+    EdgeTypes,
+    PaddedBatch,
+    PaddedCoarseningStep,
+    PaddedCSR,
+    PaddedLayout,
+)
 
-_PLAIN = plain()  # not at each call: a compiler cannot follow it
+_TORCH_OPS = torch_ops()  # not at each call: a compiler cannot follow it
 
 
 class PaddedRows(NamedTuple):
     """The rows of a batch of fixed capacity; see ``gtpool.ops.backend.RowLayout``."""
 
-    rows: Rows
+    rows: PaddedLayout
     runs: int
-    steps: Steps
+    ops: PaddedOps
 
     @property
     def real(self) -> Tensor:  # noqa: D102 - see RowLayout, here and below
@@ -44,139 +48,139 @@ class PaddedRows(NamedTuple):
     def num_rows(self) -> int:  # noqa: D102
         return self.rows.batch.numel()
 
-    def cleared(self, x: Tensor) -> Tensor:  # noqa: D102
+    def mask_padding(self, x: Tensor) -> Tensor:  # noqa: D102
         return torch.where(self.real.unsqueeze(1), x, 0.0)
 
-    def spread(self, value: Tensor) -> Tensor:  # noqa: D102
+    def broadcast(self, value: Tensor) -> Tensor:  # noqa: D102
         return torch.cat([value, torch.zeros_like(value[:1])]).index_select(0, self.rows.batch)
 
     def total(self, x: Tensor) -> Tensor:  # noqa: D102
-        return static.total(x, self.rows)
+        return padded_segment.total(x, self.rows)
 
     def mean(self, x: Tensor) -> Tensor:  # noqa: D102
-        return static.mean(x, self.rows)
+        return padded_segment.mean(x, self.rows)
 
     def maximum(self, x: Tensor) -> Tensor:  # noqa: D102
-        return static.maximum(x, self.rows)
+        return padded_segment.maximum(x, self.rows)
 
     def mean_max(self, x: Tensor) -> Tensor:  # noqa: D102
-        return self.steps.mean_max(x, self.rows)
+        return self.ops.mean_max(x, self.rows)
 
     def softmax(self, logit: Tensor) -> Tensor:  # noqa: D102
-        return reads.softmax(logit, self.rows)
+        return padded_segment.softmax(logit, self.rows)
 
     def products(self, left: Tensor, right: Tensor) -> Tensor:  # noqa: D102
-        return reads.products(left, right, self.rows)
+        return padded_segment.products(left, right, self.rows)
 
-    def highest(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
-        return reads.highest(x, nodes, self.rows, self.runs)
+    def topk_rows(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
+        return padded_segment.topk_rows(x, nodes, self.rows, self.runs)
 
-    def places(self) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def positions(self) -> tuple[Tensor, Tensor]:  # noqa: D102
         parts = (torch.cat([part, part.new_zeros(1)]) for part in (self.rows.start, self.rows.size))
         start, size = (part.index_select(0, self.rows.batch) for part in parts)
         return torch.arange(self.num_rows, device=start.device) - start, size
 
     def of_clusters(self, clusters: int) -> "PaddedRows":
         """Lay out as many clusters of each place."""
-        return self._replace(rows=cluster_rows(self.rows, clusters))
+        return self._replace(rows=cluster_layout(self.rows, clusters))
 
 
 class PaddedGraph:
     """A batch of fixed capacity; see ``gtpool.ops.backend.Backend``.
 
     Args:
-        links: The edges, and where nodes are now.
+        csr: The edges, and where nodes are now.
         levels: The layout at this level and after each further pooling step.
-        bonds: The kinds of the edges; None where nobody asked for them.
+        edge_types: The kinds of the edges; None where nobody asked for them.
         runs: Number R of runs.
         longest: Nodes of the largest graph there can be.
-        steps: Plain functions or kernels.
+        ops: Functions in plain PyTorch or Triton kernels.
         edge_attr: Features of the edges, [RE, F]; None where nobody asked for them.
         chain: The clusterings of the next steps, where the batch has them.
-        clusters: The edges between clusters, in place of ``links``, once there are clusters.
+        clusters: The edges between clusters, in place of ``csr``, once there are clusters.
     """
 
     def __init__(
         self,
-        links: PaddedCSR,
-        levels: tuple[Rows, ...],
-        bonds: EdgeTypes | None,
+        csr: PaddedCSR,
+        levels: tuple[PaddedLayout, ...],
+        edge_types: EdgeTypes | None,
         runs: int,
         longest: int,
-        steps: Steps,
+        ops: PaddedOps,
         edge_attr: Tensor | None = None,
-        chain: tuple[ChainStep, ...] = (),
+        chain: tuple[PaddedCoarseningStep, ...] = (),
         clusters: Edges | None = None,
     ) -> None:
         self.chain, self.clusters = chain, clusters
-        self.links, self.levels, self.bonds, self.edge_attr = links, levels, bonds, edge_attr
-        self.runs, self.longest, self.steps = runs, longest, steps
+        self.csr, self.levels, self.edge_types, self.edge_attr = csr, levels, edge_types, edge_attr
+        self.runs, self.longest, self.ops = runs, longest, ops
         self._scales: dict[Any, Tensor] = {}
 
     @classmethod
-    def of(cls, batch: PaddedBatch, runs: int, longest: int, steps: Steps) -> "PaddedGraph":
+    def of(cls, batch: PaddedBatch, runs: int, longest: int, ops: PaddedOps) -> "PaddedGraph":
         """Give the graphs of a batch at level 0."""
-        parts = (batch.links, batch.levels, batch.bonds, runs, longest, steps, batch.edge_attr)
+        parts = (batch.csr, batch.levels, batch.edge_types, runs, longest, ops, batch.edge_attr)
         return cls(*parts, batch.chain)
 
     @property
     def rows(self) -> PaddedRows:  # noqa: D102 - see Backend, here and below
-        return PaddedRows(self.levels[0], self.runs, self.steps)
+        return PaddedRows(self.levels[0], self.runs, self.ops)
 
     def gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
         wide = torch.promote_types(x.dtype, torch.float32)
         if self.clusters is not None:
-            scale = sums.root_degrees(self.clusters, x.new_empty((), dtype=wide))
-            return sums.gcn_sum(x, scale, self.clusters)
+            scale = aggregate.root_degrees(self.clusters, x.new_empty((), dtype=wide))
+            return aggregate.gcn_sum(x, scale, self.clusters)
         if ("in", wide) not in self._scales:
             like = x.new_empty((), dtype=wide)
-            self._scales["in", wide] = self.steps.root_degrees(self.links, like)
-        return self.steps.gcn_sum(x, self._scales["in", wide], self.links)
+            self._scales["in", wide] = self.ops.root_degrees(self.csr, like)
+        return self.ops.gcn_sum(x, self._scales["in", wide], self.csr)
 
     def weighted_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        return sums.weighted_gcn_sum(x, self._features()[:, 0].to(x.dtype), self.links)
+        return aggregate.weighted_gcn_sum(x, self._features()[:, 0].to(x.dtype), self.csr)
 
     def gin_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        return self.steps.gin_sum(x, self.links)
+        return self.ops.gin_sum(x, self.csr)
 
     def bond_sum(  # noqa: D102
         self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
     ) -> Tensor:
-        if self.bonds is None:
+        if self.edge_types is None:
             return self._feature_sum(x, encoder, root, scaled=scaled)
         table: Tensor = encoder.table.weight  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
         last = torch.zeros_like(table[:, :1]) if root is None else root.unsqueeze(1)
         key = "out", scaled
         if key not in self._scales:
             self._scales[key] = (
-                self.steps.root_out_degrees(self.links, table)
+                self.ops.root_out_degrees(self.csr, table)
                 if scaled
-                else (self.links.origin >= 0).to(table.dtype)
+                else (self.csr.origin >= 0).to(table.dtype)
             )
         table = torch.cat([table, last], 1)
-        out = self.steps.bond_sum(x, table, self._scales[key], self.links, self.bonds)
+        out = self.ops.bond_sum(x, table, self._scales[key], self.csr, self.edge_types)
         return out if root is not None else out - x.relu() + x  # relu(x + 0) is in the sum
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
-        return sums.gat_sum(x, sent, got, self.links)
+        return aggregate.gat_sum(x, sent, got, self.csr)
 
     def attention(  # noqa: D102
         self,
         x: Tensor,
-        seen: Tensor,
+        attn: Tensor,
         weights: tuple[Tensor, Tensor, Tensor],
         heads: int,
         *,
         kind: Literal["exact", "linear"],
-        learns: bool,
+        score_grad: bool,
         ratio: float,
     ) -> "PaddedAttention":
-        del seen, kind, ratio  # x, exact and planned
-        return PaddedAttention(self, x, weights, heads, learns=learns)
+        del attn, kind, ratio  # x, exact and planned
+        return PaddedAttention(self, x, weights, heads, score_grad=score_grad)
 
-    def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Chosen:  # noqa: D102
+    def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> KeptRows:  # noqa: D102
         del ratio  # which is planned
-        return self.steps.choose(
+        return self.ops.sample(
             score.detach(),
             *self.levels[:2],
             sampler=sampler,
@@ -184,16 +188,16 @@ class PaddedGraph:
             longest=self.longest,
         )
 
-    def take(self, x: Tensor, kept: Chosen) -> Tensor:  # noqa: D102
+    def take(self, x: Tensor, kept: KeptRows) -> Tensor:  # noqa: D102
         if x.dim() == 1:
-            return self.steps.take(x.unsqueeze(1), kept).squeeze(1)
-        return self.steps.take(x, kept)
+            return self.ops.take(x.unsqueeze(1), kept).squeeze(1)
+        return self.ops.take(x, kept)
 
-    def follow(self, kept: Chosen, ratio: float, *, edges: bool = True) -> "PaddedGraph":  # noqa: D102
+    def subgraph(self, kept: KeptRows, ratio: float, *, edges: bool = True) -> "PaddedGraph":  # noqa: D102
         del ratio
-        links = self.steps.follow(self.links, kept) if edges else self.links
-        sizes = (self.runs, self.longest, self.steps)
-        return PaddedGraph(links, self.levels[1:], self.bonds, *sizes, self.edge_attr)
+        csr = self.ops.induced_csr(self.csr, kept) if edges else self.csr
+        sizes = (self.runs, self.longest, self.ops)
+        return PaddedGraph(csr, self.levels[1:], self.edge_types, *sizes, self.edge_attr)
 
     def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
         del steps  # the chain is there
@@ -203,19 +207,19 @@ class PaddedGraph:
         pooled = x.new_zeros(rows.batch.numel(), x.size(1)).index_add(0, matrix.row, passed)
         ends = torch.stack([edges.row, edges.column])
         clusters = Edges(ends, rows.batch.numel(), padded=True)
-        sizes = (self.runs, self.longest, self.steps)
-        parts = (self.links, self.levels[1:], None, *sizes, edges.value.to(x.dtype))
+        sizes = (self.runs, self.longest, self.ops)
+        parts = (self.csr, self.levels[1:], None, *sizes, edges.value.to(x.dtype))
         after = PaddedGraph(*parts, self.chain[1:], clusters)
         return Pooled(pooled, cast("Backend", after))
 
     def coarse_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
         if self.clusters is None:
             raise ValueError("the batch has no clusters yet: its edges have no weights of theirs")
-        return sums.coarse_gcn_sum(x, self._features()[:, 0].to(x.dtype), self.clusters)
+        return aggregate.coarse_gcn_sum(x, self._features()[:, 0].to(x.dtype), self.clusters)
 
-    def adjacent(self, dtype: torch.dtype, *, weighted: bool) -> Sparse:  # noqa: D102
+    def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> SparseAdjacency:  # noqa: D102
         weight = self._features()[:, 0] if weighted else None
-        return Sparse.of(self.links, self.levels[0], dtype, weight)
+        return SparseAdjacency.of(self.csr, self.levels[0], dtype, weight)
 
     def merged(self, coarse: Tensor) -> ClusterGraph:  # noqa: D102
         return ClusterGraph(coarse, self.rows.of_clusters(coarse.size(1)))
@@ -224,8 +228,8 @@ class PaddedGraph:
         self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
     ) -> Tensor:
         """Do what ``bond_sum`` does for edges with features that are no codes."""
-        scale = self.steps.root_out_degrees(self.links, x) if scaled else None
-        passed = sums.edge_sum(x, encoder(self._features()), scale, self.links)
+        scale = self.ops.root_out_degrees(self.csr, x) if scaled else None
+        passed = aggregate.edge_sum(x, encoder(self._features()), scale, self.csr)
         own = x if root is None else per_run(torch.add, x, root).relu()
         return passed + (own if scale is None else own * scale.square().unsqueeze(1))
 
@@ -247,15 +251,15 @@ class PaddedAttention:
         weights: tuple[Tensor, Tensor, Tensor],
         heads: int,
         *,
-        learns: bool,
+        score_grad: bool,
     ) -> None:
-        self.graph, self.learns = graph, learns
+        self.graph, self.score_grad = graph, score_grad
         # A head too wide for the kernel's tiles is padded to the longest graph.
-        self.steps = graph.steps if x.size(1) <= WIDEST * heads else _PLAIN
+        self.ops = graph.ops if x.size(1) <= WIDEST * heads else _TORCH_OPS
         self.qkv = linear(x, torch.cat(weights, -2)).unflatten(1, (3, heads, -1))
-        everywhere = learns or self.steps is _PLAIN  # whose gradient is that of all rows
+        everywhere = score_grad or self.ops is _TORCH_OPS  # whose gradient is that of all rows
         with torch.set_grad_enabled(torch.is_grad_enabled() and everywhere):
-            self.out, self.lse = self.steps.attend(self.qkv, graph.levels[0], graph.longest)
+            self.out, self.lse = self.ops.attend(self.qkv, graph.levels[0], graph.longest)
 
     def scores(  # noqa: D102
         self,
@@ -265,9 +269,9 @@ class PaddedAttention:
         act: Callable[[Tensor], Tensor],
     ) -> Tensor:
         parts = (self.qkv, self.out, self.lse, theta_global, theta_local, lam)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns):
-            return self.steps.scores(*parts, self.graph.links, self.graph.levels[0], act)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.score_grad):
+            return self.ops.scores(*parts, self.graph.csr, self.graph.levels[0], act)
 
-    def rows(self, kept: Chosen) -> Tensor:  # noqa: D102
+    def rows(self, kept: KeptRows) -> Tensor:  # noqa: D102
         parts = (self.qkv, self.out, self.lse, kept, *self.graph.levels[:2])
-        return self.steps.attended_rows(*parts).flatten(1)
+        return self.ops.attended_rows(*parts).flatten(1)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gtpool.graph import GraphLayout
-from gtpool.ops.segment import offsets, segment_max, sizes_of, spread
+from gtpool.ops.segment import gather_by_graph, offsets, segment_max, sizes_of
 
 Order = Literal["index", "score"]
 Points = Literal["fixed", "random"]
@@ -59,7 +59,7 @@ def topk(
     layout = _layout(score, batch, ratio, sizes, level)
     place = _argsort(-score, layout.batch)
     node = torch.arange(batch.numel(), device=batch.device)
-    highest = node < spread(layout.first + layout.kept, layout.batch)
+    highest = node < gather_by_graph(layout.first + layout.kept, layout.batch)
     return _indices(torch.empty_like(highest).index_copy_(0, place, highest), layout.num_kept)
 
 
@@ -125,7 +125,7 @@ def rwsv(
 SAMPLERS: dict[str, Sampler] = {"topk": topk, "rws": rws, "rwsv": rwsv}
 
 
-def settle(score: Tensor) -> Tensor:
+def round_scores(score: Tensor) -> Tensor:
     """Round scores to half their binary digits: nodes alike in all but rounding errors tie.
 
     The same node gets a score that differs in its last digits when its graph is computed alone and
@@ -134,7 +134,7 @@ def settle(score: Tensor) -> Tensor:
     already.
 
     Example:
-        >>> settle(torch.tensor([0.1, 0.1 + 1e-8])).unique().numel()
+        >>> round_scores(torch.tensor([0.1, 0.1 + 1e-8])).unique().numel()
         1
     """
     if score.dtype not in (torch.float32, torch.float64):
@@ -191,7 +191,7 @@ def kept_count(nodes: int, ratio: float) -> int:
 def kept_ptr(level: GraphLayout, ratio: float) -> Tensor:
     """Give the first kept node of each graph, and their number at the end, on the host, [G + 1]."""
     # As text: 1 keeps one node, 1.0 all of them.
-    return level.recall(("kept", str(ratio)), lambda: offsets(kept_counts(level.sizes, ratio)))
+    return level.cached(("kept", str(ratio)), lambda: offsets(kept_counts(level.sizes, ratio)))
 
 
 class _Layout(NamedTuple):
@@ -214,7 +214,7 @@ def _layout(
 ) -> _Layout:
     if level is not None:
         name = ("wheel", str(ratio), level.batch.device)
-        return level.recall(name, lambda: _lay_out(level.batch, ratio, level.sizes))
+        return level.cached(name, lambda: _build_layout(level.batch, ratio, level.sizes))
     if score.dim() != 1 or score.shape != batch.shape:
         raise ValueError(
             f"score and batch must be vectors of one length, got {list(score.shape)} "
@@ -224,10 +224,10 @@ def _layout(
     size = sizes_of(batch) if sizes is None else sizes.long()
     if sizes is not None and int(size.sum()) != batch.numel():
         raise ValueError(f"sizes add up to {int(size.sum())} nodes, but batch has {batch.numel()}")
-    return _lay_out(batch, ratio, size)
+    return _build_layout(batch, ratio, size)
 
 
-def _lay_out(batch: Tensor, ratio: float, size: Tensor) -> _Layout:
+def _build_layout(batch: Tensor, ratio: float, size: Tensor) -> _Layout:
     if not size.all():
         number = size.bool().cumsum(0) - 1
         batch = number.to(batch.device, non_blocking=True).index_select(0, batch)
@@ -279,8 +279,8 @@ def _weights(score: Tensor, layout: _Layout) -> Tensor:
     """Lay the wheel in integers, floor(unit * exp(s - max s)), [N]."""
     score = score.detach().double()
     top = segment_max(score, layout.batch, layout.kept.numel())
-    share = (score - spread(top, layout.batch)).exp_().nan_to_num_(0.0)
-    return share.mul_(spread(layout.unit, layout.batch)).long()
+    share = (score - gather_by_graph(top, layout.batch)).exp_().nan_to_num_(0.0)
+    return share.mul_(gather_by_graph(layout.unit, layout.batch)).long()
 
 
 def _own_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
@@ -291,7 +291,7 @@ def _own_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
     running = weight.cumsum(0)
     end = running.index_select(0, layout.last)
     start = torch.cat([end.new_zeros(1), end[:-1]])
-    return running.sub_(weight).sub_(spread(start, layout.batch)), end - start
+    return running.sub_(weight).sub_(gather_by_graph(start, layout.batch)), end - start
 
 
 def _midway_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
@@ -303,9 +303,9 @@ def _midway_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
 def _fixed_points_passed(border: Tensor, whole: Tensor, layout: _Layout) -> Tensor:
     """Count the points k/(M+1) up to each left border, [N]."""
     whole = whole.clamp(min=1)  # 0 only when a score is not finite
-    passed = border * spread(layout.kept + 1, layout.batch)
-    passed.div_(spread(whole, layout.batch), rounding_mode="trunc")
-    return passed.clamp_(max=spread(layout.kept, layout.batch))
+    passed = border * gather_by_graph(layout.kept + 1, layout.batch)
+    passed.div_(gather_by_graph(whole, layout.batch), rounding_mode="trunc")
+    return passed.clamp_(max=gather_by_graph(layout.kept, layout.batch))
 
 
 def _random_points_passed(
@@ -322,7 +322,7 @@ def _random_points_passed(
     drawn = torch.rand(
         layout.num_kept, dtype=torch.double, device=border.device, generator=generator
     )
-    place = layout.batch + border / spread(whole.double().clamp(min=1), layout.batch)
+    place = layout.batch + border / gather_by_graph(whole.double().clamp(min=1), layout.batch)
     hit = torch.searchsorted(place, graph + (1 - drawn)) - 1
     hit = hit.clamp(layout.first.index_select(0, graph), layout.last.index_select(0, graph))
     points = torch.zeros_like(border).index_add_(0, hit, torch.ones_like(hit))
@@ -334,11 +334,13 @@ def _reached(passed: Tensor, layout: _Layout) -> Tensor:
     node = torch.arange(passed.numel(), device=passed.device)
     excess = passed - node  # E of the module's docstring, less the graph's first node
     top = segment_max(excess, layout.batch, layout.kept.numel())
-    below = spread(top, layout.batch) - excess
-    level = below + spread(layout.first, layout.batch)  # below < n: a graph's levels fit its places
+    below = gather_by_graph(top, layout.batch) - excess
+    level = below + gather_by_graph(
+        layout.first, layout.batch
+    )  # below < n: a graph's levels fit its places
     latest = torch.zeros_like(node).scatter_reduce_(0, level, node, "amax")
     again = latest.index_select(0, level) != node
-    return again.logical_or_(below >= spread(layout.short, layout.batch))
+    return again.logical_or_(below >= gather_by_graph(layout.short, layout.batch))
 
 
 def _argsort(score: Tensor, batch: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ because shapes follow from it. No function here loops over graphs.
 import torch
 from torch import Tensor
 
-from gtpool.fixed import Rows
 from gtpool.graph import GraphLayout, LayoutCache
+from gtpool.padded_batch import PaddedLayout
 
 
 def sizes_of(batch: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def offsets(sizes: Tensor) -> Tensor:
     return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
 
 
-def plan(sizes: Tensor, device: torch.device) -> GraphLayout:
+def layout_from_sizes(sizes: Tensor, device: torch.device) -> GraphLayout:
     """Lay out graphs of these sizes (on the host) as one packed batch on ``device``."""
     ptr = offsets(sizes)
     counts = sizes.to(device, non_blocking=True)
@@ -40,35 +40,37 @@ def plan(sizes: Tensor, device: torch.device) -> GraphLayout:
     )
 
 
-def level_of(batch: Tensor) -> GraphLayout:
+def layout_from_batch(batch: Tensor) -> GraphLayout:
     """Read the layout off a batch that nobody planned (the one synchronisation on a GPU)."""
     sizes = sizes_of(batch)
     return GraphLayout(sizes, offsets(sizes), batch, LayoutCache())
 
 
-def device_rows(level: GraphLayout) -> Rows:
+def device_layout(level: GraphLayout) -> PaddedLayout:
     """Bring a layout to the device, once.
 
     Example:
-        >>> device_rows(plan(torch.tensor([3, 1]), torch.device("cpu"))).start.tolist()
+        >>> layout = layout_from_sizes(torch.tensor([3, 1]), torch.device("cpu"))
+        >>> device_layout(layout).start.tolist()
         [0, 3]
     """
 
-    def bring() -> Rows:
+    def bring() -> PaddedLayout:
         parts = torch.stack([level.ptr[:-1], level.sizes])
         start, size = parts.to(level.batch.device, non_blocking=True)
-        return Rows(start, size, level.batch)
+        return PaddedLayout(start, size, level.batch)
 
-    return level.recall("rows", bring)
+    return level.cached("rows", bring)
 
 
-def induced(
+def induced_edges(
     edge_index: Tensor, edge_attr: Tensor | None, kept: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor | None]:
     """Keep the edges between kept nodes, numbered anew, and their features.
 
     Example:
-        >>> induced(torch.tensor([[0, 1, 2], [1, 2, 0]]), None, torch.tensor([0, 2]), 3)[0].tolist()
+        >>> edges, kept = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0, 2])
+        >>> induced_edges(edges, None, kept, 3)[0].tolist()
         [[1], [0]]
     """
     number = kept.new_full((num_nodes,), -1)
@@ -79,11 +81,11 @@ def induced(
     return edges, None if edge_attr is None else edge_attr.index_select(0, stays)
 
 
-def spread(value: Tensor, batch: Tensor) -> Tensor:
+def gather_by_graph(value: Tensor, batch: Tensor) -> Tensor:
     """Give each node the entry of its graph, [G, ...] -> [N, ...]; of one graph maybe a view.
 
     Example:
-        >>> spread(torch.tensor([7, 8]), torch.tensor([0, 0, 0, 1])).tolist()
+        >>> gather_by_graph(torch.tensor([7, 8]), torch.tensor([0, 0, 0, 1])).tolist()
         [7, 7, 7, 8]
     """
     return value.expand(batch.shape) if value.shape == (1,) else value.index_select(0, batch)
@@ -112,5 +114,5 @@ def segment_softmax(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         [0.5, 0.5, 1.0]
     """
     top = segment_max(value.detach(), batch, num_graphs)
-    share = (value - spread(top, batch)).exp()
-    return share / spread(segment_sum(share, batch, num_graphs), batch)
+    share = (value - gather_by_graph(top, batch)).exp()
+    return share / gather_by_graph(segment_sum(share, batch, num_graphs), batch)

@@ -12,8 +12,8 @@ from torch.nn.functional import dropout, leaky_relu, logsigmoid
 from torch_geometric.nn import GCNConv, LEConv
 
 from gtpool.graph import check_count, check_share
-from gtpool.ops.entry import eager
-from gtpool.ops.merge import neighbours, weight_of, widen
+from gtpool.ops.entry import no_compile
+from gtpool.ops.merge import adj_t_matmul, at_least_float32, edge_weight
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
@@ -116,18 +116,18 @@ class ASAPool(DropPool):
 
     def check(self, x: Tensor, graph: PackedGraph) -> None:
         """Raise a ValueError for weights that are negative or not finite."""
-        check_weights(weight_of(graph.edge_index, graph.edge_attr, x, weighted=self.weighted))
+        check_weights(edge_weight(graph.edge_index, graph.edge_attr, x, weighted=self.weighted))
 
     def step(
         self, x: Tensor, graph: PackedGraph, attn: Tensor | None = None, *, edges: bool = True
     ) -> tuple[Dropped, PackedGraph]:
         """Give the kept clusters, by the fitness of all, and the graphs between them."""
         del edges  # they come with the clusters
-        weight = weight_of(graph.edge_index, graph.edge_attr, x, weighted=self.weighted)
+        weight = edge_weight(graph.edge_index, graph.edge_attr, x, weighted=self.weighted)
         looped, weight = with_loops(graph.edge_index, weight, x.size(0))
         share = self._attend(x if attn is None else attn, looped, weight).to(x.dtype)
         share = dropout(share, self.dropout, self.training)
-        clusters = neighbours(x, looped, share)  # X^c
+        clusters = adj_t_matmul(x, looped, share)  # X^c
         logit = self.fitness(clusters, looped[:, : -x.size(0)]).squeeze(1)
         fitness = logit.sigmoid()
         score = logsigmoid(logit) if self.sampler == "topk" else fitness
@@ -159,7 +159,7 @@ class ASAPool(DropPool):
         return segment_softmax(leaky_relu(logit, SLOPE), target, x.size(0))
 
 
-@eager
+@no_compile
 def check_weights(weight: Tensor) -> None:
     """Raise a ValueError unless all weights are finite and none is negative."""
     wrong = ~weight.isfinite() | (weight < 0)
@@ -171,7 +171,7 @@ def check_weights(weight: Tensor) -> None:
         )
 
 
-@eager
+@no_compile
 def with_loops(edge_index: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """Put a loop of weight one at every node, in place of those listed and after all edges."""
     between = edge_index[0] != edge_index[1]
@@ -180,7 +180,7 @@ def with_loops(edge_index: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tens
     return edges, torch.cat([weight[between], weight.new_ones(num_nodes)])
 
 
-@eager
+@no_compile
 def coarsen(
     edges: Tensor, weight: Tensor, share: Tensor, kept: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor]:
@@ -216,5 +216,7 @@ def coarsen(
 
 def _sparse(entries: Tensor, value: Tensor, rows: int, columns: int) -> Tensor:
     """Write entries, repeated ones added up, as a sparse matrix, of which there is none in bf16."""
-    matrix = torch.sparse_coo_tensor(entries, widen(value), (rows, columns), check_invariants=False)
+    matrix = torch.sparse_coo_tensor(
+        entries, at_least_float32(value), (rows, columns), check_invariants=False
+    )
     return matrix.coalesce()

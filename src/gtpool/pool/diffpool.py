@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from gtpool.graph import check_count
 from gtpool.nn import Linear
+from gtpool.ops.adjacency import merge
 from gtpool.ops.backend import Backend
-from gtpool.ops.merge import diagonal, root_of, widen
+from gtpool.ops.merge import at_least_float32, keep_diagonal, sqrt_degree
 from gtpool.ops.runs import per_run
-from gtpool.ops.static_merge import merge
 from gtpool.pool.layer import Merged, MergePool
 
 
@@ -71,15 +71,15 @@ class DiffPool(MergePool):
 
     def merge(self, x: Tensor, graph: Backend) -> Merged:
         """Merge nodes by an assignment that a graph convolution learns."""
-        mapped = widen(self.linear(x))
-        graphs = graph.adjacent(mapped.dtype, weighted=self.weighted)
-        root = root_of(graphs.entering() + 1).unsqueeze(1)
+        mapped = at_least_float32(self.linear(x))
+        graphs = graph.adjacency(mapped.dtype, weighted=self.weighted)
+        root = sqrt_degree(graphs.in_weight() + 1).unsqueeze(1)
         mapped = mapped / root
-        logits = per_run(torch.add, (graphs.heard(mapped) + mapped) / root, self.bias)
+        logits = per_run(torch.add, (graphs.adj_t_matmul(mapped) + mapped) / root, self.bias)
         assign = logits.softmax(1)  # (6)
         pooled, coarse, overlap = merge(graphs, assign, x)  # (3), (4)
         size = graphs.sizes()
-        link = norm_of_difference(graphs.squares(), coarse, overlap)
+        link = norm_of_difference(graphs.squared_norm(), coarse, overlap)
         entropy = graphs.total(-(assign * logits.log_softmax(1)).sum(1))
         return Merged(pooled, coarse, assign, link / size**2 + entropy / size)
 
@@ -93,7 +93,7 @@ class DiffPool(MergePool):
 
 def norm_of_difference(square: Tensor, coarse: Tensor, overlap: Tensor) -> Tensor:
     """Give the Frobenius norm of A - S S^T from the square of A's, S^T A S and S^T S, [G]."""
-    common = diagonal(coarse).sum((1, 2))
+    common = keep_diagonal(coarse).sum((1, 2))
     total = square - 2 * common + overlap.square().sum((1, 2))
     # Where S S^T is A, rounding may leave less than nothing, and the root of 0 has no gradient.
     return total.clamp(min=torch.finfo(total.dtype).tiny).sqrt()

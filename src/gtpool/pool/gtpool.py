@@ -16,8 +16,8 @@ from gtpool.graph import check_count, check_share
 from gtpool.nn import LayerNorm, Linear
 from gtpool.ops.attention_packed import Scores
 from gtpool.ops.backend import Backend, RowLayout
-from gtpool.ops.dropout import Dropout, Gumbel
-from gtpool.ops.entry import lay_out
+from gtpool.ops.dropout import Dropout, GumbelNoise
+from gtpool.ops.entry import check_inputs
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
@@ -150,7 +150,7 @@ class GTPool(DropPool):
         if not callable(self.act):
             raise ValueError(f"act must be the name of an activation or a callable, got {act!r}")
         self.project = Linear(in_channels, in_channels, bias=False) if out_proj else None
-        self.noise = Gumbel() if points == "random" else None
+        self.noise = GumbelNoise() if points == "random" else None
         self.norm = LayerNorm(in_channels)
         self.ffn = nn.Sequential(
             Linear(in_channels, hidden),
@@ -202,7 +202,7 @@ class GTPool(DropPool):
         attn: Tensor | None = None,
     ) -> Scores:
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
-        level = lay_out(x, edge_index, None, batch, self.in_channels, attn, multiplied=True)
+        level = check_inputs(x, edge_index, None, batch, self.in_channels, attn, multiplied=True)
         graph, options = PackedGraph(edge_index, None, level), self._attention_options()
         options["learns"] = True
         attention = graph.attention(x, x if attn is None else attn, **options)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from gtpool.graph import CoarseningStep, GraphLayout, NodeMerge, check_count
 from gtpool.ops.backend import Backend, Pooled
-from gtpool.ops.chain import build_chain, transform
-from gtpool.ops.entry import lay_out
+from gtpool.ops.coarsening import build_chain, haar_transform
+from gtpool.ops.entry import check_inputs
 
 
 class HaarPool(nn.Module):
@@ -102,12 +102,12 @@ class HaarPool(nn.Module):
                 layer builds one of ``steps`` steps from the graphs that it is given.
         """
         if level is None:
-            level = lay_out(x, edge_index, edge_attr, batch, self.in_channels)
+            level = check_inputs(x, edge_index, edge_attr, batch, self.in_channels)
             _check_chain(chain, level)
         if chain is None:
             chain = build_chain(edge_index, level, self.steps)
         step = chain[0]
-        pooled = transform(x, chain)
+        pooled = haar_transform(x, chain)
         weight = step.edge_attr.to(x.dtype)
         return NodeMerge(pooled, step.edge_index, weight, step.level.batch, step.cluster, None)
 

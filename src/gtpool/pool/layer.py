@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gtpool.graph import GraphLayout, NodeDrop, NodeMerge
 from gtpool.ops.backend import Backend, Kept, Pooled, RowLayout
-from gtpool.ops.entry import lay_out
+from gtpool.ops.entry import check_inputs
 from gtpool.ops.merge import coarse_graph
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import Order
@@ -62,7 +62,7 @@ class DropPool(nn.Module):
     ) -> tuple[Dropped, Any]:
         """Give what is selected and the graphs of what stays, as the back-end has them."""
         out = self.select(x, graph, attn)
-        return out, graph.follow(out.kept, self.ratio, edges=edges)
+        return out, graph.subgraph(out.kept, self.ratio, edges=edges)
 
     def check(self, x: Tensor, graph: PackedGraph) -> None:
         """Raise a ValueError for graphs that this pooler alone cannot take."""
@@ -95,7 +95,7 @@ class DropPool(nn.Module):
                 filtered.
         """
         if level is None:
-            level = lay_out(
+            level = check_inputs(
                 x, edge_index, edge_attr, batch, self.in_channels, attn, multiplied=self.multiplies
             )
             self.check(x, PackedGraph(edge_index, edge_attr, level))
@@ -183,7 +183,7 @@ class MergePool(nn.Module):
                 checked then and is trusted.
         """
         if level is None:
-            level = lay_out(
+            level = check_inputs(
                 x, edge_index, edge_attr, batch, self.in_channels, multiplied=self.multiplies
             )
         out = self.merge(x, PackedGraph(edge_index, edge_attr, level))

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCNConv
 from gtpool.graph import check_count, check_share
 from gtpool.nn import Linear, gcn
 from gtpool.ops.backend import Backend
-from gtpool.ops.dropout import DIGITS, Keyed, random_bits
+from gtpool.ops.dropout import DIGITS, KeyedModule, random_bits
 from gtpool.ops.runs import linear
 from gtpool.ops.sample import check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
@@ -136,7 +136,7 @@ class MIDPool(DropPool):
         return self.project((gate.unsqueeze(2) * x.unsqueeze(1)).flatten(1))
 
 
-class DropScore(Keyed):
+class DropScore(KeyedModule):
     """Sets a share of the ranks to minus infinity while training, drawn as dropout draws."""
 
     def __init__(self, p: float) -> None:

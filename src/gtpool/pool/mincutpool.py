@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gtpool.graph import check_count
 from gtpool.nn import Linear
+from gtpool.ops.adjacency import merge
 from gtpool.ops.backend import Backend
-from gtpool.ops.merge import diagonal, root_of, widen
-from gtpool.ops.static_merge import merge
+from gtpool.ops.merge import at_least_float32, keep_diagonal, sqrt_degree
 from gtpool.pool.layer import Merged, MergePool
 
 
@@ -79,8 +79,8 @@ class MinCutPool(MergePool):
 
     def merge(self, x: Tensor, graph: Backend) -> Merged:
         """Merge nodes by a learned assignment that cuts few edges."""
-        assign = widen(self.out(self.hidden(x).relu())).softmax(1)
-        graphs = graph.adjacent(assign.dtype, weighted=self.weighted).normalized()
+        assign = at_least_float32(self.out(self.hidden(x).relu())).softmax(1)
+        graphs = graph.adjacency(assign.dtype, weighted=self.weighted).normalized()
         pooled, coarse, overlap = merge(graphs, assign, x)
         volume = graphs.total(graphs.degrees() * assign.square().sum(1))  # tr(S^T D S)
         loss = cut(coarse, volume) + imbalance(overlap)
@@ -99,14 +99,14 @@ def between(coarse: Tensor) -> Tensor:
 
     The diagonal is the largest part, and would keep a convolution inside the clusters.
     """
-    coarse = coarse - diagonal(coarse)
-    root = root_of((coarse.sum(1) + coarse.sum(2)) / 2)
+    coarse = coarse - keep_diagonal(coarse)
+    root = sqrt_degree((coarse.sum(1) + coarse.sum(2)) / 2)
     return coarse / root.unsqueeze(2) / root.unsqueeze(1)
 
 
 def cut(coarse: Tensor, volume: Tensor) -> Tensor:
     """Give minus the share of edges inside clusters, 0 without edges, [G]."""
-    return -diagonal(coarse).sum((1, 2)) / volume.where(volume > 0, 1.0)
+    return -keep_diagonal(coarse).sum((1, 2)) / volume.where(volume > 0, 1.0)
 
 
 def imbalance(overlap: Tensor) -> Tensor:

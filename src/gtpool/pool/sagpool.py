@@ -11,7 +11,7 @@ from torch_geometric.nn.resolver import activation_resolver
 
 from gtpool.graph import check_count
 from gtpool.ops.backend import Backend
-from gtpool.ops.merge import widen
+from gtpool.ops.merge import at_least_float32
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool, drop_and_scale
@@ -87,7 +87,7 @@ class SAGPool(DropPool):
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
         """Score nodes by a graph convolution; scale the features of those that stay."""
-        value = widen(linear(x if attn is None else attn, self.theta.unsqueeze(-2)))
+        value = at_least_float32(linear(x if attn is None else attn, self.theta.unsqueeze(-2)))
         raw = per_run(torch.add, graph.gcn_sum(value), self.bias).squeeze(1)
         return drop_and_scale(
             x, raw, self.act(raw), self.ratio, graph, sampler=self.sampler, order=self.order

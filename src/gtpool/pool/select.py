@@ -7,8 +7,8 @@ from torch import Tensor
 from torch_geometric.nn.pool.select import SelectOutput, SelectTopK
 
 from gtpool.graph import check_batch, check_features
-from gtpool.ops.entry import eager
-from gtpool.ops.sample import ORDERS, Order, check_choice, check_ratio, rws, rwsv, settle
+from gtpool.ops.entry import no_compile
+from gtpool.ops.sample import ORDERS, Order, check_choice, check_ratio, round_scores, rws, rwsv
 
 
 class SelectRWS(SelectTopK):
@@ -61,7 +61,7 @@ class SelectRWS(SelectTopK):
         super().__init__(in_channels, ratio, None, act)
         self.order: Order = order
 
-    @eager
+    @no_compile
     def forward(self, x: Tensor, batch: Tensor | None = None) -> SelectOutput:
         """Score the rows of ``x`` [N, D] (or [N]) and select nodes of each graph of ``batch``."""
         x = x.unsqueeze(1) if x.dim() == 1 else x
@@ -70,7 +70,7 @@ class SelectRWS(SelectTopK):
             batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
         check_batch(batch, x.size(0))
         score = self.act((x * self.weight).sum(-1) / self.weight.norm(p=2, dim=-1))
-        kept = self.sampler(settle(score), batch, self.ratio, order=self.order)
+        kept = self.sampler(round_scores(score), batch, self.ratio, order=self.order)
         return SelectOutput(
             node_index=kept,
             num_nodes=x.size(0),

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from gtpool.graph import check_count
 from gtpool.nn import Linear
+from gtpool.ops.adjacency import Adjacency, merge
 from gtpool.ops.backend import Backend
-from gtpool.ops.merge import widen
-from gtpool.ops.static_merge import Adjacent, merge
+from gtpool.ops.merge import at_least_float32
 from gtpool.pool.layer import Merged, MergePool
 
 _LEAST = 0.01
@@ -81,11 +81,11 @@ class StructPool(MergePool):
 
     def merge(self, x: Tensor, graph: Backend) -> Merged:
         """Merge nodes by what each leans to and what the others of its graph draw it to."""
-        unary = wide = widen(x)
-        graphs = graph.adjacent(wide.dtype, weighted=self.weighted)
-        degree = (graphs.entering(positive=True) + 1).unsqueeze(1)
+        unary = wide = at_least_float32(x)
+        graphs = graph.adjacency(wide.dtype, weighted=self.weighted)
+        degree = (graphs.in_weight(absolute=True) + 1).unsqueeze(1)
         for linear in self.unary:
-            near = unary + graphs.heard(unary)
+            near = unary + graphs.adj_t_matmul(unary)
             unary = (linear(near.to(x.dtype)) / degree).tanh()
         assign = _mean_field(wide, unary, graphs, self.steps)
         pooled, coarse, _ = merge(graphs, assign, x)
@@ -99,15 +99,15 @@ class StructPool(MergePool):
         )
 
 
-def _mean_field(x: Tensor, unary: Tensor, graphs: Adjacent, steps: int) -> Tensor:
+def _mean_field(x: Tensor, unary: Tensor, graphs: Adjacency, steps: int) -> Tensor:
     """Let the nodes of each graph draw one another, and give the share of each cluster, [N, C]."""
     own = x.square().sum(1, keepdim=True)  # the diagonal of X X^T
     both = with_norm(x)
-    inverse = inverse_row_sums(both, own, graphs.spread(graphs.total(both)))
-    q, laid = unary, graphs.laid(x)
+    inverse = inverse_row_sums(both, own, graphs.broadcast(graphs.total(both)))
+    q, grouped = unary, graphs.group_rows(x)
     for _ in range(steps):
         share = q.softmax(1)
-        drawn = graphs.drawn(laid, share)  # X (X^T L)
+        drawn = graphs.gram_matmul(grouped, share)  # X (X^T L)
         q = unary + (drawn - own * share) * inverse
     return q.softmax(1)
 

@@ -15,8 +15,8 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import concatenate
 from gtpool.graph import CoarseningStep
 from gtpool.model.classifier import Classifier
-from gtpool.ops.chain import build_chain
-from gtpool.ops.segment import plan
+from gtpool.ops.coarsening import build_chain
+from gtpool.ops.segment import layout_from_sizes
 from gtpool.train.fit import predict
 
 
@@ -137,7 +137,7 @@ class Batcher:
 
 def chain_of(data: GraphDataset, steps: int) -> tuple[CoarseningStep, ...]:
     """Return coarsening chains without caching them: clients must not fill the disk."""
-    level = plan(data.sizes, torch.device("cpu"))
+    level = layout_from_sizes(data.sizes, torch.device("cpu"))
     first = data.node_ptr[:-1].repeat_interleave(data.edge_counts)
     return tuple(build_chain(data.edge_index.long() + first, level, steps))
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.split import Split
-from gtpool.fixed import Capacity, PaddedBatch
 from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import next_key
+from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
 from gtpool.train.epoch import autocast, lr_factor
 from gtpool.train.loss import Loss

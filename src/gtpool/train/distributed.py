@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gtpool.ops.backend import RowLayout
-from gtpool.ops.dropout import STRIDE, HasModules, Keyed
+from gtpool.ops.dropout import STRIDE, HasModules, KeyedModule
 from gtpool.train.epoch import TrainingError
 
 _TIMEOUT = timedelta(hours=1)
@@ -180,11 +180,11 @@ def synchronized_layers(model: HasModules, group: Group, *, counts: bool) -> Gen
     if group.size == 1:
         yield
         return
-    kinds = (Keyed, nn.BatchNorm1d)
+    kinds = (KeyedModule, nn.BatchNorm1d)
     found = (part for part in model.modules() if part.training and isinstance(part, kinds))
     layers = [part for part in found if getattr(part, "p", 1) > 0]  # but dropout of nothing
     for part in layers:
-        way = _draw if isinstance(part, Keyed) else partial(_normalize, counts=counts)
+        way = _draw if isinstance(part, KeyedModule) else partial(_normalize, counts=counts)
         part.forward = partial(way, part, group)
     before = _random_states()
     try:
@@ -199,7 +199,7 @@ def synchronized_layers(model: HasModules, group: Group, *, counts: bool) -> Gen
         )
 
 
-def _draw(part: Keyed, group: Group, value: Tensor | RowLayout, *more: Tensor) -> Tensor:
+def _draw(part: KeyedModule, group: Group, value: Tensor | RowLayout, *more: Tensor) -> Tensor:
     """Draw for rows whose places go on from the processes before; a place is ``STRIDE`` of key."""
     key = part.key
     if key is None:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
-from gtpool.graph import Graphs
+from gtpool.graph import PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import pads_attention, why_not_captured
 from gtpool.ops.dropout import next_key, set_keys
-from gtpool.ops.steps import WIDEST
+from gtpool.ops.padded_ops import WIDEST
 from gtpool.spec import TrainSpec
 from gtpool.train.distributed import SINGLE_PROCESS, Group, synchronized_layers
 from gtpool.train.epoch import (
@@ -52,11 +52,11 @@ class Model(Protocol):
         """Coarsening steps that the graphs must carry; 0 if none."""
         ...
 
-    def classify(self, graphs: Graphs) -> Tensor:
+    def classify(self, graphs: PackedBatch) -> Tensor:
         """Return logits, [G, outputs]."""
         ...
 
-    def learn(self, graphs: Graphs) -> tuple[Tensor, Tensor | None]:
+    def learn(self, graphs: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """Return logits and the auxiliary loss of each graph, [G], or None."""
         ...
 

@@ -8,8 +8,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.fixed import PaddedCSR
 from gtpool.ops.kernels.aggregate import gcn_sum, gin_sum, root_degrees, root_out_degrees
+from gtpool.padded_batch import PaddedCSR
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {
@@ -47,13 +47,13 @@ def linked(case, *, dropped=0.0, seed=0):
     origin, place = levels(stays, nodes)
     source, sink, begin, end = by_row(ends[:, 0], ends[:, 1], runs, nodes)
     target, _, out_begin, out_end = by_row(ends[:, 1], ends[:, 0], runs, nodes)
-    links = PaddedCSR(source, sink, begin, end, target, out_begin, out_end, origin, place)
+    csr = PaddedCSR(source, sink, begin, end, target, out_begin, out_end, origin, place)
 
     count = origin.numel()
     adjacency = torch.zeros(count + 1, count + 1, dtype=torch.double)  # -1 is the last row
     far, near = (place[ends[:, side].flatten()] for side in (0, 1))
     adjacency.index_put_((near, far), torch.ones(far.numel(), dtype=torch.double), accumulate=True)
-    return PaddedCSR(*(part.to(DEVICE) for part in links)), adjacency[:-1, :-1].to(DEVICE)
+    return PaddedCSR(*(part.to(DEVICE) for part in csr)), adjacency[:-1, :-1].to(DEVICE)
 
 
 def levels(stays, nodes):
@@ -82,12 +82,12 @@ def by_row(far, near, runs, nodes):
     return both[0].flatten(), both[1].flatten(), first + before, first + before + count
 
 
-def features(links, width, dtype):
+def features(csr, width, dtype):
     """Draw rows, NaN on padding, which counts for nothing."""
     draw = torch.Generator().manual_seed(1)
-    x = torch.randn(links.origin.numel(), width, generator=draw, dtype=torch.double)
+    x = torch.randn(csr.origin.numel(), width, generator=draw, dtype=torch.double)
     x = x.to(DEVICE, dtype)
-    x[links.origin < 0] = torch.nan
+    x[csr.origin < 0] = torch.nan
     return x
 
 
@@ -100,35 +100,35 @@ def gcn_matrix(scale, adjacency):
     return scale[:, None] * (without_loops(adjacency) + real) * scale
 
 
-def gin_matrix(links, adjacency):
-    return adjacency + (links.origin >= 0).double().diag()
+def gin_matrix(csr, adjacency):
+    return adjacency + (csr.origin >= 0).double().diag()
 
 
 @pytest.mark.parametrize("dropped", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("case", CASES)
 def test_root_degrees_count_other_nodes_and_the_node_itself(case, dropped):
-    links, adjacency = linked(case, dropped=dropped)
-    found = root_degrees(links)
-    expected = (1 + without_loops(adjacency).sum(1)).rsqrt() * (links.origin >= 0)
+    csr, adjacency = linked(case, dropped=dropped)
+    found = root_degrees(csr)
+    expected = (1 + without_loops(adjacency).sum(1)).rsqrt() * (csr.origin >= 0)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected.float())
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_root_out_degrees_count_all_edges_that_leave(case):
-    links, adjacency = linked(case, dropped=0.5)
-    expected = (1 + adjacency.sum(0)).rsqrt() * (links.origin >= 0)
-    torch.testing.assert_close(root_out_degrees(links), expected.float())
+    csr, adjacency = linked(case, dropped=0.5)
+    expected = (1 + adjacency.sum(0)).rsqrt() * (csr.origin >= 0)
+    torch.testing.assert_close(root_out_degrees(csr), expected.float())
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("dropped", [0.0, 0.5])
 @pytest.mark.parametrize("case", CASES)
 def test_gcn_multiplies_by_the_normalised_matrix(case, dropped, dtype):
-    links, adjacency = linked(case, dropped=dropped)
-    scale = root_degrees(links)
+    csr, adjacency = linked(case, dropped=dropped)
+    scale = root_degrees(csr)
     assert_multiplies(
-        lambda x: gcn_sum(x, scale, links), gcn_matrix(scale.double(), adjacency), links, 10, dtype
+        lambda x: gcn_sum(x, scale, csr), gcn_matrix(scale.double(), adjacency), csr, 10, dtype
     )
 
 
@@ -136,25 +136,25 @@ def test_gcn_multiplies_by_the_normalised_matrix(case, dropped, dtype):
 @pytest.mark.parametrize("dropped", [0.0, 0.5])
 @pytest.mark.parametrize("case", CASES)
 def test_gin_adds_all_edges(case, dropped, dtype):
-    links, adjacency = linked(case, dropped=dropped)
-    assert_multiplies(lambda x: gin_sum(x, links), gin_matrix(links, adjacency), links, 10, dtype)
+    csr, adjacency = linked(case, dropped=dropped)
+    assert_multiplies(lambda x: gin_sum(x, csr), gin_matrix(csr, adjacency), csr, 10, dtype)
 
 
 @pytest.mark.parametrize("width", [1, 16, 128, 130, 300])
 def test_any_width(width):
-    links, adjacency = linked("three runs", dropped=0.3)
-    matrix = gin_matrix(links, adjacency)
-    assert_multiplies(lambda x: gin_sum(x, links), matrix, links, width, torch.float32)
+    csr, adjacency = linked("three runs", dropped=0.3)
+    matrix = gin_matrix(csr, adjacency)
+    assert_multiplies(lambda x: gin_sum(x, csr), matrix, csr, width, torch.float32)
 
 
-def assert_multiplies(function, matrix, links, width, dtype):
+def assert_multiplies(function, matrix, csr, width, dtype):
     """Compare values and gradients with a matrix product; ``matrix`` is 0 on padding."""
-    x = features(links, width, dtype).requires_grad_()
+    x = features(csr, width, dtype).requires_grad_()
     out = function(x)
     expected = matrix @ x.detach().double().nan_to_num()
     assert out.dtype == dtype
     torch.testing.assert_close(out.double(), expected, **CLOSE[dtype])
-    d_out = features(links, width, dtype)
+    d_out = features(csr, width, dtype)
     (d_x,) = torch.autograd.grad(out, x, d_out)
     expected = matrix.T @ d_out.double().nan_to_num()
     assert d_x.dtype == dtype
@@ -162,11 +162,11 @@ def assert_multiplies(function, matrix, links, width, dtype):
 
 
 def test_a_gradient_need_not_be_contiguous():
-    links, adjacency = linked("one run")
-    x = features(links, 10, torch.double).requires_grad_()
-    (d_x,) = torch.autograd.grad(gin_sum(x, links).sum(), x)
-    ones = (links.origin >= 0).double()[:, None].expand(-1, 10)
-    torch.testing.assert_close(d_x, gin_matrix(links, adjacency).T @ ones)
+    csr, adjacency = linked("one run")
+    x = features(csr, 10, torch.double).requires_grad_()
+    (d_x,) = torch.autograd.grad(gin_sum(x, csr).sum(), x)
+    ones = (csr.origin >= 0).double()[:, None].expand(-1, 10)
+    torch.testing.assert_close(d_x, gin_matrix(csr, adjacency).T @ ones)
 
 
 @pytest.mark.gpu
@@ -174,13 +174,13 @@ def test_a_gradient_need_not_be_contiguous():
 @pytest.mark.parametrize("edges", [5_000, 200_000])
 def test_large_graphs_on_a_gpu(monkeypatch, edges, dtype):
     monkeypatch.setitem(CASES, "large", (2, 1_200, edges))
-    links, adjacency = linked("large", dropped=0.2)
-    scale = root_degrees(links)
+    csr, adjacency = linked("large", dropped=0.2)
+    scale = root_degrees(csr)
     torch.testing.assert_close(
         scale.double(),
-        (1 + without_loops(adjacency).sum(1)).rsqrt() * (links.origin >= 0),
+        (1 + without_loops(adjacency).sum(1)).rsqrt() * (csr.origin >= 0),
         rtol=1e-6,
         atol=1e-6,
     )
     matrix = gcn_matrix(scale.double(), adjacency)
-    assert_multiplies(lambda x: gcn_sum(x, scale, links), matrix, links, 128, dtype)
+    assert_multiplies(lambda x: gcn_sum(x, scale, csr), matrix, csr, 128, dtype)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.fixed import Rows
 from gtpool.ops.kernels import attention, attention_backward
-from gtpool.ops.kernels.tile import Block
+from gtpool.ops.kernels.tile import TileConfig
+from gtpool.padded_batch import PaddedLayout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = float("nan")
@@ -43,7 +43,7 @@ def rows_of(runs, padding=2):
     batch = torch.full((len(runs) * capacity,), size.numel())
     for graph, (at, nodes) in enumerate(zip(start.flatten(), size.flatten(), strict=True)):
         batch[at : at + nodes] = graph
-    return Rows(start.flatten().to(DEVICE), size.flatten().to(DEVICE), batch.to(DEVICE))
+    return PaddedLayout(start.flatten().to(DEVICE), size.flatten().to(DEVICE), batch.to(DEVICE))
 
 
 def padding_of(rows):
@@ -177,7 +177,7 @@ def assert_gradients(runs, rows, parts, some, through_lse, scale=0.4, **close):
 @pytest.mark.parametrize("some", [False, True])
 def test_the_size_of_blocks_changes_nothing(monkeypatch, rows_and_keys, some):
     for part in (attention, attention_backward):
-        monkeypatch.setattr(part, "_block", lambda *_: Block(*rows_and_keys, 4, 2))
+        monkeypatch.setattr(part, "_block", lambda *_: TileConfig(*rows_and_keys, 4, 2))
     rows = rows_of(RAGGED)
     parts = projected(rows, 1, 8)
     found = attention.attend(*parts, rows, 0.4)

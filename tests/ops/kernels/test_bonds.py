@@ -7,11 +7,11 @@ from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
-from gtpool.ops import static
+from gtpool.ops import padded_torch
 
 pytest.importorskip("triton", reason="Triton is not installed: there are no kernels to test")
 
-from gtpool.ops.kernels import bond_table, steps
+from gtpool.ops.kernels import bonds, padded_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {
@@ -68,11 +68,11 @@ def batch_of(data, runs, places, extra=3):
 def links_at(batch, level):
     """Give the links of a level, some of whose rows were dropped by a score."""
     if level == 0:
-        return batch.links
-    score = torch.linspace(-1, 1, batch.links.origin.numel(), device=DEVICE).sin()
+        return batch.csr
+    score = torch.linspace(-1, 1, batch.csr.origin.numel(), device=DEVICE).sin()
     parts = (score, batch.levels[0], batch.levels[1])
-    chosen = static.choose(*parts, sampler="topk", order="index", longest=8)
-    return static.follow(batch.links, chosen)
+    chosen = padded_torch.sample(*parts, sampler="topk", order="index", longest=8)
+    return padded_torch.induced_csr(batch.csr, chosen)
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
@@ -80,19 +80,19 @@ def normal(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=random, dtype=torch.float64).to(DEVICE, dtype)
 
 
-def assert_alike(links, bonds, runs, width, dtype, close=None):
+def assert_alike(csr, bonds, runs, width, dtype, close=None):
     """Compare sums and gradients; what stands on padding is NaN, which counts for nothing."""
-    real = (links.origin >= 0).unsqueeze(1)
+    real = (csr.origin >= 0).unsqueeze(1)
     high = torch.promote_types(dtype, torch.float32)
-    x, sent = (normal(links.origin.numel(), width, seed=seed, dtype=dtype) for seed in (0, 1))
+    x, sent = (normal(csr.origin.numel(), width, seed=seed, dtype=dtype) for seed in (0, 1))
     table = normal(runs, sum(BONDS) + 1, width, seed=2, dtype=high)
-    scale = static.root_out_degrees(links, table.double())
+    scale = padded_torch.root_out_degrees(csr, table.double())
     results = []
-    for by, empty in ((static, 0.0), (steps, torch.nan)):
-        exact = torch.float64 if by is static else dtype
+    for by, empty in ((padded_torch, 0.0), (padded_triton, torch.nan)):
+        exact = torch.float64 if by is padded_torch else dtype
         leaf = torch.where(real, x, empty).to(exact).requires_grad_()
         tables = table.to(torch.promote_types(exact, high)).requires_grad_()
-        out = by.bond_sum(leaf, tables, scale.to(tables.dtype), links, bonds)
+        out = by.bond_sum(leaf, tables, scale.to(tables.dtype), csr, bonds)
         grads = torch.autograd.grad(out, (leaf, tables), torch.where(real, sent, empty).to(out))
         results.append((out, *grads))
     wanted, found = results
@@ -104,34 +104,35 @@ def assert_alike(links, bonds, runs, width, dtype, close=None):
 @pytest.mark.parametrize(("runs", "level", "dtype"), CASES)
 def test_sums_along_bonds_and_their_gradients_are_the_plain_ones(runs, level, dtype):
     batch = batch_of(graphs(), runs, 3)
-    assert_alike(links_at(batch, level), batch.bonds, runs, 10, dtype)
+    assert_alike(links_at(batch, level), batch.edge_types, runs, 10, dtype)
 
 
 @pytest.mark.parametrize("width", [1, 130])
 def test_any_width(width):
     batch = batch_of(graphs(), 1, 3)
-    assert_alike(links_at(batch, 1), batch.bonds, 1, width, torch.float32)
+    assert_alike(links_at(batch, 1), batch.edge_types, 1, width, torch.float32)
 
 
 def test_tables_are_summed_over_several_parts_of_the_edges(monkeypatch):
-    monkeypatch.setattr(bond_table, "_CHUNK", 32)
+    monkeypatch.setattr(bonds, "_CHUNK", 32)
     batch = batch_of(graphs(), 2, 6)
-    assert batch.links.source.numel() // 2 > 32
-    assert_alike(batch.links, batch.bonds, 2, 10, torch.float32)
+    assert batch.csr.source.numel() // 2 > 32
+    assert_alike(batch.csr, batch.edge_types, 2, 10, torch.float32)
 
 
 def test_graphs_without_edges_have_their_own_part_alone():
     batch = batch_of(graphs(edges=0), 2, 3)
-    assert_alike(batch.links, batch.bonds, 2, 10, torch.float32)
+    assert_alike(batch.csr, batch.edge_types, 2, 10, torch.float32)
 
 
 def test_a_table_too_large_for_a_kernel_is_summed_all_the_same(monkeypatch):
-    monkeypatch.setattr(bond_table, "KINDS", 3)
+    monkeypatch.setattr(bonds, "KINDS", 3)
     batch = batch_of(graphs(), 2, 3)
     x, table = normal(batch.x.size(0), 4), normal(2, sum(BONDS) + 1, 4)
-    scale = static.root_out_degrees(batch.links, x)
+    scale = padded_torch.root_out_degrees(batch.csr, x)
     found, wanted = (
-        by.bond_sum(x, table, scale, batch.links, batch.bonds) for by in (steps, static)
+        by.bond_sum(x, table, scale, batch.csr, batch.edge_types)
+        for by in (padded_triton, padded_torch)
     )
     assert torch.equal(found, wanted)
 
@@ -139,12 +140,12 @@ def test_a_table_too_large_for_a_kernel_is_summed_all_the_same(monkeypatch):
 @pytest.mark.parametrize("level", [0, 1])
 def test_degrees_count_the_edges_that_leave(level):
     batch = batch_of(graphs(), 3, 5)
-    links = links_at(batch, level)
-    wanted = static.root_out_degrees(links, batch.x)
-    torch.testing.assert_close(steps.root_out_degrees(links, batch.x), wanted)
+    csr = links_at(batch, level)
+    wanted = padded_torch.root_out_degrees(csr, batch.x)
+    torch.testing.assert_close(padded_triton.root_out_degrees(csr, batch.x), wanted)
 
 
-@pytest.mark.parametrize("by", [static, steps])
+@pytest.mark.parametrize("by", [padded_torch, padded_triton])
 def test_a_run_gone_wrong_shows_and_leaves_the_others_alone(by):
     batch = batch_of(graphs(), 3, 2)
     size = (batch.x.size(0), 10)
@@ -156,10 +157,10 @@ def test_a_run_gone_wrong_shows_and_leaves_the_others_alone(by):
             x[~other], table[1] = torch.nan, torch.nan
         x.requires_grad_()
         table.requires_grad_()
-        scale = by.root_out_degrees(batch.links, x)
-        out = by.bond_sum(x, table, scale, batch.links, batch.bonds)
+        scale = by.root_out_degrees(batch.csr, x)
+        out = by.bond_sum(x, table, scale, batch.csr, batch.edge_types)
         d_x, d_table = torch.autograd.grad(out.sum(), (x, table))
-        assert out[~other & (batch.links.origin >= 0)].isnan().all() == wrong
+        assert out[~other & (batch.csr.origin >= 0)].isnan().all() == wrong
         results.append((out[other], d_x[other], d_table[[0, 2]]))
     torch.testing.assert_close(*results)
 
@@ -170,10 +171,10 @@ def test_bonds_are_brought_alike(monkeypatch):
     index = torch.tensor([[3, -1, 5], [2, 7, 1]])
     capacity = stock.capacity(index, ())
     results = []
-    for by in (static, steps):
-        monkeypatch.setattr(DeviceDataset, "steps", property(lambda _, by=by: by))
+    for by in (padded_torch, padded_triton):
+        monkeypatch.setattr(DeviceDataset, "ops", property(lambda _, by=by: by))
         batch = stock.gather(index.to(DEVICE), capacity, ())
-        results.append(batch.bonds)
+        results.append(batch.edge_types)
     for wanted, found in zip(*results, strict=True):
         assert torch.equal(found, wanted)
 
@@ -183,4 +184,4 @@ def test_many_bonds_on_a_gpu():
     close = {"rtol": 1e-4, "atol": 1e-4}  # a table's gradient is a sum over thousands of bonds
     batch = batch_of(graphs(count=300, largest=40, edges=90), 10, 128)
     for level in (0, 1):
-        assert_alike(links_at(batch, level), batch.bonds, 10, 128, torch.float32, close)
+        assert_alike(links_at(batch, level), batch.edge_types, 10, 128, torch.float32, close)

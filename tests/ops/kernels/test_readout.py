@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.fixed import Rows
 from gtpool.ops.kernels.readout import mean_max, take
+from gtpool.padded_batch import PaddedLayout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLOSE = {
@@ -53,7 +53,7 @@ def laid_out(sizes, padding=3):
     spans = zip(start.flatten().tolist(), size.flatten().tolist(), strict=True)
     for graph, (at, nodes) in enumerate(spans):
         batch[at : at + nodes] = graph
-    return Rows(*(part.flatten().to(DEVICE) for part in (start, size, batch)))
+    return PaddedLayout(*(part.flatten().to(DEVICE) for part in (start, size, batch)))
 
 
 def features(rows, width, *, dtype=torch.float64, ties=False, seed=0):

@@ -8,9 +8,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.fixed import PaddedCSR, Rows
 from gtpool.ops.attention import attend
 from gtpool.ops.kernels.score import node_scores, packed_scores
+from gtpool.padded_batch import PaddedCSR, PaddedLayout
 from gtpool.pool.gtpool import GTPool
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,7 +27,7 @@ def rows_of(runs, padding=2):
     batch = torch.full((len(runs) * capacity,), size.numel())
     for graph, (at, nodes) in enumerate(zip(start.flatten(), size.flatten(), strict=True)):
         batch[at : at + nodes] = graph
-    return Rows(start.flatten(), size.flatten(), batch)
+    return PaddedLayout(start.flatten(), size.flatten(), batch)
 
 
 def edges_of(rows, degree):
@@ -73,24 +73,24 @@ def batch_of(runs, heads, channels, *, degree=3, dropped=False, dtype=torch.floa
     return rows, links_of(edges, origin, place), parts, lse, thetas
 
 
-def scores(rows, links, parts, lse, thetas, lam, scale):
+def scores(rows, csr, parts, lse, thetas, lam, scale):
     on = [value.to(DEVICE) for value in (*parts, lse, *thetas)]
-    links, rows = (type(value)(*(part.to(DEVICE) for part in value)) for value in (links, rows))
-    return node_scores(*on, lam, links, rows, scale).cpu()
+    csr, rows = (type(value)(*(part.to(DEVICE) for part in value)) for value in (csr, rows))
+    return node_scores(*on, lam, csr, rows, scale).cpu()
 
 
-def naive_scores(rows, links, parts, lse, thetas, lam, scale):
+def naive_scores(rows, csr, parts, lse, thetas, lam, scale):
     """Follow equations (5)-(7) row by row in float64."""
     q, k, v, out = parts.double()
     theta_global, theta_local = thetas.double()
     runs = theta_global.size(0)
     wanted = torch.zeros(rows.batch.numel(), dtype=torch.float64)
-    edges = list(zip(links.source.tolist(), links.sink.tolist(), strict=True))
-    for row, node in enumerate(links.origin.tolist()):
+    edges = list(zip(csr.source.tolist(), csr.sink.tolist(), strict=True))
+    for row, node in enumerate(csr.origin.tolist()):
         if node < 0:
             continue
         run = row // (rows.batch.numel() // runs)
-        near = [links.place[j].item() for j, i in edges if i == node and j not in (i, -1)]
+        near = [csr.place[j].item() for j, i in edges if i == node and j not in (i, -1)]
         near = [row, *(there for there in near if there >= 0)]
         weight = ((q[row] * k[near]).sum(-1) * scale - lse[row].double()).exp()
         local = (weight * (v[near] * theta_local[run]).sum(-1)).sum(0).tanh()
@@ -125,19 +125,19 @@ def test_half_precision_is_summed_in_float32():
 
 
 def test_strides_do_not_matter():
-    rows, links, parts, lse, thetas = batch_of(RUNS[0], 2, 8)
+    rows, csr, parts, lse, thetas = batch_of(RUNS[0], 2, 8)
     strided = parts.transpose(1, 2).contiguous().transpose(1, 2)
     assert not strided.is_contiguous()
-    found = scores(rows, links, strided, lse, thetas, 0.5, 0.2)
-    torch.testing.assert_close(found, scores(rows, links, parts, lse, thetas, 0.5, 0.2))
+    found = scores(rows, csr, strided, lse, thetas, 0.5, 0.2)
+    torch.testing.assert_close(found, scores(rows, csr, parts, lse, thetas, 0.5, 0.2))
 
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_equals_the_scores_of_the_layer(heads):
-    rows, links, _, _, _ = batch_of([[4, 9, 6]], heads, 8)
+    rows, csr, _, _, _ = batch_of([[4, 9, 6]], heads, 8)
     real = rows.batch < rows.start.numel()
     x, batch = torch.randn(int(real.sum()), 8 * heads), rows.batch[real]
-    edges = torch.stack([links.source, links.sink])[:, links.source >= 0]
+    edges = torch.stack([csr.source, csr.sink])[:, csr.source >= 0]
     layer = GTPool(8 * heads, heads=heads, lam=0.4, act="tanh")
     ptr = torch.tensor([0, *rows.size]).cumsum(0)
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_equals_the_scores_of_the_layer(heads):
         out, lse = attend(q, k, v, ptr)
         *parts, lse = (spread(part, real) for part in (q, k, v, out, lse))
         thetas = torch.stack([layer.theta_global, layer.theta_local])[:, None]
-        found = scores(rows, links, torch.stack(parts), lse, thetas, 0.4, 8**-0.5)
+        found = scores(rows, csr, torch.stack(parts), lse, thetas, 0.4, 8**-0.5)
         wanted = layer.scores(x, edges, batch).score
     torch.testing.assert_close(found[real], wanted, **CLOSE)
 

@@ -17,49 +17,49 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.fixed import PaddedCSR
+from gtpool.padded_batch import PaddedCSR
 
 
-def root_degrees(links: PaddedCSR) -> Tensor:
+def root_degrees(csr: PaddedCSR) -> Tensor:
     """Give (1 + in-edges from other nodes) ** -0.5 of each row, 0 on padding, float32 [N]."""
-    return _root_degrees(links, links.source, links.begin, links.end, loops=False)
+    return _root_degrees(csr, csr.source, csr.begin, csr.end, loops=False)
 
 
-def root_out_degrees(links: PaddedCSR) -> Tensor:
+def root_out_degrees(csr: PaddedCSR) -> Tensor:
     """Give (1 + out-edges, loops among them) ** -0.5 of each row, 0 on padding, float32 [N]."""
-    return _root_degrees(links, links.target, links.out_begin, links.out_end, loops=True)
+    return _root_degrees(csr, csr.target, csr.out_begin, csr.out_end, loops=True)
 
 
-def gcn_sum(x: Tensor, scale: Tensor, links: PaddedCSR) -> Tensor:
+def gcn_sum(x: Tensor, scale: Tensor, csr: PaddedCSR) -> Tensor:
     """Sum as a GCN does: s_i (s_i x_i + sum of s_j x_j over edges j -> i, j != i), [N, D].
 
     Args:
         x: Features of the rows, [N, D]; padding is not read.
         scale: The s, of :func:`root_degrees`, [N]; it gets no gradient.
-        links: The edges.
+        csr: The edges.
     """
-    return _NeighbourSum.apply(x, scale, links)
+    return _NeighbourSum.apply(x, scale, csr)
 
 
-def gin_sum(x: Tensor, links: PaddedCSR) -> Tensor:
+def gin_sum(x: Tensor, csr: PaddedCSR) -> Tensor:
     """Sum as a GIN does: x_i + sum of x_j over all edges j -> i, self-loops among them, [N, D]."""
-    return _NeighbourSum.apply(x, None, links)
+    return _NeighbourSum.apply(x, None, csr)
 
 
 def _root_degrees(
-    links: PaddedCSR, far_end: Tensor, begin: Tensor, end: Tensor, *, loops: bool
+    csr: PaddedCSR, far_end: Tensor, begin: Tensor, end: Tensor, *, loops: bool
 ) -> Tensor:
-    num_rows = links.origin.numel()
-    root = torch.empty(num_rows, device=links.origin.device)
-    edges = slice_of(links, 128)
+    num_rows = csr.origin.numel()
+    root = torch.empty(num_rows, device=csr.origin.device)
+    edges = edges_per_tile(csr, 128)
     rows = 256 // edges
     _count[(triton.cdiv(num_rows, rows),)](
         root,
         far_end,
         begin,
         end,
-        links.origin,
-        links.place,
+        csr.origin,
+        csr.place,
         num_rows,
         LOOPS=loops,
         ROWS=rows,
@@ -81,11 +81,11 @@ class _NeighbourSum(Function):
         ctx: Any,  # noqa: ANN401
         x: Tensor,
         scale: Tensor | None,
-        links: PaddedCSR,
+        csr: PaddedCSR,
     ) -> Tensor:
         ctx.save_for_backward(scale)
-        ctx.links = links
-        return _sum_in(x, scale, links)
+        ctx.csr = csr
+        return _sum_in(x, scale, csr)
 
     @staticmethod
     @once_differentiable
@@ -94,25 +94,25 @@ class _NeighbourSum(Function):
         d_out: Tensor,
     ) -> tuple[Tensor | None, ...]:
         (scale,) = ctx.saved_tensors
-        return _sum_out(d_out, scale, ctx.links), None, None
+        return _sum_out(d_out, scale, ctx.csr), None, None
 
 
-def _sum_in(x: Tensor, scale: Tensor | None, links: PaddedCSR) -> Tensor:
-    return _launch(x, scale, links, links.source, links.begin, links.end)
+def _sum_in(x: Tensor, scale: Tensor | None, csr: PaddedCSR) -> Tensor:
+    return _launch(x, scale, csr, csr.source, csr.begin, csr.end)
 
 
-def _sum_out(x: Tensor, scale: Tensor | None, links: PaddedCSR) -> Tensor:
-    return _launch(x, scale, links, links.target, links.out_begin, links.out_end)
+def _sum_out(x: Tensor, scale: Tensor | None, csr: PaddedCSR) -> Tensor:
+    return _launch(x, scale, csr, csr.target, csr.out_begin, csr.out_end)
 
 
 def _launch(
-    x: Tensor, scale: Tensor | None, links: PaddedCSR, far_end: Tensor, begin: Tensor, end: Tensor
+    x: Tensor, scale: Tensor | None, csr: PaddedCSR, far_end: Tensor, begin: Tensor, end: Tensor
 ) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     num_rows, width = x.shape
     columns = max(16, min(128, triton.next_power_of_2(width)))
-    edges = slice_of(links, 32)
+    edges = edges_per_tile(csr, 32)
     _sum[(num_rows, triton.cdiv(width, columns))](
         x,
         scale,
@@ -120,8 +120,8 @@ def _launch(
         far_end,
         begin,
         end,
-        links.origin,
-        links.place,
+        csr.origin,
+        csr.place,
         SCALED=scale is not None,
         EXACT=tl.float64 if x.dtype == torch.float64 else tl.float32,
         WIDTH=width,
@@ -132,9 +132,9 @@ def _launch(
     return out
 
 
-def slice_of(links: PaddedCSR, most: int) -> int:
+def edges_per_tile(csr: PaddedCSR, most: int) -> int:
     """Choose how many edges to load at a time: most rows should need one slice."""
-    mean = links.source.numel() // links.begin.numel()
+    mean = csr.source.numel() // csr.begin.numel()
     return max(8, min(most, int(triton.next_power_of_2(2 * mean))))
 
 

@@ -14,10 +14,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import Rows
 from gtpool.ops.kernels import tile
 from gtpool.ops.kernels.attention_backward import attend_backward
-from gtpool.ops.kernels.tile import Block, graph_of, load, same, span, store, strides, width
+from gtpool.ops.kernels.tile import (
+    TileConfig,
+    graph_of,
+    load,
+    same_graph,
+    span,
+    store,
+    strides,
+    width,
+)
+from gtpool.padded_batch import PaddedLayout
 
 __all__ = ["attend", "attend_backward", "edge_weights"]
 
@@ -25,7 +34,9 @@ EDGE_ENTRIES = 2048
 """Entries of the queries of edges that a program of :func:`edge_weights` holds."""
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float) -> tuple[Tensor, Tensor]:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, rows: PaddedLayout, scale: float
+) -> tuple[Tensor, Tensor]:
     """Let every row attend to the rows of its own graph.
 
     Args:
@@ -101,14 +112,14 @@ def edge_weights(q: Tensor, k: Tensor, lse: Tensor, edge_index: Tensor, scale: f
     return weight
 
 
-def _block(q: Tensor, rows: Rows) -> Block:
+def _block(q: Tensor, rows: PaddedLayout) -> TileConfig:
     """Choose the largest tiles whose kernel keeps everything in registers."""
     wide, exact = width(q.size(2)) > 128, q.dtype == torch.float32
-    if not tile.are_large(rows):
-        return Block(16, 32, 4, 2)
+    if not tile.large_graphs(rows):
+        return TileConfig(16, 32, 4, 2)
     if exact:
-        return Block(32, 32, 8 if wide else 4, 2)
-    return Block(64, 64, 8, 2) if wide else Block(128, 64, 8, 3)
+        return TileConfig(32, 32, 8 if wide else 4, 2)
+    return TileConfig(64, 64, 8, 2) if wide else TileConfig(128, 64, 8, 3)
 
 
 @triton.jit
@@ -151,7 +162,7 @@ def _forward(  # noqa: PLR0917
         keys = load(k + head * k_head, key, k_row, home >= 0, C, BC)
         values = load(v + head * v_head, key, v_row, home >= 0, C, BC)
         logits = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
-        logits = tl.where(same(graph, home), logits, float("-inf"))
+        logits = tl.where(same_graph(graph, home), logits, float("-inf"))
         peak = tl.maximum(top, tl.max(logits, 1))
         # A row whose graph is still to come has seen nothing: -inf - -inf would be NaN.
         shift = tl.where(peak == float("-inf"), 0.0, peak)

@@ -9,9 +9,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import Rows
 from gtpool.ops.kernels import tile
-from gtpool.ops.kernels.tile import Block, graph_of, load, same, span, store, strides, width
+from gtpool.ops.kernels.tile import (
+    TileConfig,
+    graph_of,
+    load,
+    same_graph,
+    span,
+    store,
+    strides,
+    width,
+)
+from gtpool.padded_batch import PaddedLayout
 
 
 def attend_backward(
@@ -21,12 +30,12 @@ def attend_backward(
     out: Tensor,
     lse: Tensor,
     d_out: Tensor,
-    rows: Rows,
+    rows: PaddedLayout,
     scale: float,
     *,
     d_lse: Tensor | None = None,
     kept: Tensor | None = None,
-    kept_rows: Rows | None = None,
+    kept_rows: PaddedLayout | None = None,
 ) -> Tensor:
     """Give the gradients of q, k and v as one tensor, [N, 3, H, C], 0 on padding.
 
@@ -79,14 +88,14 @@ def attend_backward(
     return grad
 
 
-def _block(q: Tensor, rows: Rows) -> Block:
+def _block(q: Tensor, rows: PaddedLayout) -> TileConfig:
     """Choose the largest tiles whose kernel keeps everything in registers."""
     wide, exact = width(q.size(2)) > 128, q.dtype == torch.float32
-    if not tile.are_large(rows):
-        return Block(16, 16, 4, 2)
+    if not tile.large_graphs(rows):
+        return TileConfig(16, 16, 4, 2)
     if exact:
-        return Block(16, 16, 4, 2) if wide else Block(32, 32, 8, 2)
-    return Block(32, 32, 4, 2) if wide else Block(64, 64, 8, 2)
+        return TileConfig(16, 16, 4, 2) if wide else TileConfig(32, 32, 8, 2)
+    return TileConfig(32, 32, 4, 2) if wide else TileConfig(64, 64, 8, 2)
 
 
 @triton.jit
@@ -152,7 +161,7 @@ def _backward(  # noqa: PLR0915, PLR0917
             level = tl.load(lse + row * H + head, mask=graph >= 0, other=0.0)
             # [BN, BM]: the transposed matrices, which stand left in both products below.
             logits = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * scale
-            logits = tl.where(same(home, graph), logits - level[None, :], float("-inf"))
+            logits = tl.where(same_graph(home, graph), logits - level[None, :], float("-inf"))
             weight = tl.exp(logits)
             d_weight = tl.dot(values, tl.trans(sent), input_precision=PRECISION)
             d_logits = (weight * (d_weight - term[None, :])).to(queries.dtype)
@@ -180,7 +189,7 @@ def _backward(  # noqa: PLR0915, PLR0917
             keys = load(k, key, k_row, home >= 0, C, BC)
             values = load(v, key, v_row, home >= 0, C, BC)
             logits = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
-            logits = tl.where(same(graph, home), logits - level[:, None], float("-inf"))
+            logits = tl.where(same_graph(graph, home), logits - level[:, None], float("-inf"))
             d_weight = tl.dot(sent, tl.trans(values), input_precision=PRECISION)
             d_logits = (tl.exp(logits) * (d_weight - term[:, None])).to(keys.dtype)
             d_queries += tl.dot(d_logits, keys, input_precision=PRECISION)

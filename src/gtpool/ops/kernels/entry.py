@@ -11,7 +11,7 @@ from torch import Tensor
 _BLOCK = 256
 
 
-def sizes_if_sound(
+def sizes_if_valid(
     x: Tensor, edge_index: Tensor, batch: Tensor | None, largest: float
 ) -> Tensor | None:
     """Count the nodes of each graph, on the host, [G]; None if something is wrong.

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.fixed import Rows
+from gtpool.padded_batch import PaddedLayout
 
 
-def mean_max(x: Tensor, rows: Rows) -> Tensor:
+def mean_max(x: Tensor, rows: PaddedLayout) -> Tensor:
     """Give the mean and the maximum of each graph's rows, zeros where it has none, [RG, 2D].
 
     The gradient of a maximum is shared evenly by the rows that reach it.
@@ -49,7 +49,7 @@ class _MeanMax(Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         x: Tensor,
-        rows: Rows,
+        rows: PaddedLayout,
     ) -> Tensor:
         x = x.contiguous()
         num_graphs, (num_rows, width) = rows.size.numel(), x.shape
@@ -57,13 +57,13 @@ class _MeanMax(Function):
         ties = rows.size.new_empty((num_graphs, width), dtype=torch.int32)
         height = max(8, min(64, triton.next_power_of_2(num_rows // num_graphs)))
         columns = 32  # narrow: a few graphs still fill a GPU
-        _read[(num_graphs, triton.cdiv(width, columns))](
+        _mean_max[(num_graphs, triton.cdiv(width, columns))](
             x,
             out,
             ties,
             rows.start,
             rows.size,
-            EXACT=_exact(x),
+            EXACT=_sum_dtype(x),
             WIDTH=width,
             ROWS=height,
             COLUMNS=columns,
@@ -83,7 +83,7 @@ class _MeanMax(Function):
         d_x = torch.empty_like(x)
         height, columns = _tile(x.size(1))
         grid = triton.cdiv(x.size(0), height), triton.cdiv(x.size(1), columns)
-        _spread[grid](
+        _mean_max_backward[grid](
             d_out.contiguous(),
             x,
             out,
@@ -93,7 +93,7 @@ class _MeanMax(Function):
             d_x,
             x.size(0),
             ctx.rows.size.numel(),
-            EXACT=_exact(x),
+            EXACT=_sum_dtype(x),
             WIDTH=x.size(1),
             ROWS=height,
             COLUMNS=columns,
@@ -131,7 +131,7 @@ def gather(x: Tensor, index: Tensor, dtype: torch.dtype | None = None) -> Tensor
     out = x.new_empty(num_rows, width, dtype=dtype)
     height, columns = _tile(width)
     grid = triton.cdiv(num_rows, height), triton.cdiv(width, columns)
-    _copy[grid](x, index, out, num_rows, WIDTH=width, ROWS=height, COLUMNS=columns)
+    _gather[grid](x, index, out, num_rows, WIDTH=width, ROWS=height, COLUMNS=columns)
     return out
 
 
@@ -141,13 +141,13 @@ def _tile(width: int) -> tuple[int, int]:
     return 1024 // columns, columns
 
 
-def _exact(x: Tensor) -> tl.dtype:
+def _sum_dtype(x: Tensor) -> tl.dtype:
     """Choose what to sum in."""
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 @triton.jit
-def _read(
+def _mean_max(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
     ties_ptr: tl.tensor,
@@ -184,7 +184,7 @@ def _read(
 
 
 @triton.jit
-def _spread(  # noqa: PLR0917
+def _mean_max_backward(  # noqa: PLR0917
     d_out_ptr: tl.tensor,
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
@@ -218,7 +218,7 @@ def _spread(  # noqa: PLR0917
 
 
 @triton.jit
-def _copy(
+def _gather(
     x_ptr: tl.tensor,
     index_ptr: tl.tensor,
     out_ptr: tl.tensor,

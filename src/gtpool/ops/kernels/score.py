@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import PaddedCSR, Rows
 from gtpool.ops.kernels.tile import load, strides, width
+from gtpool.padded_batch import PaddedCSR, PaddedLayout
 
 ENTRIES = 1024
 """Entries of the keys of neighbours that a warp holds."""
@@ -28,8 +28,8 @@ def node_scores(
     theta_global: Tensor,
     theta_local: Tensor,
     lam: float,
-    links: PaddedCSR,
-    rows: Rows,
+    csr: PaddedCSR,
+    rows: PaddedLayout,
     scale: float,
 ) -> Tensor:
     """Score every row, equations (5)-(7) of ``gtpool.pool.gtpool`` with tanh; without a gradient.
@@ -43,7 +43,7 @@ def node_scores(
         theta_global: Θ_g of each run, [R, H, C].
         theta_local: Θ_l of each run, [R, H, C].
         lam: Weight of the global score, from 0 to 1; the local score has the rest.
-        links: The edges; loops among them do not count, every node is its own neighbour once.
+        csr: The edges; loops among them do not count, every node is its own neighbour once.
         rows: The layout of the rows.
         scale: As given to ``attend``.
 
@@ -52,7 +52,7 @@ def node_scores(
     """
     count, heads, channels = q.shape
     score = q.new_empty(count, dtype=torch.float32)
-    warps = 4 if links.source.numel() >= MANY * links.place.numel() else 1
+    warps = 4 if csr.source.numel() >= MANY * csr.place.numel() else 1
     _scores[(count,)](
         q,
         k,
@@ -62,11 +62,11 @@ def node_scores(
         theta_global.contiguous(),
         theta_local.contiguous(),
         score,
-        links.source,
-        links.begin,
-        links.end,
-        links.origin,
-        links.place,
+        csr.source,
+        csr.begin,
+        csr.end,
+        csr.origin,
+        csr.place,
         rows.batch,
         *strides(q, k, v, out),
         rows.start.numel(),

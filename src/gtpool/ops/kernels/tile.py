@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import Rows
+from gtpool.padded_batch import PaddedLayout
 
 PRECISION = "tf32x3"
 """How float32 matrices are multiplied: "ieee" exactly, "tf32x3" nearly so on tensor cores."""
@@ -19,7 +19,7 @@ LARGE = 128
 """Mean rows a graph from which blocks are large."""
 
 
-class Block(NamedTuple):
+class TileConfig(NamedTuple):
     """What one program takes at a time."""
 
     rows: int
@@ -28,7 +28,7 @@ class Block(NamedTuple):
     stages: int
 
 
-def are_large(rows: Rows) -> bool:
+def large_graphs(rows: PaddedLayout) -> bool:
     """Say whether graphs are large, from shapes alone: nothing waits for the device."""
     return rows.batch.numel() >= LARGE * rows.start.numel()
 
@@ -61,7 +61,7 @@ def span(graph: tl.tensor, start: tl.tensor, size: tl.tensor) -> tuple[tl.tensor
 
 
 @triton.jit
-def same(graph: tl.tensor, other: tl.tensor) -> tl.tensor:
+def same_graph(graph: tl.tensor, other: tl.tensor) -> tl.tensor:
     """Say which pairs are of one graph; padding is of none."""
     return (graph[:, None] == other[None, :]) & (graph >= 0)[:, None]
 

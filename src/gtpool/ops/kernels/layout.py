@@ -12,26 +12,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import Rows
-from gtpool.ops import static_plan
+from gtpool.ops import padded_segment
+from gtpool.padded_batch import PaddedLayout
 
 _PLACES = 2048
 """Places for graphs that one program looks through."""
 _BLOCK = 128
 
 
-def lay_out(index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: int) -> Rows:
-    """Lay out graphs by their counts, each run in so many rows; see ``static_plan``."""
+def gather_layout(
+    index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: int
+) -> PaddedLayout:
+    """Lay out graphs by their counts, each run in so many rows; see ``padded_segment``."""
     runs, places = index.shape
     if places > _PLACES or len(set(ratios)) > 1:
-        return static_plan.lay_out(index, counts, ratios, capacity)
+        return padded_segment.gather_layout(index, counts, ratios, capacity)
     start, size = (index.new_empty(runs * places) for _ in range(2))
     batch = index.new_empty(runs * capacity)
     ratio = ratios[0] if ratios else 1.0
     share = Fraction(1) if isinstance(ratio, int) else Fraction(str(ratio))
     wide = triton.next_power_of_2(places)
     rows = max(16, min(_BLOCK, 2**15 // wide))
-    _lay_out[triton.cdiv(capacity, rows), runs](  # a second axis of a grid has 65,535 at most
+    _gather_layout[triton.cdiv(capacity, rows), runs](  # a second axis of a grid has 65,535 at most
         index,
         counts,
         start,
@@ -47,24 +49,24 @@ def lay_out(index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: in
         PLACES=wide,
         ROWS=rows,
     )
-    return Rows(start, size, batch)
+    return PaddedLayout(start, size, batch)
 
 
-def place(rows: Rows, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     """Number each row in the whole dataset and in the batch, -1 on padding, [N] each."""
     count = rows.batch.numel()
     number, own = torch.empty_like(rows.batch), torch.empty_like(rows.batch)
     grid = (triton.cdiv(count, _BLOCK),)
     parts = (rows.start, rows.batch, index, first, number, own)
-    _place[grid](*parts, count, rows.size.numel(), ROWS=_BLOCK)
+    _row_numbers[grid](*parts, count, rows.size.numel(), ROWS=_BLOCK)
     return number, own
 
 
-def shift(values: Tensor, number: Tensor, rows: Rows, by: Tensor) -> Tensor:
+def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tensor) -> Tensor:
     """Look values up by number and add what their graph has, -1 where the number is -1, [N]."""
     out, count = torch.empty_like(number), number.numel()
     grid = (triton.cdiv(count, _BLOCK),)
-    _shift[grid](values, number, rows.batch, by, out, count, ROWS=_BLOCK)
+    _gather_shifted[grid](values, number, rows.batch, by, out, count, ROWS=_BLOCK)
     return out
 
 
@@ -76,7 +78,7 @@ def compose(outer: Tensor, inner: Tensor) -> Tensor:
 
 
 @triton.jit
-def _lay_out(  # noqa: PLR0917
+def _gather_layout(  # noqa: PLR0917
     index_ptr: tl.tensor,
     counts_ptr: tl.tensor,
     start_ptr: tl.tensor,
@@ -93,16 +95,16 @@ def _lay_out(  # noqa: PLR0917
     ROWS: tl.constexpr,
 ) -> None:
     run = tl.program_id(1).to(tl.int64)
-    place = tl.arange(0, PLACES)
-    within = place < places
-    graph = tl.load(index_ptr + run * places + place, mask=within, other=-1)
+    slot = tl.arange(0, PLACES)
+    within = slot < places
+    graph = tl.load(index_ptr + run * places + slot, mask=within, other=-1)
     size = tl.load(counts_ptr + graph, mask=graph >= 0, other=0)
     for _ in tl.static_range(TIMES):
         size = tl.minimum(size, MOST) if MOST > 0 else (size * UP + (DOWN - 1)) // DOWN
     end = tl.cumsum(size, 0)
     if tl.program_id(0) == 0:
-        tl.store(start_ptr + run * places + place, end - size + run * capacity, mask=within)
-        tl.store(size_ptr + run * places + place, size, mask=within)
+        tl.store(start_ptr + run * places + slot, end - size + run * capacity, mask=within)
+        tl.store(size_ptr + run * places + slot, size, mask=within)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     passed = (end[None, :] <= row[:, None]) & within[None, :]
     nth = tl.sum(passed.to(tl.int32), 1)
@@ -111,7 +113,7 @@ def _lay_out(  # noqa: PLR0917
 
 
 @triton.jit
-def _place(
+def _row_numbers(
     start_ptr: tl.tensor,
     batch_ptr: tl.tensor,
     index_ptr: tl.tensor,
@@ -133,7 +135,7 @@ def _place(
 
 
 @triton.jit
-def _shift(
+def _gather_shifted(
     values_ptr: tl.tensor,
     number_ptr: tl.tensor,
     batch_ptr: tl.tensor,

@@ -1,8 +1,7 @@
-"""The steps of a network on a batch of fixed capacity: shapes never depend on the graphs.
+"""The functions of ``gtpool.ops.padded_ops`` in plain PyTorch, on any device.
 
-Plain PyTorch, which runs anywhere and can be compiled and exported; ``gtpool.ops.kernels.steps``
-has the same functions for a GPU. Edges are never filtered: one counts at a level where both its
-ends have a place.
+They can be compiled and exported. ``gtpool.ops.kernels.padded_triton`` has the same functions as
+Triton kernels. Edges are never filtered: an edge counts at a level where both its ends have a row.
 """
 
 from collections.abc import Callable
@@ -11,11 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.fixed import PaddedCSR, Rows
 from gtpool.ops import attention
-from gtpool.ops.dropout import drop_by_key
-from gtpool.ops.sample import Order, settle, sortable
-from gtpool.ops.static_edges import (
+from gtpool.ops.aggregate import (
     bond_sum,
     ends,
     gcn_sum,
@@ -23,34 +19,44 @@ from gtpool.ops.static_edges import (
     root_degrees,
     root_out_degrees,
 )
-from gtpool.ops.static_plan import bring, compose, lay_out, place, shift
-from gtpool.ops.steps import Chosen
+from gtpool.ops.padded_ops import KeptRows
+from gtpool.ops.padded_segment import (
+    compose,
+    gather_features,
+    gather_layout,
+    gather_shifted,
+    maximum,
+    mean,
+    row_numbers,
+    total,
+)
+from gtpool.ops.sample import Order, round_scores, sortable
+from gtpool.padded_batch import PaddedCSR, PaddedLayout
 
 __all__ = [
     "attend",
     "attended_rows",
     "bond_sum",
-    "bring",
-    "choose",
-    "drop",
-    "follow",
+    "gather_features",
+    "gather_layout",
+    "gather_shifted",
     "gcn_sum",
     "gin_sum",
-    "lay_out",
+    "induced_csr",
     "maximum",
     "mean",
     "mean_max",
-    "place",
     "root_degrees",
     "root_out_degrees",
+    "row_numbers",
+    "sample",
     "scores",
-    "shift",
     "take",
     "total",
 ]
 
 
-def attend(qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]:
+def attend(qkv: Tensor, rows: PaddedLayout, longest: int) -> tuple[Tensor, Tensor]:
     """Let every row attend to the rows of its graph: out [N, H, C] and log-sum-exp [N, H].
 
     Args:
@@ -75,7 +81,7 @@ def attend(qkv: Tensor, rows: Rows, longest: int) -> tuple[Tensor, Tensor]:
 
 
 def attended_rows(
-    qkv: Tensor, out: Tensor, lse: Tensor, chosen: Chosen, rows: Rows, after: Rows
+    qkv: Tensor, out: Tensor, lse: Tensor, chosen: KeptRows, rows: PaddedLayout, after: PaddedLayout
 ) -> Tensor:
     """Take the attended values of the kept rows, [K, H, C].
 
@@ -93,8 +99,8 @@ def scores(
     theta_global: Tensor,
     theta_local: Tensor,
     lam: float,
-    links: PaddedCSR,
-    rows: Rows,
+    csr: PaddedCSR,
+    rows: PaddedLayout,
     act: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
     """Score every row by equations (5) to (7) of GTPool, [N].
@@ -106,14 +112,14 @@ def scores(
         theta_global: Of each run, [R, H, C].
         theta_local: Of each run, [R, H, C].
         lam: Weight of the global score.
-        links: The edges.
+        csr: The edges.
         rows: The layout.
         act: The activation of the scores.
     """
     del rows
     q, k, v = qkv.unbind(1)
     scale = q.size(-1) ** -0.5
-    source, target, counts = ends(links, loops=False)
+    source, target, counts = ends(csr, loops=False)
     near = _by_run(v, theta_local)
     product = (q.index_select(0, target) * k.index_select(0, source)).sum(-1) * scale
     weight = (product - lse.index_select(0, target)).exp()
@@ -121,12 +127,18 @@ def scores(
     local = ((q * k).sum(-1) * scale - lse).exp() * near
     local = local.index_add(0, target, weight * near.index_select(0, source))
     score = lam * act(_by_run(out, theta_global)) + (1 - lam) * act(local)
-    return score.sum(1) * (links.origin >= 0)
+    return score.sum(1) * (csr.origin >= 0)
 
 
-def choose(
-    score: Tensor, rows: Rows, after: Rows, *, sampler: str, order: Order, longest: int
-) -> Chosen:
+def sample(
+    score: Tensor,
+    rows: PaddedLayout,
+    after: PaddedLayout,
+    *,
+    sampler: str,
+    order: Order,
+    longest: int,
+) -> KeptRows:
     """Choose the rows that stay, as many of each graph as ``after`` says.
 
     Args:
@@ -138,7 +150,7 @@ def choose(
         longest: Nodes of the largest graph there can be.
     """
     del longest
-    stay = stays(score.detach(), rows, after.size, sampler=sampler, order=order)
+    stay = keep_mask(score.detach(), rows, after.size, sampler=sampler, order=order)
     row = torch.arange(score.numel(), device=score.device)
     before = stay.cumsum(0) - stay.long()
     shift = after.start - before.index_select(0, rows.start.clamp(max=score.numel() - 1))
@@ -146,54 +158,28 @@ def choose(
     number = torch.where(stay, before + shift.index_select(0, graph), -1)
     kept = number.new_full((after.batch.numel() + 1,), -1)
     kept = kept.index_copy(0, torch.where(stay, number, after.batch.numel()), row)[:-1]
-    return Chosen(torch.where(after.batch < after.size.numel(), kept, -1), number)
+    return KeptRows(torch.where(after.batch < after.size.numel(), kept, -1), number)
 
 
-def take(x: Tensor, chosen: Chosen) -> Tensor:
+def take(x: Tensor, chosen: KeptRows) -> Tensor:
     """Take the kept rows, zeros on padding, [N, D] -> [K, D]."""
     there = (chosen.kept >= 0).unsqueeze(1)
     return torch.where(there, x.index_select(0, chosen.kept.clamp(min=0)), 0.0)
 
 
-def follow(links: PaddedCSR, chosen: Chosen) -> PaddedCSR:
+def induced_csr(csr: PaddedCSR, chosen: KeptRows) -> PaddedCSR:
     """Say where the ends of edges are after rows were dropped."""
-    return links._replace(
-        origin=compose(links.origin, chosen.kept), place=compose(chosen.number, links.place)
+    return csr._replace(
+        origin=compose(csr.origin, chosen.kept), place=compose(chosen.number, csr.place)
     )
 
 
-def drop(x: Tensor, share: float, key: Tensor) -> Tensor:
-    """Drop a share of the entries of each run's rows by its key; see ``gtpool.ops.dropout``."""
-    return drop_by_key(x, share, key)
-
-
-def mean_max(x: Tensor, rows: Rows) -> Tensor:
+def mean_max(x: Tensor, rows: PaddedLayout) -> Tensor:
     """Set mean and maximum over the rows of each graph side by side, [N, D] -> [RG, 2D]."""
     return torch.cat([mean(x, rows), maximum(x, rows)], 1)
 
 
-def total(x: Tensor, rows: Rows) -> Tensor:
-    """Add up the rows of each graph, [N, D] -> [RG, D]."""
-    sums = x.new_zeros(rows.size.numel() + 1, x.size(1))
-    return sums.index_add(0, rows.batch, x)[:-1]
-
-
-def mean(x: Tensor, rows: Rows) -> Tensor:
-    """Average the rows of each graph, zeros where it has none, [N, D] -> [RG, D]."""
-    return total(x, rows) / rows.size.clamp(min=1).unsqueeze(1)
-
-
-def maximum(x: Tensor, rows: Rows) -> Tensor:
-    """Take the largest entry of each column over the rows of each graph, [N, D] -> [RG, D]."""
-    real = (rows.batch < rows.size.numel()).unsqueeze(1)
-    lowest = x.new_full((rows.size.numel() + 1, x.size(1)), -torch.inf)
-    index = rows.batch.unsqueeze(1).expand_as(x)
-    # Padding of all runs meets in one place, where NaN of one would become a gradient of others.
-    most = lowest.scatter_reduce(0, index, torch.where(real, x, -torch.inf), "amax")[:-1]
-    return torch.where(rows.size.unsqueeze(1) > 0, most, 0.0)
-
-
-def _pointers(rows: Rows) -> Tensor:
+def _pointers(rows: PaddedLayout) -> Tensor:
     """Delimit the graphs; a row of padding is one of its own, for padding as one may be large."""
     row = torch.arange(rows.batch.numel() + 1)
     graph = rows.batch.clamp(max=rows.size.numel() - 1)
@@ -202,7 +188,7 @@ def _pointers(rows: Rows) -> Tensor:
     return torch.cat([first.unique_consecutive(), row[-1:]])
 
 
-def _slots(rows: Rows, longest: int) -> Tensor:
+def _slots(rows: PaddedLayout, longest: int) -> Tensor:
     """Give each row a place in [RG, longest], and padding one behind all, [N]."""
     row = torch.arange(rows.batch.numel(), device=rows.batch.device)
     graph = rows.batch.clamp(max=rows.size.numel() - 1)
@@ -215,7 +201,9 @@ def _by_run(x: Tensor, theta: Tensor) -> Tensor:
     return (x.unflatten(0, (theta.size(0), -1)) * theta.unsqueeze(1)).sum(-1).flatten(0, 1)
 
 
-def stays(score: Tensor, rows: Rows, kept: Tensor, *, sampler: str, order: Order) -> Tensor:
+def keep_mask(
+    score: Tensor, rows: PaddedLayout, kept: Tensor, *, sampler: str, order: Order
+) -> Tensor:
     """Say which rows stay, [N] bool.
 
     Args:
@@ -225,13 +213,13 @@ def stays(score: Tensor, rows: Rows, kept: Tensor, *, sampler: str, order: Order
         sampler: "topk", "rws" or "rwsv".
         order: How nodes stand on the wheel.
     """
-    score = settle(score).double()
+    score = round_scores(score).double()
     layout = _Layout.of(rows, kept)
     place = None
     if sampler == "topk" or order == "score":
         place = _sorted(-score if sampler == "topk" else score, layout)
     if sampler == "topk":
-        chosen = layout.nth < layout.spread(layout.kept)
+        chosen = layout.nth < layout.broadcast(layout.kept)
     else:
         weight = _weights(score, layout)
         weight = weight if place is None else weight.index_select(0, place)
@@ -255,7 +243,7 @@ class _Layout(NamedTuple):
     kept: Tensor
 
     @classmethod
-    def of(cls, rows: Rows, kept: Tensor) -> "_Layout":
+    def of(cls, rows: PaddedLayout, kept: Tensor) -> "_Layout":
         nothing = rows.size.new_zeros(1)
         row = torch.arange(rows.batch.numel(), device=rows.batch.device)
         real = rows.batch < rows.size.numel()
@@ -264,14 +252,14 @@ class _Layout(NamedTuple):
         size, kept = (torch.cat([part, nothing]) for part in (rows.size, kept))
         return cls(rows.batch, real, row, first, row - first, size, kept)
 
-    def spread(self, value: Tensor) -> Tensor:
+    def broadcast(self, value: Tensor) -> Tensor:
         """Give each row the entry of its graph, [RG + 1] -> [N]."""
         return value.index_select(0, self.batch)
 
     def most(self, value: Tensor) -> Tensor:
         """Give each row the largest entry of its graph, [N] -> [N]."""
         most = value.new_zeros(self.size.numel())
-        return self.spread(most.scatter_reduce(0, self.batch, value, "amax", include_self=False))
+        return self.broadcast(most.scatter_reduce(0, self.batch, value, "amax", include_self=False))
 
 
 def _sorted(score: Tensor, layout: _Layout) -> Tensor:
@@ -283,7 +271,7 @@ def _sorted(score: Tensor, layout: _Layout) -> Tensor:
 def _weights(score: Tensor, layout: _Layout) -> Tensor:
     """Lay the wheel in integers, floor(unit * exp(s - max s)), [N]."""
     bits = layout.size.double().frexp()[1] + (layout.kept + 1).double().frexp()[1]
-    unit = layout.spread(1 << (62 - bits.long()))
+    unit = layout.broadcast(1 << (62 - bits.long()))
     share = (score - layout.most(score)).exp().nan_to_num(0.0)
     return (share * unit).long() * layout.real
 
@@ -295,9 +283,9 @@ def _passed(weight: Tensor, layout: _Layout, *, midway: bool) -> Tensor:
     whole = torch.zeros_like(layout.size).index_add(0, layout.batch, weight)
     if midway:
         border, whole = torch.where(layout.nth == 0, 0, 2 * border + weight), 2 * whole
-    points = border * layout.spread(layout.kept + 1)
-    points = points.div(layout.spread(whole.clamp(min=1)), rounding_mode="trunc")
-    return points.minimum(layout.spread(layout.kept))
+    points = border * layout.broadcast(layout.kept + 1)
+    points = points.div(layout.broadcast(whole.clamp(min=1)), rounding_mode="trunc")
+    return points.minimum(layout.broadcast(layout.kept))
 
 
 def _reached(passed: Tensor, layout: _Layout) -> Tensor:
@@ -307,4 +295,4 @@ def _reached(passed: Tensor, layout: _Layout) -> Tensor:
     level = layout.first + below
     latest = torch.zeros_like(level).scatter_reduce(0, level, layout.row, "amax")
     again = latest.index_select(0, level) != layout.row
-    return again | (below >= layout.spread(layout.size - layout.kept))
+    return again | (below >= layout.broadcast(layout.size - layout.kept))

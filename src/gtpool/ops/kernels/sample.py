@@ -13,15 +13,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.fixed import Rows
 from gtpool.ops.sample import ORDERS, SAMPLERS, check_choice
+from gtpool.padded_batch import PaddedLayout
 
 LONGEST = 4096
 """Nodes of a graph up to which its places fit the digits that settling frees in float32."""
 
 
 def sample(
-    score: Tensor, rows: Rows, kept_rows: Rows, *, sampler: str, order: str, longest: int
+    score: Tensor,
+    rows: PaddedLayout,
+    kept_rows: PaddedLayout,
+    *,
+    sampler: str,
+    order: str,
+    longest: int,
 ) -> tuple[Tensor, Tensor]:
     """Keep of each graph the nodes that ``ops.sample`` keeps, with fixed points.
 
@@ -85,7 +91,7 @@ def _sample(
     m = tl.load(kept_size_ptr + graph).to(tl.int32)
     place = tl.arange(0, BLOCK)
     real = place < n
-    digits = _settle(tl.load(score_ptr + start + place, mask=real, other=0.0), BITS, SPARE)
+    digits = _round_scores(tl.load(score_ptr + start + place, mask=real, other=0.0), BITS, SPARE)
     if SAMPLER == "topk":
         key = tl.where(real, place - digits, far)  # the highest first
         keep = real & (key <= _smallest(key, m, BITS))
@@ -103,8 +109,8 @@ def _sample(
 
 
 @triton.jit
-def _settle(score: tl.tensor, BITS: tl.constexpr, SPARE: tl.constexpr) -> tl.tensor:
-    """Round scores as ``ops.sample.settle`` does and read them as integers in the same order.
+def _round_scores(score: tl.tensor, BITS: tl.constexpr, SPARE: tl.constexpr) -> tl.tensor:
+    """Round scores as ``ops.sample.round_scores`` does and read them as integers in the same order.
 
     A negative float is its size below the lowest integer: it becomes minus its size, and -0.0
     becomes 0. The last SPARE digits are zeros.

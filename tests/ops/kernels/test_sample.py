@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.fixed import Rows
-from gtpool.ops.kernels.wheel import LONGEST, sample
-from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, settle
+from gtpool.ops.kernels.sample import LONGEST, sample
+from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, round_scores
+from gtpool.padded_batch import PaddedLayout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SCORES = {
@@ -47,7 +47,7 @@ def rows_of(sizes, capacity):
     spans = zip(start.flatten().tolist(), sizes.flatten().tolist(), strict=True)
     for graph, (at, nodes) in enumerate(spans):
         batch[at : at + nodes] = graph
-    return Rows(*(part.flatten().to(DEVICE) for part in (start, sizes, batch)))
+    return PaddedLayout(*(part.flatten().to(DEVICE) for part in (start, sizes, batch)))
 
 
 def spun(sizes, values, ratio, sampler, order, longest, spare=2):
@@ -63,7 +63,9 @@ def assert_keeps_the_same(sizes, values, ratio, sampler, order, longest):
     rows, after, kept, number = spun(sizes, values, ratio, sampler, order, longest)
     real, stays = (part.batch < sizes.numel() for part in (rows, after))
     batch, flat = rows.batch[real], sizes.flatten()
-    chosen = SAMPLERS[sampler](settle(values.to(DEVICE)), batch, ratio, order=order, sizes=flat)
+    chosen = SAMPLERS[sampler](
+        round_scores(values.to(DEVICE)), batch, ratio, order=order, sizes=flat
+    )
     expected = real.nonzero().view(-1)[chosen]
     assert kept.dtype == number.dtype == torch.long
     assert kept[stays].tolist() == expected.tolist()

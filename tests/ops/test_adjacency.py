@@ -9,8 +9,7 @@ from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
-from gtpool.ops import merge as packed
-from gtpool.ops.static_merge import Dense, Sparse, merge
+from gtpool.ops.adjacency import DenseAdjacency, PackedAdjacency, SparseAdjacency, merge
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
@@ -18,7 +17,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 def laid_out(data, index, extra=0):
     stock = DeviceDataset.of(data)
     batch = stock.gather(index, wider(stock.capacity(index, ()), extra), ())
-    return batch, Sparse.of(batch.links, batch.levels[0], torch.float64)
+    return batch, SparseAdjacency.of(batch.csr, batch.levels[0], torch.float64)
 
 
 def numbers(rows, columns):
@@ -34,14 +33,14 @@ def assert_like_packed(data, index, extra=0):
     assign = numbers(real.numel(), 3).masked_fill(~real.unsqueeze(1), torch.nan)
     level, ones = wanted.levels[0], torch.ones(wanted.edge_index.size(1), dtype=torch.float64)
     found = merge(graphs, assign, batch.x)
-    expected = packed.merge(assign[real], wanted.x, wanted.edge_index, ones, level)
+    expected = merge(PackedAdjacency(wanted.edge_index, ones, level), assign[real], wanted.x)
     for part, other in zip(found, expected, strict=True):
         torch.testing.assert_close(part[there], other, **CLOSE)
         assert not part[~there].any()
-    squares = packed.squares(wanted.edge_index, ones, level)
-    torch.testing.assert_close(graphs.squares()[there], squares, **CLOSE)
-    heard = packed.neighbours(assign[real], wanted.edge_index, ones)
-    torch.testing.assert_close(graphs.heard(assign)[real], heard, **CLOSE)
+    packed = PackedAdjacency(wanted.edge_index, ones, level)
+    torch.testing.assert_close(graphs.squared_norm()[there], packed.squared_norm(), **CLOSE)
+    heard = packed.adj_t_matmul(assign[real])
+    torch.testing.assert_close(graphs.adj_t_matmul(assign)[real], heard, **CLOSE)
 
 
 @given(drawn=batches(), extra=st.sampled_from((0, 70)))
@@ -72,7 +71,7 @@ def test_a_matrix_does_what_its_edges_do(drawn):
     ends = graph, source - rows.start[graph], target - rows.start[graph]
     real = sparse.weight > 0
     matrix.index_put_([end[real] for end in ends], sparse.weight[real], accumulate=True)
-    dense = Dense(matrix)
+    dense = DenseAdjacency(matrix)
     there = rows.batch < graphs
     place = (torch.arange(there.numel()) - rows.start[rows.batch.clamp(max=graphs - 1)])[there]
     place = place + rows.batch[there] * n
@@ -86,9 +85,14 @@ def test_a_matrix_does_what_its_edges_do(drawn):
             torch.testing.assert_close(getattr(one, way)()[there], getattr(other, way)()[place])
         products = one.products(value, value)
         torch.testing.assert_close(products, other.products(padded, padded), **CLOSE)
-        drawn, wanted = one.drawn(one.laid(value), value), other.drawn(other.laid(padded), padded)
+        drawn, wanted = (
+            one.gram_matmul(one.group_rows(value), value),
+            other.gram_matmul(other.group_rows(padded), padded),
+        )
         torch.testing.assert_close(drawn[there], wanted[place], **CLOSE)
         total = one.total(value)
         torch.testing.assert_close(total, other.total(padded), **CLOSE)
-        torch.testing.assert_close(one.spread(total)[there], other.spread(total)[place], **CLOSE)
-    torch.testing.assert_close(sparse.squares(), dense.squares(), **CLOSE)
+        torch.testing.assert_close(
+            one.broadcast(total)[there], other.broadcast(total)[place], **CLOSE
+        )
+    torch.testing.assert_close(sparse.squared_norm(), dense.squared_norm(), **CLOSE)

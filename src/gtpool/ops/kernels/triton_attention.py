@@ -8,20 +8,20 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.fixed import Rows
 from gtpool.graph import GraphLayout
-from gtpool.ops.drop import kept_level
+from gtpool.ops.drop import kept_layout
 from gtpool.ops.kernels.attention import attend, attend_backward, edge_weights
 from gtpool.ops.kernels.score import packed_scores
-from gtpool.ops.segment import device_rows
+from gtpool.ops.segment import device_layout
+from gtpool.padded_batch import PaddedLayout
 
 
 @dataclass(frozen=True)
 class TritonAttention:
-    """The attention of a batch, with the face of ``gtpool.ops.attention_streamed.Streamed``."""
+    """The attention of a batch; see ``gtpool.ops.attention_streamed.BatchAttention``."""
 
     level: GraphLayout
-    rows_of_all: Rows
+    layout: PaddedLayout
     q: Tensor
     k: Tensor
     v: Tensor
@@ -33,7 +33,7 @@ class TritonAttention:
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
         """Attend in the type of q: q, k and v are [N, H, C]."""
-        layout = device_rows(level)
+        layout = device_layout(level)
         q, k, v = (part.to(q.dtype).contiguous() for part in (q, k, v))
         return cls(level, layout, q, k, v, *attend(q, k, v, layout, q.size(-1) ** -0.5))
 
@@ -42,7 +42,7 @@ class TritonAttention:
         del near
         return (self.out * theta).sum(-1)
 
-    def on_edges(self, source: Tensor, target: Tensor) -> Tensor:
+    def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
         """Give the weight that the target of each edge gives its source, [E, H]."""
         ends = torch.stack([source, target])
         return edge_weights(self.q, self.k, self.lse, ends, self.q.size(-1) ** -0.5)
@@ -55,15 +55,15 @@ class TritonAttention:
 
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
         """Give the output of some nodes, [K, H, C], with gradients for their rows alone."""
-        after = device_rows(kept_level(self.level, ratio))
-        return _KeptRows.apply(q, k, v, kept, self, after)  # pyright: ignore[reportReturnType]
+        after = device_layout(kept_layout(self.level, ratio))
+        return _RowsOfKnownOutput.apply(q, k, v, kept, self, after)  # pyright: ignore[reportReturnType]
 
 
 # Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
 # its annotations do not say: hence Any and the override ignored.
 
 
-class _KeptRows(Function):
+class _RowsOfKnownOutput(Function):
     """Rows of an output that is known, and the gradients that go through them."""
 
     @staticmethod
@@ -73,13 +73,13 @@ class _KeptRows(Function):
         k: Tensor,
         v: Tensor,
         kept: Tensor,
-        looked: TritonAttention,
-        after: Rows,
+        attention: TritonAttention,
+        after: PaddedLayout,
     ) -> Tensor:
         del q, k, v  # known since the look
-        out = looked.out.index_select(0, kept)
-        ctx.save_for_backward(looked.q, looked.k, looked.v, out, looked.lse, kept)
-        ctx.layout = looked.rows_of_all, after
+        out = attention.out.index_select(0, kept)
+        ctx.save_for_backward(attention.q, attention.k, attention.v, out, attention.lse, kept)
+        ctx.layout = attention.layout, after
         return out
 
     @staticmethod

@@ -19,14 +19,14 @@ from gtpool.data.locate import cache_dir
 from gtpool.data.synthetic import low_scores_matter
 from gtpool.graph import CoarseningStep
 from gtpool.ops import spectral
-from gtpool.ops.chain import build_chain
-from gtpool.ops.segment import level_of
+from gtpool.ops.coarsening import build_chain
+from gtpool.ops.segment import layout_from_batch
 
 Chain = tuple[CoarseningStep, ...]
 
 
 def chain_of(graphs: Graphs, steps: int) -> Chain:
-    return build_chain(graphs.edge_index, level_of(graphs.batch), steps)
+    return build_chain(graphs.edge_index, layout_from_batch(graphs.batch), steps)
 
 
 def same(one: Chain, two: Chain) -> bool:
@@ -105,7 +105,7 @@ def alone_as_in_batch(graphs: Graphs, steps: int) -> None:
         first = int((graphs.batch == number).nonzero()[0])
         inside = graphs.batch[graphs.edge_index[0]] == number
         alone = build_chain(
-            graphs.edge_index[:, inside] - first, level_of(torch.zeros(size).long()), steps
+            graphs.edge_index[:, inside] - first, layout_from_batch(torch.zeros(size).long()), steps
         )
         of = graphs.batch
         for whole, part in zip(chain, alone, strict=True):

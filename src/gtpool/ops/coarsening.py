@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from gtpool.graph import CoarseningStep, GraphLayout, check_count
-from gtpool.ops.entry import eager
-from gtpool.ops.segment import offsets, plan, segment_sum
+from gtpool.ops.entry import no_compile
+from gtpool.ops.segment import layout_from_sizes, offsets, segment_sum
 from gtpool.ops.spectral import cluster_counts, spectral_clusters
 
 HOST = torch.device("cpu")
 
 
-@eager
+@no_compile
 def build_chain(edge_index: Tensor, level: GraphLayout, steps: int) -> tuple[CoarseningStep, ...]:
     """Cluster graphs step by step; the last step makes each graph one node.
 
@@ -30,7 +30,7 @@ def build_chain(edge_index: Tensor, level: GraphLayout, steps: int) -> tuple[Coa
 
     Example:
         >>> path = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
-        >>> chain = build_chain(path, plan(torch.tensor([5]), HOST), steps=3)
+        >>> chain = build_chain(path, layout_from_sizes(torch.tensor([5]), HOST), steps=3)
         >>> [step.cluster.tolist() for step in chain]
         [[0, 0, 1, 2, 2], [0, 1, 1], [0, 0]]
         >>> chain[1].edge_index.tolist(), chain[1].edge_attr.flatten().tolist()
@@ -43,12 +43,12 @@ def build_chain(edge_index: Tensor, level: GraphLayout, steps: int) -> tuple[Coa
     coarse, mass = edges, weight
     for _ in range(steps - 1):
         clusters.append(spectral_clusters(coarse, mass, levels[-1]))
-        levels.append(plan(cluster_counts(levels[-1].sizes), HOST))
+        levels.append(layout_from_sizes(cluster_counts(levels[-1].sizes), HOST))
         coarse, mass = contract(coarse, mass, clusters[-1], levels[-1])
     clusters.append(levels[-1].batch)
-    levels.append(plan(torch.ones_like(level.sizes), HOST))
+    levels.append(layout_from_sizes(torch.ones_like(level.sizes), HOST))
     chain: list[CoarseningStep] = []
-    for cluster, above in zip(_side_by_side(clusters), levels[1:], strict=True):
+    for cluster, above in zip(_sort_by_cluster(clusters), levels[1:], strict=True):
         edges, weight = contract(edges, weight, cluster, above)
         chain.append(CoarseningStep(cluster, edges, weight.float().unsqueeze(1), above))
     return tuple(step.to(edge_index.device) for step in chain)
@@ -102,11 +102,11 @@ def take_chain(
     device, taken = level.batch.device, list[CoarseningStep]()
     for step, edge_ptr in zip(chain, edge_ptrs, strict=True):
         first = step.level.ptr.index_select(0, index)
-        above = plan(step.level.sizes.index_select(0, index), device)
+        above = layout_from_sizes(step.level.sizes.index_select(0, index), device)
         shift = (above.ptr[:-1] - first).to(device, non_blocking=True)
         edge_first = edge_ptr.index_select(0, index)
-        edge_level = plan(edge_ptr.index_select(0, index + 1) - edge_first, device)
-        edges = spans(edge_first, edge_level)
+        edge_level = layout_from_sizes(edge_ptr.index_select(0, index + 1) - edge_first, device)
+        edges = row_ranges(edge_first, edge_level)
         ends = torch.stack([row.index_select(0, edges) for row in step.edge_index])
         cluster = step.cluster.index_select(0, nodes)
         taken.append(
@@ -117,7 +117,7 @@ def take_chain(
                 above,
             )
         )
-        level, nodes = above, spans(first, above)
+        level, nodes = above, row_ranges(first, above)
     return tuple(taken)
 
 
@@ -125,7 +125,7 @@ def join_chains(chains: Sequence[Sequence[CoarseningStep]]) -> tuple[CoarseningS
     """Pack the chains of several batches into those of one, on the host."""
     joined: list[CoarseningStep] = []
     for parts in zip(*chains, strict=True):
-        level = plan(torch.cat([part.level.sizes for part in parts]), HOST)
+        level = layout_from_sizes(torch.cat([part.level.sizes for part in parts]), HOST)
         first = offsets(torch.tensor([part.level.batch.numel() for part in parts]))[:-1].tolist()
         placed = list(zip(parts, first, strict=True))
         joined.append(
@@ -139,11 +139,11 @@ def join_chains(chains: Sequence[Sequence[CoarseningStep]]) -> tuple[CoarseningS
     return tuple(joined)
 
 
-def spans(first: Tensor, level: GraphLayout) -> Tensor:
+def row_ranges(first: Tensor, level: GraphLayout) -> Tensor:
     """List the rows of graphs that begin at ``first`` and are laid out anew by ``level``, [N].
 
     Example:
-        >>> spans(torch.tensor([7, 2]), plan(torch.tensor([2, 3]), HOST)).tolist()
+        >>> row_ranges(torch.tensor([7, 2]), layout_from_sizes(torch.tensor([2, 3]), HOST)).tolist()
         [7, 8, 2, 3, 4]
     """
     shift = (first - level.ptr[:-1]).to(level.batch.device, non_blocking=True)
@@ -151,7 +151,7 @@ def spans(first: Tensor, level: GraphLayout) -> Tensor:
     return rows.add_(shift.index_select(0, level.batch))
 
 
-def _side_by_side(clusters: Sequence[Tensor]) -> list[Tensor]:
+def _sort_by_cluster(clusters: Sequence[Tensor]) -> list[Tensor]:
     """Number the nodes of each level but the lowest cluster by cluster, from the top down."""
     sorted_up = list(clusters)
     for step in range(len(sorted_up) - 1, 0, -1):
@@ -161,14 +161,14 @@ def _side_by_side(clusters: Sequence[Tensor]) -> list[Tensor]:
     return sorted_up
 
 
-@eager
-def transform(x: Tensor, chain: Sequence[CoarseningStep]) -> Tensor:
+@no_compile
+def haar_transform(x: Tensor, chain: Sequence[CoarseningStep]) -> Tensor:
     """Take the first step of a chain: Phi^T X, [N, D] -> [N', D].
 
     Example:
         >>> path = torch.tensor([[0, 1, 2], [1, 2, 3]])
-        >>> chain = build_chain(path, plan(torch.tensor([4]), torch.device("cpu")), steps=1)
-        >>> transform(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), chain).tolist()
+        >>> chain = build_chain(path, layout_from_sizes(torch.tensor([4]), HOST), steps=1)
+        >>> haar_transform(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), chain).tolist()
         [[5.0]]
     """
     cluster, level = chain[0].cluster, chain[0].level
@@ -189,7 +189,7 @@ def _coefficients(z: Tensor, level: GraphLayout, chain: Sequence[CoarseningStep]
     elif level.batch.numel() == level.sizes.numel():
         return z
     else:
-        cluster, above = level.batch, plan(torch.ones_like(level.sizes), z.device)
+        cluster, above = level.batch, layout_from_sizes(torch.ones_like(level.sizes), z.device)
     size = _sizes(cluster, above)
     end = size.cumsum(0)
     node = torch.arange(z.size(0), device=z.device)

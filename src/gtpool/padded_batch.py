@@ -8,8 +8,6 @@ from typing import NamedTuple, Self
 
 from torch import Tensor
 
-from gtpool.deprecated import old_names
-
 _BLOCK = 64
 """Capacities are multiples of it, as kernels take rows in blocks."""
 
@@ -40,7 +38,7 @@ class Capacity(NamedTuple):
         return fits and self.graphs >= other.graphs and self.edges >= other.edges
 
 
-class Rows(NamedTuple):
+class PaddedLayout(NamedTuple):
     """A batch of fixed capacity at one level: R runs of G graphs, each run padded to N rows.
 
     The rows of a run are the nodes of its graphs, graph after graph, then padding. All tensors are
@@ -94,7 +92,7 @@ class EdgeTypes(NamedTuple):
     """Of the edges as ``PaddedCSR.target`` has them, [RE, F]."""
 
 
-class Triplets(NamedTuple):
+class COOMatrix(NamedTuple):
     """A sparse matrix a graph; of padding any place and the value 0."""
 
     row: Tensor
@@ -105,12 +103,12 @@ class Triplets(NamedTuple):
     """[M, 1]"""
 
 
-class ChainStep(NamedTuple):
+class PaddedCoarseningStep(NamedTuple):
     """One step of a chain of clusterings."""
 
-    transform: Triplets
+    transform: COOMatrix
     """From the nodes before to the coefficients after."""
-    edges: Triplets
+    edges: COOMatrix
     """Source, target and weight of the edges between clusters."""
 
 
@@ -119,22 +117,17 @@ class PaddedBatch(NamedTuple):
 
     x: Tensor
     """Node features, zeros on padding, [RN, F]."""
-    links: PaddedCSR
+    csr: PaddedCSR
     """The edges, at level 0."""
-    levels: tuple[Rows, ...]
+    levels: tuple[PaddedLayout, ...]
     """The input's layout, then that after each pooling step."""
     y: Tensor
     """Targets as a dataset has them; of an empty place, any, [RG] or [RG, T]."""
     present: Tensor
     """Whether a place holds a graph, bool [RG]."""
-    bonds: EdgeTypes | None = None
+    edge_types: EdgeTypes | None = None
     """The kinds of the edges; None where nobody asked for them."""
     edge_attr: Tensor | None = None
     """Features of the edges as ``PaddedCSR.source`` has them, zeros on padding, [RE, F]."""
-    chain: tuple[ChainStep, ...] = ()
+    chain: tuple[PaddedCoarseningStep, ...] = ()
     """The steps by which graphs are clustered, where the network asks for them."""
-
-
-__getattr__ = old_names(
-    __name__, {"FixedBatch": "PaddedBatch", "Links": "PaddedCSR", "Bonds": "EdgeTypes"}
-)

@@ -1,0 +1,219 @@
+"""Per-graph arithmetic on a padded batch, in plain PyTorch: layouts, reductions, blocks of rows.
+
+``gtpool.ops.segment`` is the same for packed batches. No shape depends on the sizes of the graphs.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gtpool.padded_batch import PaddedLayout
+
+_BITS = 63
+"""Of a whole number that is not negative."""
+SIZE = 32
+"""Rows of a block: half a block a graph is padding on average."""
+
+
+def gather_layout(
+    index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: int
+) -> PaddedLayout:
+    """Lay out graphs of a dataset, each run in so many rows.
+
+    Args:
+        index: Graphs of each run, -1 for an empty place, [R, G].
+        counts: Nodes, or edges, of each graph of the dataset, [graphs].
+        ratios: Share kept by each pooling step so far.
+        capacity: Rows of a run.
+    """
+    sizes = counts[index.clamp(min=0)] * (index >= 0)
+    for ratio in ratios:
+        if isinstance(ratio, int):
+            sizes = sizes.clamp(max=ratio)
+        else:
+            up, down = Fraction(str(ratio)).as_integer_ratio()
+            sizes = (sizes * up + down - 1) // down
+    return layout_of_sizes(sizes, capacity)
+
+
+def layout_of_sizes(sizes: Tensor, capacity: int) -> PaddedLayout:
+    """Lay out graphs of these sizes, [R, G], each run in so many rows, on their device.
+
+    Example:
+        >>> rows = layout_of_sizes(torch.tensor([[2, 1], [0, 3]]), 4)
+        >>> rows.start.tolist(), rows.batch.tolist()
+        ([0, 2, 4, 4], [0, 0, 1, 4, 3, 3, 3, 4])
+    """
+    runs, graphs = sizes.shape
+    end = sizes.cumsum(1)
+    run = torch.arange(runs, device=sizes.device).unsqueeze(1)
+    row = torch.arange(capacity, device=sizes.device).repeat(runs, 1)
+    graph = torch.searchsorted(end, row, right=True)
+    batch = torch.where(graph < graphs, graph + run * graphs, runs * graphs)
+    return PaddedLayout((end - sizes + run * capacity).flatten(), sizes.flatten(), batch.flatten())
+
+
+def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """Number each row in the whole dataset and in the batch, -1 on padding, [N] each.
+
+    Args:
+        rows: The layout.
+        index: The graph of the dataset in each place, [RG].
+        first: First row of each graph of the dataset.
+    """
+    real = rows.batch < rows.size.numel()
+    graph = rows.batch.clamp(max=rows.size.numel() - 1)
+    row = torch.arange(rows.batch.numel(), device=graph.device)
+    since = first[index.clamp(min=0)] - rows.start
+    return torch.where(real, row + since[graph], -1), torch.where(real, row, -1)
+
+
+def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tensor) -> Tensor:
+    """Look values up by number and add what their graph has, -1 where the number is -1, [N]."""
+    graph = rows.batch.clamp(max=rows.size.numel() - 1)
+    return torch.where(number >= 0, values[number.clamp(min=0)] + by[graph], -1)
+
+
+def compose(outer: Tensor, inner: Tensor) -> Tensor:
+    """Look ``outer`` up at ``inner``, -1 where that is -1."""
+    return torch.where(inner >= 0, outer.index_select(0, inner.clamp(min=0)), -1)
+
+
+def gather_features(x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor:
+    """Take rows of the dataset as floats, zeros where the number is -1, [N, F]."""
+    return x.index_select(0, number.clamp(min=0)).to(dtype) * (number >= 0).unsqueeze(1)
+
+
+def total(x: Tensor, rows: PaddedLayout) -> Tensor:
+    """Add up the rows of each graph, [N, D] -> [RG, D]."""
+    sums = x.new_zeros(rows.size.numel() + 1, x.size(1))
+    return sums.index_add(0, rows.batch, x)[:-1]
+
+
+def mean(x: Tensor, rows: PaddedLayout) -> Tensor:
+    """Average the rows of each graph, zeros where it has none, [N, D] -> [RG, D]."""
+    return total(x, rows) / rows.size.clamp(min=1).unsqueeze(1)
+
+
+def maximum(x: Tensor, rows: PaddedLayout) -> Tensor:
+    """Take the largest entry of each column over the rows of each graph, [N, D] -> [RG, D]."""
+    real = (rows.batch < rows.size.numel()).unsqueeze(1)
+    lowest = x.new_full((rows.size.numel() + 1, x.size(1)), -torch.inf)
+    index = rows.batch.unsqueeze(1).expand_as(x)
+    # Padding of all runs meets in one place, where NaN of one would become a gradient of others.
+    most = lowest.scatter_reduce(0, index, torch.where(real, x, -torch.inf), "amax")[:-1]
+    return torch.where(rows.size.unsqueeze(1) > 0, most, 0.0)
+
+
+def softmax(logit: Tensor, rows: PaddedLayout) -> Tensor:
+    """Divide one among the rows of each graph; padding counts as a graph, [N] -> [N]."""
+    lowest = logit.new_full((rows.size.numel() + 1,), -torch.inf)
+    most = lowest.scatter_reduce(0, rows.batch, logit.detach(), "amax")
+    part = (logit - most.index_select(0, rows.batch)).exp()
+    sums = part.new_zeros(lowest.numel()).index_add(0, rows.batch, part)
+    return part / sums.index_select(0, rows.batch)
+
+
+def products(left: Tensor, right: Tensor, rows: PaddedLayout) -> Tensor:
+    """Add up the outer products of the rows of each graph, [RG, H, A, B].
+
+    Args:
+        left: [N, H, A].
+        right: [N, H, B].
+        rows: The layout.
+    """
+    blocks = RowBlocks.of(rows)
+    first, second = (blocks.pad(part).transpose(1, 2) for part in (left, right))
+    return blocks.total((first.mT @ second).to(left.dtype))  # autocast shortens a product
+
+
+def topk_rows(x: Tensor, nodes: int, rows: PaddedLayout, runs: int) -> Tensor:
+    """Give the first rows of each graph, descending by the last channel, [RG, nodes, D].
+
+    Rows equal in it are ordered by the channel before, and so on, as ``SortPool`` says; where a
+    graph has no more rows there are zeros.
+    """
+    batch = rows.batch.view(runs, -1)
+    count = batch.size(1)
+    rank = _ranks(x.detach().view(runs, count, -1).mT)
+    row_numbers = (batch * count - rank).argsort(stable=True)  # graph by graph, highest first
+    row_numbers = (row_numbers + torch.arange(runs, device=x.device).unsqueeze(1) * count).flatten()
+
+    size = rows.size.view(runs, -1)  # in this order an empty place has no rows, not even clusters
+    first = size.cumsum(1) - size + torch.arange(runs, device=x.device).unsqueeze(1) * count
+    slot = torch.arange(nodes, device=x.device)
+    taken = (first.view(-1, 1) + slot).clamp(max=x.size(0) - 1).flatten()
+    empty = (slot >= rows.size.unsqueeze(1)).unsqueeze(2)
+    found = x.index_select(0, row_numbers.index_select(0, taken)).unflatten(0, (-1, nodes))
+    return found.masked_fill(empty, 0)
+
+
+def _ranks(x: Tensor) -> Tensor:
+    """Rank the columns of each run, the last row deciding first, [R, D, N] -> [R, N].
+
+    Equal columns have one rank. Each row is ranked by itself, then several rows of ranks, as many
+    as a whole number holds, become one: there are 1 + log D sorts, not D.
+    """
+    count = x.size(2)
+    rank = _dense(x)
+    while rank.size(1) > 1:
+        width = min(rank.size(1), _BITS // count.bit_length())
+        rank = pad(rank, (0, 0, -rank.size(1) % width, 0)).unflatten(1, (-1, width))
+        key = rank[:, :, -1].long()
+        for row in reversed(range(width - 1)):
+            key = key * count + rank[:, :, row]
+        rank = _dense(key)
+    return rank.squeeze(1)
+
+
+def _dense(values: Tensor) -> Tensor:
+    """Number the different values of each row, ascending, from 0, [..., N]."""
+    values, index = values.sort(-1)
+    fresh = pad(values[..., 1:] != values[..., :-1], (1, 0))
+    rank = fresh.cumsum(-1, dtype=torch.int32)
+    return torch.zeros_like(rank).scatter(-1, index, rank)
+
+
+class RowBlocks(NamedTuple):
+    """Blocks of rows of one graph each, as many as fit any sizes.
+
+    To pad every graph to the longest would take many times the room.
+    """
+
+    slot: Tensor
+    """Place of each row in the blocks, behind all of them for padding, [N]."""
+    owner: Tensor
+    """Graph of each block, RG where it has none, [K]."""
+    graphs: int
+
+    @classmethod
+    def of(cls, rows: PaddedLayout) -> Self:
+        """Lay out the blocks; a graph begins one."""
+        graphs, count = rows.size.numel(), rows.batch.numel()
+        filled = (rows.size + SIZE - 1) // SIZE
+        past = filled.cumsum(0)
+        since = (past - filled) * SIZE - rows.start
+        row = torch.arange(count, device=rows.batch.device)
+        slot = row + since.index_select(0, rows.batch.clamp(max=graphs - 1))
+        number = torch.arange(count // SIZE + graphs, device=rows.batch.device)
+        slot = torch.where(rows.batch < graphs, slot, number.numel() * SIZE)
+        return cls(slot, torch.searchsorted(past, number, right=True), graphs)
+
+    def pad(self, value: Tensor) -> Tensor:
+        """Bring rows into the blocks, zeros elsewhere, [N, ...] -> [K, SIZE, ...]."""
+        places = value.new_zeros(self.owner.numel() * SIZE + 1, *value.shape[1:])
+        return places.index_copy(0, self.slot, value)[:-1].unflatten(0, (-1, SIZE))
+
+    def rows(self, blocks: Tensor) -> Tensor:
+        """Bring rows back, anything on padding, [K, SIZE, ...] -> [N, ...]."""
+        flat = blocks.flatten(0, 1)
+        return flat.index_select(0, self.slot.clamp(max=flat.size(0) - 1))
+
+    def total(self, each: Tensor) -> Tensor:
+        """Add up what the blocks of each graph have, [K, ...] -> [RG, ...]."""
+        sums = each.new_zeros(self.graphs + 1, *each.shape[1:])
+        return sums.index_add(0, self.owner, each)[:-1]
