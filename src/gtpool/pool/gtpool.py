@@ -204,7 +204,7 @@ class GTPool(DropPool):
         """Show the raw score of every node and its two parts; the arguments are the layer's."""
         level = check_inputs(x, edge_index, None, batch, self.in_channels, attn, multiplied=True)
         graph, options = PackedGraph(edge_index, None, level), self._attention_options()
-        options["learns"] = True
+        options["score_grad"] = True
         attention = graph.attention(x, x if attn is None else attn, **options)
         return attention.parts(self.theta_global, self.theta_local, self.lam, self.act)
 
@@ -239,6 +239,6 @@ class GTPool(DropPool):
             "weights": (self.query.weight, self.key.weight, self.value.weight),
             "heads": self.heads,
             "kind": self.attention,
-            "learns": self.gate is not None,
+            "score_grad": self.gate is not None,
             "ratio": self.ratio,
         }
