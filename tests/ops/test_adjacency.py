@@ -78,10 +78,10 @@ def test_a_matrix_does_what_its_edges_do(drawn):
     value = numbers(there.numel(), 3)
     padded = torch.zeros(graphs * n, 3, dtype=torch.float64).index_copy(0, place, value[there])
     for one, other in ((sparse, dense), (sparse.normalized(), dense.normalized())):
-        for way in ("heard", "sent"):
+        for way in ("adj_t_matmul", "adj_matmul"):
             found, wanted = getattr(one, way)(value)[there], getattr(other, way)(padded)[place]
             torch.testing.assert_close(found, wanted, **CLOSE)
-        for way in ("degrees", "entering"):
+        for way in ("degrees", "in_weight"):
             torch.testing.assert_close(getattr(one, way)()[there], getattr(other, way)()[place])
         products = one.products(value, value)
         torch.testing.assert_close(products, other.products(padded, padded), **CLOSE)
