@@ -107,4 +107,4 @@ def with_edge_mask(conv: MessagePassing, graph: _Graph) -> _Graph:
     if not conv.explain:
         return graph
     mask, sigmoid = (getattr(conv, name) for name in ("_edge_mask", "_apply_sigmoid"))
-    return cast("_Graph", graph.explained(mask.sigmoid() if sigmoid else mask))
+    return cast("_Graph", graph.with_edge_mask(mask.sigmoid() if sigmoid else mask))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.nn import Linear
-from gtpool.ops.bag import look_up
+from gtpool.ops.bag import sum_embeddings
 from gtpool.ops.runs import linear
 
 
@@ -32,7 +32,7 @@ class CategoryEncoder(nn.Module):
         """Encode each row of codes."""
         codes = codes + self.first
         on_cpu = codes.device.type == "cpu" and not torch.compiler.is_compiling()
-        return look_up(self.table.weight, codes) if on_cpu else self.table(codes).sum(1)
+        return sum_embeddings(self.table.weight, codes) if on_cpu else self.table(codes).sum(1)
 
     def encode_one_hot(self, x: Tensor) -> Tensor:
         """Encode rows that have a one for each code, a column a code, [N, codes] -> [N, D]."""

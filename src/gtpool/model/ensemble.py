@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gtpool.padded_batch import PaddedBatch
 from gtpool.model.classifier import Classifier, Outputs
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import set_keys
