@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from gtpool.bench.clock import measure, record, table
+from gtpool.bench.timing import measure, print_table, record
 from gtpool.ops.attention import AttentionBackend, attend
 
 NAMES = ("reference", "padded", "fused", "auto")
@@ -49,9 +49,11 @@ def main() -> None:
     record("attention", [{"width": WIDTH, "device": "cpu", **row} for row in kept])
     print("ms a step")
     rows = [(*key, *_columns(cells, "ms"), _ratio(cells)) for *key, cells in shown]
-    table(["case", "heads", *NAMES, "auto / best"], rows)
+    print_table(["case", "heads", *NAMES, "auto / best"], rows)
     print("MB at the peak")
-    table(["case", "heads", *NAMES], [(*key, *_columns(cells, "mb")) for *key, cells in shown])
+    print_table(
+        ["case", "heads", *NAMES], [(*key, *_columns(cells, "mb")) for *key, cells in shown]
+    )
     print(f"- left out: n x n weights of {LARGE:,} nodes, held by autograd, need several GB")
 
 

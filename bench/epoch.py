@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
-from gtpool.bench.clock import measure, record, table
-from gtpool.bench.rivals import Rival
+from gtpool.bench.baselines import PyGBaseline
+from gtpool.bench.timing import measure, print_table, record
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.data.split import Split, stratified_folds
@@ -44,13 +44,13 @@ def main() -> None:
         split = stratified_folds(data.y)[0]
         rows += _time(name, data.standardized(split.train), split)
     keys = ("dataset", "network", "loop", "parameters", "epoch_ms", "to_pyg")
-    table(HEADINGS, [[row[key] for key in keys] for row in rows])
+    print_table(HEADINGS, [[row[key] for key in keys] for row in rows])
     record("epoch", rows)
 
 
 def _time(name: str, data: GraphDataset, split: Split) -> list[dict[str, object]]:
     shape = shape_of(data)
-    build = partial(Rival, "SAGPool_h", shape, WIDTH)
+    build = partial(PyGBaseline, "SAGPool_h", shape, WIDTH)
     goal = _count(build())
     narrow = min(range(8, WIDTH, 4), key=lambda width: abs(_size(width, data) - goal))
     networks: dict[tuple[str, str], nn.Module] = {

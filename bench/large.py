@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.bench.clock import record, table
+from gtpool.bench.timing import print_table, record
 from gtpool.pool.gtpool import GTPool
 
 WIDTH, DEGREE = 128, 20
@@ -74,7 +74,7 @@ def main() -> None:
     print(f"one graph of mean degree {DEGREE}, width {WIDTH}, on {given.device}")
     headers = ["attention", "heads", "precision", "nodes", "forward, s", "backward, s", "peak, MB"]
     keys = ("attention", "heads", "precision", "nodes", "forward_s", "backward_s", "peak_mb")
-    table([*headers, "note"], [[*(row[key] for key in keys), row["note"]] for row in rows])
+    print_table([*headers, "note"], [[*(row[key] for key in keys), row["note"]] for row in rows])
 
 
 def _kinds(device: str) -> Iterator[list[Case]]:

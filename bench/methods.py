@@ -27,7 +27,7 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import to_dense_adj, to_dense_batch
 
-from gtpool.bench.clock import measure, record, table
+from gtpool.bench.timing import measure, print_table, record
 from gtpool.data.coarsening import with_chain
 from gtpool.data.sources import load
 from gtpool.graph import PackedBatch
@@ -51,14 +51,14 @@ def main() -> None:
     record("methods", rows)
     keys = ("method", "parameters", "forward_ms", "backward_ms", "to_sagpool_h", "peak_mb")
     print(f"a batch of {BATCH} graphs of {name}, one thread")
-    table(
+    print_table(
         ["method", "parameters", "forward, ms", "backward, ms", "time to sagpool_h", "peak, MB"],
         [[row[key] for key in keys] for row in rows],
     )
     rows = _layers(name)
     record("layers", rows)
     print("one layer, forward and backward")
-    table(
+    print_table(
         ["layer", "ours, ms", "PyG, ms", "PyG / ours"],
         [[row[key] for key in ("layer", "ours_ms", "pyg_ms", "pyg_to_ours")] for row in rows],
     )

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch_geometric.nn.pool.select.topk import topk as pyg_topk
 
-from gtpool.bench.clock import measure, record, table
+from gtpool.bench.timing import measure, print_table, record
 from gtpool.ops.sample import rws, rwsv, topk
 
 CASES = {"128 graphs of 40": [40] * 128, "1 graph of 1,000,000": [1_000_000]}
@@ -42,7 +42,7 @@ def main() -> None:
             }
             for name, seconds in taken.items()
         ]
-    table(
+    print_table(
         ["sampler", "case", "ms", "PyG topk / this"],
         [
             [row["sampler"], row["case"], row["ms"], row["times_faster_than_pyg_topk"]]

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gtpool.bench.clock import record, table
+from gtpool.bench.timing import print_table, record
 from gtpool.data.formats.table import read_table
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.molecule import read_molecules
@@ -52,7 +52,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for part in given.parts:
         rows = [{"part": part, **row} for row in PARTS[part]()]
-        table([part, "value"], [pair for row in rows for pair in row.items()])
+        print_table([part, "value"], [pair for row in rows for pair in row.items()])
         record("scale", rows, given.out)
 
 

@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 
 import torch
 
-from gtpool.bench.clock import record, table
+from gtpool.bench.timing import print_table, record
 from gtpool.data.locate import EMBEDDED
 from gtpool.estimator import GraphClassifier
 
@@ -63,7 +63,7 @@ def main() -> None:
             rounds = [_round(folder, shared, single, smiles[0]) for _ in range(ROUNDS)]
     rows = [_median(cases) for cases in zip(*rounds, strict=True)]
     keys = ("batching", "clients", "beside", "per_second", "p50_ms", "p99_ms", "pass_graphs")
-    table(HEADINGS, [[row[key] for key in keys] for row in rows])
+    print_table(HEADINGS, [[row[key] for key in keys] for row in rows])
     record("serve", rows)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from cluster import LOOK, NODES, NOTICE, Cluster, DriverDied
 
-from gtpool.bench.clock import ROOT, record, table
+from gtpool.bench.timing import ROOT, print_table, record
 from gtpool.spec import DataSpec, RunSpec
 from gtpool.study.process_pool import ATTEMPTS
 from gtpool.study.ray_executor import QUEUED_AHEAD, RayExecutor
@@ -63,7 +63,7 @@ def main() -> None:
         row[f"{part}_overhead"] = round(row[f"{part}_s"] / rows[0][f"{part}_s"] - 1, 3)
     names, *values = zip(*(row.values() for row in rows), strict=True)
     keys = list(rows[0])[1:]
-    table(["mean", *names], [[key, *row] for key, row in zip(keys, values, strict=True)])
+    print_table(["mean", *names], [[key, *row] for key, row in zip(keys, values, strict=True)])
     record("simulate", [shared | row for row in rows], given.out)
 
 

@@ -26,7 +26,7 @@ from uuid import uuid4
 
 import proc
 
-from gtpool.bench.clock import record, table
+from gtpool.bench.timing import print_table, record
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
 from gtpool.study.inputs import expand_folds
 from gtpool.study.result import RunResult
@@ -66,7 +66,7 @@ def main() -> None:
         soak = Soak(Path(folder), given)
         soak.work()
         row = {"minutes": given.minutes, "every_s": given.every, "jobs": given.jobs, **soak.check()}
-    table(["soak", "value"], row.items())
+    print_table(["soak", "value"], row.items())
     record("soak", [row], given.out)
     sys.exit(0 if row["sound"] else 1)
 

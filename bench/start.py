@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gtpool.bench.clock import measure, record, table
+from gtpool.bench.timing import measure, print_table, record
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     rows: list[dict[str, object]] = [
         {"command": name, "ms": round(1e3 * seconds, 1)} for name, seconds in taken.items()
     ]
-    table(["command", "ms"], [list(row.values()) for row in rows])
+    print_table(["command", "ms"], [list(row.values()) for row in rows])
     record("start", rows)
 
 

@@ -10,7 +10,7 @@ import proc
 import torch
 from soak import batch_of
 
-from gtpool.bench.clock import record, table
+from gtpool.bench.timing import print_table, record
 from gtpool.study.run_one import run_one
 
 BATCHES, EVERY = 3, 40
@@ -34,7 +34,7 @@ def main() -> None:
         "last_third_mb_a_run": round(linear_regression(*zip(*later, strict=True)).slope, 4),
         "files": sorted({look.files for _, look in seen}),
     }
-    table(["steady", "value"], row.items())
+    print_table(["steady", "value"], row.items())
     record("steady", [row])
 
 

@@ -19,7 +19,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
-from gtpool.bench.clock import measure, record, table
+from gtpool.bench.timing import measure, print_table, record
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 
@@ -37,7 +37,7 @@ def main() -> None:
     datasets = {name: load(name) for name in names}
     asked = [int(word) for word in sys.argv[1:]] or [1, 2]
     times = [row for threads in asked for row in _time(datasets, threads)]
-    table(
+    print_table(
         ["dataset", "threads", "take, ms a batch", "PyG, ms a batch", "PyG / take"],
         [
             [row[key] for key in ("dataset", "threads", "take_ms", "pyg_ms", "ratio")]
@@ -46,7 +46,7 @@ def main() -> None:
     )
     weights = [_weigh(name, data) for name, data in datasets.items()]
     keys = ("dataset", "packed_mb", "pyg_mb", "packed_tensors_mb", "pyg_tensors_mb", "share")
-    table(
+    print_table(
         ["dataset", "packed, MB", "PyG, MB", "tensors alone", "PyG's tensors", "packed / PyG"],
         [[row[key] for key in keys] for row in weights],
     )

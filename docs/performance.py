@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gtpool.bench.show import MISSING, SHEETS, Row, device_name, evidence, newest
+from gtpool.bench.bench_tables import BENCH_TABLES, MISSING, Row, device_name, evidence, newest_rows
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench"
 TEXT = {
@@ -221,7 +221,7 @@ def page(folder: Path = RESULTS) -> str:
     parts = [INTRO]
     for what, words in WORDS.items():
         parts.append(words)
-        for sheet in SHEETS[what](_read(folder, what), full=True):
+        for sheet in BENCH_TABLES[what](_read(folder, what), full=True):
             parts += [f"### {sheet.title}", _table(sheet.headings, sheet.lines)]
             parts.append(evidence(sheet.rows))
     parts.append("## Parts")
@@ -234,7 +234,7 @@ def summary(folder: Path = RESULTS) -> str:
     """Give the table of training steps in short: PyG's SAGPool_h beside GTPool-V."""
     heads = ("machine", "dataset", "PyG's SAGPool_h, ms", "GTPool-V, eager", "GTPool-V, captured")
     rows = [{**row, "machine": device_name(row)} for row in _read(folder, "step")]
-    found = newest(rows, "machine", "dataset", "model")
+    found = newest_rows(rows, "machine", "dataset", "model")
     places = dict.fromkeys((row["machine"], row["dataset"]) for row in rows)
     shown = (("SAGPool_h",), ("GTPool-V (eager)", "GTPool-V"), ("GTPool-V (captured)",))
     lines: list[list[str]] = []
@@ -259,7 +259,7 @@ def _step(row: Row) -> str:
 def _brief(folder: Path, brief: Brief) -> list[str]:
     rows = [row for row in _read(folder, brief.file) if set(brief.columns) <= set(row)]
     rows = [{**row, "machine": device_name(row)} for row in rows]
-    found = list(newest(rows, "machine", *brief.keys).values())
+    found = list(newest_rows(rows, "machine", *brief.keys).values())
     lines = [[_cell(row[key]) for key in brief.columns] for row in found]
     table = _table(tuple(brief.columns.values()), lines) if lines else f"{MISSING}."
     return [f"### {brief.title}", table, evidence(found)]

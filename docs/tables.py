@@ -12,18 +12,20 @@ from pathlib import Path
 
 import performance
 
-from gtpool.reproduce.paper import STUDIES, find
-from gtpool.reproduce.status import known_rows
-from gtpool.reproduce.study_cells import OURS, Result, results
-from gtpool.reproduce.study_compare import paired
+from gtpool.reproduce.paper import STUDIES, find_studies
+from gtpool.reproduce.status import read_rows
+from gtpool.reproduce.study_compare import paired_test
+from gtpool.reproduce.study_results import OURS, CellResult, cell_results
 from gtpool.study.summarize import EPOCH_RULES
 
 ROOT = Path(__file__).parent.parent
 EVIDENCE = ROOT / "results"
-ROWS = known_rows([EVIDENCE / "runs"])
-TABLE = results("table1", STUDIES["table1"], ROWS)
-TUNED = results("tuned", STUDIES["tuned"], ROWS)
-FIRST = results("tuned", find(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS)
+ROWS = read_rows([EVIDENCE / "runs"])
+TABLE = cell_results("table1", STUDIES["table1"], ROWS)
+TUNED = cell_results("tuned", STUDIES["tuned"], ROWS)
+FIRST = cell_results(
+    "tuned", find_studies(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS
+)
 COMPARED = ("MUTAG", "PROTEINS")
 MARK = re.compile(r"(<!-- docs/tables\.py: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RIVALRY = ("MUTAG", "PROTEINS", "ogbg-molbbbp")
@@ -169,7 +171,7 @@ def tests() -> str:
         found = [_named(name, dataset) for name in names]
         if all(one is not None and one.settled for one in found):
             first, second = found
-            test = paired(first, second)
+            test = paired_test(first, second)
             figures = f"{round(test.mean, 9):+z.2f} | {test.t:z.1f}"
             lines.append(f"| {dataset} | {' | '.join(names)} | {figures} |")
     return "\n".join(lines)
@@ -186,13 +188,13 @@ def study(name: str) -> str:
     return "\n".join(lines)
 
 
-def _at(found: Sequence[Result], line: str, dataset: str) -> str:
+def _at(found: Sequence[CellResult], line: str, dataset: str) -> str:
     """Give the figure of a place; a dash where the study does not have it."""
     here = [one for one in found if (one.place.line, one.place.dataset) == (line, dataset)]
     return _figure(here[0]) if here else "–"
 
 
-def _named(name: str, dataset: str) -> Result | None:
+def _named(name: str, dataset: str) -> CellResult | None:
     """Find the cell of "study: line" on a dataset."""
     study_name, line = name.split(": ", 1)
     found = [one for one in _results(study_name) if one.place.line == line]
@@ -200,16 +202,16 @@ def _named(name: str, dataset: str) -> Result | None:
 
 
 @cache
-def _results(study_name: str) -> Sequence[Result]:
-    return results(study_name, STUDIES[study_name], ROWS)
+def _results(study_name: str) -> Sequence[CellResult]:
+    return cell_results(study_name, STUDIES[study_name], ROWS)
 
 
-def _with_paper(result: Result) -> str:
+def _with_paper(result: CellResult) -> str:
     told = result.place.published
     return _figure(result) + ("" if told is None else f", paper {told.mean:.2f}")
 
 
-def _figure(result: Result) -> str:
+def _figure(result: CellResult) -> str:
     """Give a figure with its runs; what has no whole seed is missing."""
     if not result.settled:
         return "missing"
@@ -218,12 +220,12 @@ def _figure(result: Result) -> str:
     return f"{result.figure.text}{over} ({runs} run{'s' if runs > 1 else ''})"
 
 
-def _published(result: Result) -> str:
+def _published(result: CellResult) -> str:
     told = result.place.published
     return "–" if told is None else f"{told.mean:.2f} ± {told.std:.2f}"
 
 
-def _best(found: list[Result]) -> str:
+def _best(found: list[CellResult]) -> str:
     """Give the baselines of the highest figure on the test parts, and of how many."""
     known = [result for result in found if result.settled]
     if not known:
@@ -236,7 +238,7 @@ def _best(found: list[Result]) -> str:
     return " and ".join(first) + part
 
 
-def _beside(result: Result) -> str:
+def _beside(result: CellResult) -> str:
     """Give our figure, the published one, and the difference in points."""
     change = result.difference
     shown = "–" if change is None or not result.settled else f"{change:+z.2f}"

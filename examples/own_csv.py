@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import gtpool
-from gtpool.report.table import methods_table
+from gtpool.report.result_tables import methods_table
 
 
 def compare(table: Path, folder: Path, epochs: int = 30) -> str:

@@ -18,7 +18,7 @@ from gtpool.commands.search import search
 from gtpool.commands.serve import serve
 from gtpool.commands.show import compare, list_names
 from gtpool.commands.train import train
-from gtpool.report.table import printable
+from gtpool.report.result_tables import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (train, search, predict, evaluate, explain, serve, demo, compare, bench, report):

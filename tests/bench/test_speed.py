@@ -7,22 +7,38 @@ from pathlib import Path
 import pytest
 import torch
 
-from gtpool.bench import race, scalability
+from gtpool.bench import networks, scalability
+from gtpool.bench.baselines import PyGBaseline
+from gtpool.bench.bench_tables import BENCH_TABLES, newest_rows
 from gtpool.bench.benches import BENCHES, plan_jobs, run_job
-from gtpool.bench.clock import measure, measure_stages, record
-from gtpool.bench.plan import Settings
-from gtpool.bench.published import FIRST, OURS, RIVALS, SCALABILITY, SETS, SPEED, models, target
-from gtpool.bench.race import BUILDS, Runner, choose_widths, count_parameters, enter, find
-from gtpool.bench.rivals import Rival
+from gtpool.bench.networks import (
+    NETWORKS,
+    TrainingStep,
+    choose_widths,
+    count_parameters,
+    load_batch,
+    prepare_network,
+)
+from gtpool.bench.paper_speed import (
+    BASELINES,
+    OURS,
+    REFERENCE,
+    SCALABILITY,
+    SPEED,
+    SPEED_DATASETS,
+    models,
+    speed_target,
+)
 from gtpool.bench.roofline import count_work
-from gtpool.bench.show import SHEETS, newest
+from gtpool.bench.settings import BenchSettings
+from gtpool.bench.timing import measure, measure_stages, record
 from gtpool.data.sources import load
 from gtpool.data.synthetic import erdos_renyi
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
 
 ROOT = Path(__file__).parents[2]
-QUICK = Settings.of(torch.device("cpu"), quick=True)
+QUICK = BenchSettings.of(torch.device("cpu"), quick=True)
 CODED = ShapeSpec(outputs=1, node_categories=(5, 3), mean_nodes=4)
 
 
@@ -69,10 +85,10 @@ def test_rows_are_appended_with_their_circumstances(tmp_path):
     assert {"date", "commit", "cpu", "gpu", "threads", "torch", "torch_geometric"} <= set(given)
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_rivals_answer_for_each_graph_and_learn(name):
     data = load("MUTAG")
-    runner = Runner(Rival(name, shape_of(data), 8), data, torch.arange(6))
+    runner = TrainingStep(PyGBaseline(name, shape_of(data), 8), data, torch.arange(6))
     assert runner.model.classify(runner.graphs).shape == (6, 2)
     before = [part.clone() for part in runner.weights]
     runner.step()
@@ -80,33 +96,33 @@ def test_rivals_answer_for_each_graph_and_learn(name):
     assert sum(moved) > len(moved) / 2
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_rivals_take_coded_atoms(name):
     batch = torch.tensor([0, 0, 0, 1, 1])
     edges = torch.tensor([[0, 1, 2, 3], [1, 2, 0, 4]])
     codes = torch.tensor([[0, 1], [4, 2], [3, 0], [1, 1], [2, 2]])
-    assert Rival(name, CODED, 8)(codes, edges, batch).shape == (2, 1)
+    assert PyGBaseline(name, CODED, 8)(codes, edges, batch).shape == (2, 1)
 
 
 def test_an_unknown_rival_lists_the_choices():
     with pytest.raises(ValueError, match="SAGPool_h, TopKPool, ASAP, GMT"):
-        Rival("SAGPool", CODED, 8)
+        PyGBaseline("SAGPool", CODED, 8)
 
 
 def test_similar_widths_bring_parameters_near_those_of_the_first():
     shape, settings = shape_of(load("MUTAG")), replace(QUICK, width=128)
     widths = choose_widths(shape, settings, similar=True)
-    goal = count_parameters(FIRST, shape, 128)
-    assert widths[FIRST] == 128
+    goal = count_parameters(REFERENCE, shape, 128)
+    assert widths[REFERENCE] == 128
     for name, width in widths.items():
         assert abs(count_parameters(name, shape, width) - goal) < 0.1 * goal
     assert set(choose_widths(shape, settings, similar=False).values()) == {128}
 
 
-@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_parameters_are_counted_as_they_are_made(name):
     shape = shape_of(load("MUTAG"))
-    made = sum(part.numel() for part in BUILDS[name](shape, 12).parameters())
+    made = sum(part.numel() for part in NETWORKS[name](shape, 12).parameters())
     assert count_parameters(name, shape, 12) == made
 
 
@@ -115,20 +131,22 @@ def test_speed_has_a_row_a_network_and_sizing(measured):
     assert [(row["sizing"], row["model"]) for row in rows] == [
         (sizing, model)
         for sizing in ("similar parameters", "equal width")
-        for model in (*RIVALS, OURS)
+        for model in (*BASELINES, OURS)
     ]
     for row in rows:
         assert min(row["forward_ms"], row["backward_ms"]) > 0
         assert row["total_ms"] == pytest.approx(row["forward_ms"] + row["backward_ms"], abs=0.01)
         first = next(
-            other for other in rows if (other["sizing"], other["model"]) == (row["sizing"], FIRST)
+            other
+            for other in rows
+            if (other["sizing"], other["model"]) == (row["sizing"], REFERENCE)
         )
         assert row["speedup"] == pytest.approx(first["total_ms"] / row["total_ms"], rel=0.01)
 
 
 def test_step_times_whole_steps_at_one_width(measured):
     rows = measured["step"]
-    assert [row["model"] for row in rows] == [*RIVALS, OURS]
+    assert [row["model"] for row in rows] == [*BASELINES, OURS]
     assert {row["width"] for row in rows} == {QUICK.width}
     assert all(row["step_ms"] > 0 for row in rows)
 
@@ -145,10 +163,10 @@ def test_a_step_that_cannot_be_captured_is_missing_with_the_reason(monkeypatch):
     def refuse(*_):
         raise ValueError("the batch needs more")
 
-    monkeypatch.setattr(race, "captured", refuse)
-    found = find("MUTAG", QUICK)
+    monkeypatch.setattr(networks, "capture_step", refuse)
+    found = load_batch("MUTAG", QUICK)
     assert found is not None
-    assert enter(models("cuda")[-1], *found, 8) == "the batch needs more"
+    assert prepare_network(models("cuda")[-1], *found, 8) == "the batch needs more"
 
 
 def test_scalability_measures_each_cell(measured):
@@ -183,9 +201,9 @@ def test_a_cell_that_fails_says_why(error, said, monkeypatch):
     sent = []
     monkeypatch.setattr(scalability, "_limit_memory", lambda: None)
     monkeypatch.setattr(scalability.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(scalability, "_weigh", fail)
-    cell = scalability.Cell("GMT", 20, 0.2, None)
-    scalability._child(type("End", (), {"send": sent.append})(), QUICK, cell, 1)
+    monkeypatch.setattr(scalability, "_measure_cpu", fail)
+    cell = scalability.ScalabilityCase("GMT", 20, 0.2, None)
+    scalability._run_in_child(type("End", (), {"send": sent.append})(), QUICK, cell, 1)
     assert sent == [{"missing": said}]
 
 
@@ -211,13 +229,17 @@ def test_work_of_a_step_by_hand():
 
 
 def test_published_figures_are_whole():
-    assert set(SPEED) == {(name, model) for name in SETS for model in (*RIVALS, OURS)}
-    assert [SPEED[name, OURS].speedup for name in SETS] == [1.31, 0.93, 0.79]
+    assert set(SPEED) == {(name, model) for name in SPEED_DATASETS for model in (*BASELINES, OURS)}
+    assert [SPEED[name, OURS].speedup for name in SPEED_DATASETS] == [1.31, 0.93, 0.79]
     assert len(SCALABILITY) == 48
     assert SCALABILITY[1200, OURS, 0.8] is None
-    assert [target("cuda", name, "equal width") for name in SETS] == [10, 8, 8]
-    assert [target("cpu", name, "similar parameters") for name in SETS] == [1.3, 1.0, 1.0]
-    assert target("cpu", "MUTAG", "equal width") is None
+    assert [speed_target("cuda", name, "equal width") for name in SPEED_DATASETS] == [10, 8, 8]
+    assert [speed_target("cpu", name, "similar parameters") for name in SPEED_DATASETS] == [
+        1.3,
+        1.0,
+        1.0,
+    ]
+    assert speed_target("cpu", "MUTAG", "equal width") is None
 
 
 def test_an_unknown_bench_lists_the_choices():
@@ -228,15 +250,15 @@ def test_an_unknown_bench_lists_the_choices():
 @pytest.mark.parametrize("what", BENCHES)
 def test_tables_show_every_row_of_a_run(what, measured):
     rows = measured[what]
-    shown = "\n".join("|".join(line) for sheet in SHEETS[what](rows) for line in sheet.lines)
-    heads = " ".join(head for sheet in SHEETS[what](rows) for head in sheet.headings)
+    shown = "\n".join("|".join(line) for sheet in BENCH_TABLES[what](rows) for line in sheet.lines)
+    heads = " ".join(head for sheet in BENCH_TABLES[what](rows) for head in sheet.headings)
     assert {row["model"] for row in rows if row["model"] not in shown + heads} == set()
     assert "missing" not in shown
 
 
 def test_the_newest_row_of_a_case_counts():
     rows = [{"date": "2", "case": "a", "ms": 2}, {"date": "1", "case": "a", "ms": 1}]
-    assert [row["ms"] for row in newest(rows, "case").values()] == [2]
+    assert [row["ms"] for row in newest_rows(rows, "case").values()] == [2]
 
 
 def make_page(*folder):
@@ -251,7 +273,7 @@ def test_the_page_is_that_of_the_results():
 def test_the_page_shows_what_was_not_measured_as_missing(tmp_path):
     common = {"date": "2026-01-01", "commit": "abc1234", "device": "cuda", "gpu": "Some Card"}
     common |= {"cpu": "x", "threads": 2, "python": "3", "torch": "2", "torch_geometric": "2"}
-    row = {"dataset": "PROTEINS", "model": FIRST, "width": 128, "parameters": 76000}
+    row = {"dataset": "PROTEINS", "model": REFERENCE, "width": 128, "parameters": 76000}
     row |= {"step_ms": 11.2, "step_std": 0.1, "speedup": 1.0}
     (tmp_path / "step.jsonl").write_text(json.dumps(common | row) + "\n")
     cell = {"model": "ASAP", "nodes": 500, "density": 0.8, "cap_gb": 11.0}

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpool.bench import benches
-from gtpool.bench.plan import Job
+from gtpool.bench.settings import BenchJob
 from gtpool.cli import app, main
 
 BENCH = ["bench", "--device", "cpu", "--quick"]
@@ -49,7 +49,7 @@ def test_interrupted_it_keeps_the_rows_that_are_done(rows, tmp_path, monkeypatch
         yield from ({**row, "model": f"net {number}"} for number in range(rows))
         os.kill(os.getpid(), signal.SIGINT)
 
-    job = Job("step", "a job", 1.0, measure)
+    job = BenchJob("step", "a job", 1.0, measure)
     monkeypatch.setitem(benches.BENCHES, "step", lambda _: [job, job])
     result = CliRunner().invoke(app, [*BENCH, "step", "--out", str(tmp_path)])
     assert result.exit_code == 1

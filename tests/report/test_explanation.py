@@ -17,7 +17,7 @@ from gtpool.explain import (
 )
 from gtpool.report.diversity import diversity_table, draw_diversity, judge_diversity
 from gtpool.report.explanation import draw_level, draw_survivors, write_explanation
-from gtpool.report.molecule import MOST_DRAWN, Marks, draw_graph
+from gtpool.report.graph_svg import MOST_DRAWN, Marks, draw_graph
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert('&')</script>"

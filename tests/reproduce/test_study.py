@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from gtpool.cli import app
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS, method_name
-from gtpool.reproduce.paper import STUDIES, find
+from gtpool.reproduce.paper import STUDIES, find_studies
 from gtpool.reproduce.published import DATASETS, TABLE_1, TABLE_2, TABLE_3, TABLE_6
-from gtpool.reproduce.status import find_runs, known_rows, named_runs, standings
+from gtpool.reproduce.status import cell_statuses, find_runs, named_runs, read_rows
 from gtpool.spec import RunSpec
 from gtpool.study.plan import make_plan, shard
 from gtpool.study.recipe import recipe
@@ -87,7 +87,7 @@ def test_the_papers_statistics_slip_where_the_notes_say():
 
 def test_a_study_or_cell_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(ValueError, match=r"no study 'xx' \(there are table1, table2"):
-        find(["xx"])
+        find_studies(["xx"])
     with pytest.raises(ValueError, match=r"no dataset 'xx' in this study \(it has 'MUTAG'\)"):
         find_runs(["mutag"], "dataset=xx", None)
     with pytest.raises(ValueError, match="--only is dataset=NAME"):
@@ -137,9 +137,9 @@ def test_status_counts_what_is_done_failed_and_missing_and_how_long_it_takes(tmp
     for run in runs[:4]:
         store.put(_row(run))
     store.put(_row(runs[4], status="failed"))
-    (found,) = standings(["table1"], "dataset=MUTAG,pool=gcn", 2, known_rows([tmp_path]))
+    (found,) = cell_statuses(["table1"], "dataset=MUTAG,pool=gcn", 2, read_rows([tmp_path]))
     assert (found.wanted, found.done, found.failed, found.seconds) == (20, 4, 1, 32.0)
-    (nothing,) = standings(["table1"], "dataset=MUTAG,pool=gcn", 2, {})
+    (nothing,) = cell_statuses(["table1"], "dataset=MUTAG,pool=gcn", 2, {})
     assert (nothing.done, nothing.seconds) == (0, None)
 
 
@@ -149,12 +149,12 @@ def test_the_pace_of_one_kind_of_device_is_told_from_the_other():
     rows = {run.key: _row(run, device="cpu") for run in runs[:4]}
     rows |= {run.key: _row(run, device="NVIDIA H200", seconds=0.5) for run in runs[4:8]}
     for on, seconds in (("cpu", 24.0), ("gpu", 6.0), (None, 15.0)):
-        (found,) = standings(["table1"], cell, 2, rows, on=on)
+        (found,) = cell_statuses(["table1"], cell, 2, rows, on=on)
         assert (found.done, found.seconds) == (8, seconds)
-    (found,) = standings(["table1"], cell, 2, dict(list(rows.items())[:4]), on="gpu")
+    (found,) = cell_statuses(["table1"], cell, 2, dict(list(rows.items())[:4]), on="gpu")
     assert (found.done, found.seconds) == (4, None)
     with pytest.raises(ValueError, match="runs are on cpu or gpu, got 'tpu'"):
-        standings(["table1"], cell, 2, rows, on="tpu")
+        cell_statuses(["table1"], cell, 2, rows, on="tpu")
 
 
 def test_status_says_which_runs_made_the_pace(tmp_path):
@@ -215,9 +215,9 @@ def test_the_time_of_a_cell_that_has_not_begun_goes_by_its_dataset_and_its_metho
 
     slow = rows("gcn", "MUTAG", 1.0) | rows("asap", "MUTAG", 9.0)  # 5.0 on average
     known = slow | rows("gcn", "PROTEINS", 10.0)
-    (asap,) = standings(["table1"], "dataset=PROTEINS,pool=asap", 1, known)
+    (asap,) = cell_statuses(["table1"], "dataset=PROTEINS,pool=asap", 1, known)
     assert asap.seconds == pytest.approx(10 * 10.0 * 9.0 / 5.0)
-    (gin,) = standings(["table1"], "dataset=PROTEINS,pool=gin", 1, known)  # has run nowhere
+    (gin,) = cell_statuses(["table1"], "dataset=PROTEINS,pool=gin", 1, known)  # has run nowhere
     assert gin.seconds == pytest.approx(10 * 10.0)
 
 
@@ -230,7 +230,7 @@ def test_the_time_on_a_dataset_without_runs_goes_by_its_size():
         return SOURCES[name].graphs * SOURCES[name].mean_nodes
 
     def seconds(line):
-        (found,) = standings(["table1"], f"dataset=ogbg-molhiv,pool={line}", 10, known)
+        (found,) = cell_statuses(["table1"], f"dataset=ogbg-molhiv,pool={line}", 10, known)
         return found.seconds
 
     known = rows("gcn", "MUTAG", 2.0) | rows("gcn", "PROTEINS", 20.0) | rows("asap", "MUTAG", 6.0)
@@ -253,7 +253,7 @@ def test_a_method_is_compared_with_others_on_the_same_kind_of_device():
 
     known = rows("gcn", "MUTAG", "NVIDIA H200", 1.0) | rows("asap", "MUTAG", "cpu", 50.0)
     known |= rows("gcn", "PROTEINS", "NVIDIA H200", 3.0)
-    (found,) = standings(["table1"], "dataset=PROTEINS,pool=asap", 1, known)
+    (found,) = cell_statuses(["table1"], "dataset=PROTEINS,pool=asap", 1, known)
     assert found.seconds == pytest.approx(10 * 3.0)
 
 
@@ -279,7 +279,7 @@ def test_the_first_example_of_a_page_has_runs_left_to_do(page):
     asked = re.search(r"\$ gtpool study run (\w+) --only (\S+) --seeds (\d+)", text)
     assert asked is not None
     study, only, seeds = asked.groups()
-    (found,) = standings([study], only, int(seeds), known_rows([root / "results/runs"]))
+    (found,) = cell_statuses([study], only, int(seeds), read_rows([root / "results/runs"]))
     assert found.done < found.wanted, "name a cell that `gtpool study status --cells` has open"
 
 
@@ -291,11 +291,11 @@ def test_a_space_after_the_comma_of_only_does_not_count():
 def test_choices_that_cannot_be_read_or_lack_folds_are_said_in_one_line(tmp_path):
     path = tmp_path / "tuned.json"
     with pytest.raises(ValueError, match=r"tuned\.json cannot be read: No such file"):
-        find(["tuned"], path)
+        find_studies(["tuned"], path)
     few = {"gcn": {"MUTAG": {"per_fold": [{}] * 9, "pooled": {}}}}
     path.write_text(json.dumps(few))
     with pytest.raises(ValueError, match="per_fold of gcn on MUTAG has 9 choices for 10 folds"):
-        find(["tuned"], path)
+        find_studies(["tuned"], path)
     few["gcn"]["MUTAG"]["per_fold"].append({})
     path.write_text(json.dumps(few))
     assert len(find_runs(["tuned"], "pool=gcn", 1, path)) == 10
@@ -314,7 +314,7 @@ def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):
     )
     (tmp_path / "rows" / "b.jsonl").write_text(json.dumps(_row(one).to_json()) + "\n")
     Store(tmp_path / "store").put(_row(two))
-    rows = known_rows([tmp_path / "rows", tmp_path / "store"])
+    rows = read_rows([tmp_path / "rows", tmp_path / "store"])
     assert {key: row.status for key, row in rows.items()} == {one.key: "done", two.key: "done"}
 
 
@@ -326,14 +326,14 @@ def test_done_rows_of_a_run_that_differ_are_told_and_the_first_counts(tmp_path):
     Store(tmp_path / "two").put(_row(runs[0], test=0.5, **other))
     Store(tmp_path / "two").put(_row(runs[1], status="failed", test=None, **other))
     sources = [tmp_path / "one", tmp_path / "two"]
-    assert len(known_rows(sources)) == 3  # other circumstances, or a failure, are no matter
+    assert len(read_rows(sources)) == 3  # other circumstances, or a failure, are no matter
     Store(tmp_path / "one").put(_row(runs[1], status="failed", error="first"))
-    assert known_rows(sources)[runs[1].key].error == "first"
+    assert read_rows(sources)[runs[1].key].error == "first"
     Store(tmp_path / "two").put(_row(runs[2], test=0.75, **other))
     key = runs[2].key
     said = rf"differ: 1; .*/one/runs/{key}\.json, not .*/two/runs/{key}\.json; .* differ in test$"
     with pytest.warns(UserWarning, match=said):
-        assert known_rows(sources)[key].test == 0.5
+        assert read_rows(sources)[key].test == 0.5
 
 
 def test_studies_are_listed_without_torch():
@@ -345,7 +345,7 @@ def test_studies_are_listed_without_torch():
 
 
 def test_cells_are_picked_from_all_studies_that_have_them():
-    found = standings([], "dataset=MUTAG,pool=gtpool-v", 1, {})
+    found = cell_statuses([], "dataset=MUTAG,pool=gtpool-v", 1, {})
     assert [cell.study for cell in found] == ["table1", "tuned", "mutag"]
     with pytest.raises(ValueError, match=r"no study has dataset=MUTAG,pool=0\.25"):
         find_runs([], "dataset=MUTAG,pool=0.25", None)

@@ -21,29 +21,29 @@ from gtpool.model import METHODS
 from gtpool.reproduce.claims import (
     CLAIMS,
     Figures,
-    above,
-    average,
-    beats,
+    all_above,
     best_at,
-    drop,
-    gain,
-    hurts_more,
-    published,
+    drops_at_high_ratio,
+    gain_over_baselines,
+    loss_is_larger,
+    mean_gain,
+    pairs_above,
+    published_figures,
 )
-from gtpool.reproduce.paper import STUDIES, Cell, Study, recipe
+from gtpool.reproduce.paper import STUDIES, Study, StudyCell, recipe
 from gtpool.reproduce.published import STUDIED, TABLE_1, Published
 from gtpool.reproduce.stats import (
     _QUANTILES,
-    corrected_test,
+    corrected_t_test,
     critical_difference,
     fold_differences,
-    rank,
+    rank_methods,
     student_p,
 )
-from gtpool.reproduce.study_cells import figures, published_by, results
-from gtpool.reproduce.study_content import dataset_part, make_report
-from gtpool.reproduce.study_parts import SLIP
-from gtpool.reproduce.study_text import comma_separated, html, latex, markdown
+from gtpool.reproduce.study_content import dataset_section, make_report
+from gtpool.reproduce.study_parts import WRONG
+from gtpool.reproduce.study_results import cell_results, comparable_figures, published_by
+from gtpool.reproduce.study_text import csv_text, html, latex, markdown
 from gtpool.study.result import RunResult
 from gtpool.study.store import Store, read_rows
 from gtpool.study.summarize import ScoreGrid
@@ -54,7 +54,7 @@ HOSTILE = "</script><script>alert(1)</script>"
 
 def cell(line="gtpool-v", dataset="MUTAG", told=None, folds=None):
     specs = recipe(dataset, METHODS[line].model)[:folds]
-    return Cell(line, dataset, specs, told)
+    return StudyCell(line, dataset, specs, told)
 
 
 def study(*cells, seeds=2, axis=None):
@@ -94,7 +94,7 @@ def rows_of(place, values):
 
 
 def only(place, values, seeds=2):
-    (result,) = results("table1", study(place, seeds=seeds), rows_of(place, values))
+    (result,) = cell_results("table1", study(place, seeds=seeds), rows_of(place, values))
     return result
 
 
@@ -132,19 +132,19 @@ def test_figures_that_are_equal_but_for_rounding_share_their_rank():
     values = [[10 / 18, 10 / 18, 12 / 18]], [[10 / 18, 11 / 18, 11 / 18]]
     assert np.unique([only(first, line).figure.mean for line in values]).size == 2
     rows = rows_of(first, values[0]) | rows_of(second, values[1])
-    made = figures(results("table1", study(first, second), rows))
-    assert rank(made).ranks == {"gtpool-v": 1.5, "gin": 1.5}
+    made = comparable_figures(cell_results("table1", study(first, second), rows))
+    assert rank_methods(made).ranks == {"gtpool-v": 1.5, "gin": 1.5}
 
 
 def test_a_margin_that_is_met_but_not_passed_is_not_passed_by_rounding():
     known = ours("s", a={"x": 64.01}, b={"x": 63.01})  # floats 1.000000000000007 apart
-    assert beats("s", [("a", "b", "x")], known, margin=1.0).holds is False
+    assert pairs_above("s", [("a", "b", "x")], known, margin=1.0).holds is False
 
 
 def test_what_is_not_settled_is_not_compared():
     first, second = cell(folds=2), cell("gin", folds=2)
     rows = rows_of(first, [[0.7, "skip"]]) | rows_of(second, [[0.7, 0.8]])
-    assert figures(results("table1", study(first, second), rows)) == {
+    assert comparable_figures(cell_results("table1", study(first, second), rows)) == {
         "gin": {"MUTAG": pytest.approx(75.0)}
     }
 
@@ -154,7 +154,7 @@ def test_a_cell_whose_specs_differ_from_fold_to_fold_is_summed_up_by_its_runs():
     other = replace(plain.specs[1], train=replace(plain.specs[1].train, lr=0.01))
     tuned = plain._replace(specs=(plain.specs[0], other))
     rows = rows_of(plain, [[0.9, 0.1]]) | {other.key: run(other, 0.7)}
-    (result,) = results("tuned", study(tuned, seeds=1), rows)
+    (result,) = cell_results("tuned", study(tuned, seeds=1), rows)
     assert result.percent == pytest.approx(80.0)
 
 
@@ -168,7 +168,7 @@ def test_ogb_has_a_run_a_seed():
     place = cell(dataset="ogbg-molbbbp")
     result = only(place, [[0.7], [0.8]], seeds=3)
     assert (result.figure.n, result.figure.missing, result.figure.spread) == (2, 1, "seeds")
-    (nothing,) = results("table1", study(place), {})
+    (nothing,) = cell_results("table1", study(place), {})
     assert nothing.figure.metric == "roc_auc"
 
 
@@ -185,7 +185,9 @@ def test_it_is_told_whose_run_a_published_figure_is():
 
 
 def test_ranks_are_means_over_datasets_and_equal_figures_share():
-    made = rank({"a": {"x": 3.0, "y": 3.0}, "b": {"x": 3.0, "y": 2.0}, "c": {"x": 1.0, "y": 1.0}})
+    made = rank_methods(
+        {"a": {"x": 3.0, "y": 3.0}, "b": {"x": 3.0, "y": 2.0}, "c": {"x": 1.0, "y": 1.0}}
+    )
     assert made.ranks == {"a": 1.25, "b": 1.75, "c": 3.0}
     assert (made.datasets, made.left_out) == (("x", "y"), ())
 
@@ -193,16 +195,16 @@ def test_ranks_are_means_over_datasets_and_equal_figures_share():
 def test_the_largest_full_table_is_ranked_and_what_is_needed_is_in_it():
     table = {name: dict.fromkeys("xyz", 1.0) for name in "abc"}
     table["d"] = {"x": 2.0}
-    made = rank(table)
+    made = rank_methods(table)
     assert (made.datasets, set(made.ranks), made.left_out) == (tuple("xyz"), set("abc"), ("d",))
-    made = rank(table, needed="d")
+    made = rank_methods(table, needed="d")
     assert (made.datasets, next(iter(made.ranks)), made.left_out) == (("x",), "d", ())
-    assert rank(table, needed=("e",)) is None
-    assert rank({"a": {"x": 1.0}, "b": {"y": 1.0}}) is None
+    assert rank_methods(table, needed=("e",)) is None
+    assert rank_methods({"a": {"x": 1.0}, "b": {"y": 1.0}}) is None
 
 
 def test_the_published_table_is_ranked_without_haarpool():
-    made = rank(published().tables["table1"], needed=("gtpool-v",))
+    made = rank_methods(published_figures().tables["table1"], needed=("gtpool-v",))
     assert (len(made.ranks), len(made.datasets), made.left_out) == (14, 11, ("haarpool",))
     assert list(made.ranks)[:3] == ["gtpool-v", "gtpool", "gmt"]
 
@@ -224,7 +226,7 @@ def test_quantiles_solve_the_integral_of_the_studentized_range(methods):
 
 
 def test_cliques_are_the_longest_runs_within_the_critical_difference():
-    made = rank({name: {"x": 4.0 - at} for at, name in enumerate("abcd")})
+    made = rank_methods({name: {"x": 4.0 - at} for at, name in enumerate("abcd")})
     assert made._replace(distance=1.0).cliques == [("a", "b"), ("b", "c"), ("c", "d")]
     assert made._replace(distance=2.5).cliques == [("a", "c"), ("b", "d")]
     assert made._replace(distance=0.5).cliques == []
@@ -259,14 +261,14 @@ def test_students_t_is_the_integral_of_its_density(freedom):
 
 def test_the_corrected_test_by_hand():
     # mean 2, variance 4, J = 3, n_test / n_train = 1/8: t = 2 / sqrt((1/3 + 1/8) · 4) = 1.4771
-    test = corrected_test([0.0, 2.0, 4.0], ratio=1 / 8)
+    test = corrected_t_test([0.0, 2.0, 4.0], ratio=1 / 8)
     assert (test.mean, test.n) == (2.0, 3)
     assert test.t == pytest.approx(2 / sqrt(11 / 24 * 4))
     assert test.p == pytest.approx(1 - test.t / sqrt(2 + test.t**2))  # two degrees of freedom
-    uncorrected = corrected_test([0.0, 2.0, 4.0], ratio=0.0)
+    uncorrected = corrected_t_test([0.0, 2.0, 4.0], ratio=0.0)
     assert uncorrected.p < test.p
-    assert corrected_test([1.0, 1.0], ratio=0.1).p == 0.0
-    assert corrected_test([0.0, 0.0], ratio=0.1).p == 1.0
+    assert corrected_t_test([1.0, 1.0], ratio=0.1).p == 0.0
+    assert corrected_t_test([0.0, 0.0], ratio=0.1).p == 1.0
 
 
 def test_seeds_are_averaged_before_folds_are_compared():
@@ -283,7 +285,7 @@ def test_all_whole_seeds_of_either_side_count_however_many_the_other_has():
 
 
 def verdicts(tables=None):
-    against = published() if tables is None else Figures(tables, final=False)
+    against = published_figures() if tables is None else Figures(tables, final=False)
     return {claim.claimed: claim.judge(against) for claim in CLAIMS}
 
 
@@ -314,29 +316,33 @@ def ours(study_name, **lines):
 
 def test_one_counterexample_is_a_no_and_what_is_missing_keeps_it_open():
     pairs = [("a", "b", "x"), ("a", "b", "y")]
-    assert beats("s", pairs, ours("s", a={"x": 2, "y": 2}, b={"x": 1, "y": 1})).holds is True
-    assert beats("s", pairs, ours("s", a={"x": 2}, b={"x": 1, "y": 1})).holds is None
-    no = beats("s", pairs, ours("s", a={"x": 1}, b={"x": 1, "y": 1}))
+    assert pairs_above("s", pairs, ours("s", a={"x": 2, "y": 2}, b={"x": 1, "y": 1})).holds is True
+    assert pairs_above("s", pairs, ours("s", a={"x": 2}, b={"x": 1, "y": 1})).holds is None
+    no = pairs_above("s", pairs, ours("s", a={"x": 1}, b={"x": 1, "y": 1}))
     assert (no.holds, no.words) == (
         False,
         "0 of 1 comparisons hold, not a 1.00, b 1.00 on x; 1 cannot be made yet",
     )
     near = ours("s", a={"x": 2}, b={"x": 1})
-    assert above("s", ["a"], ["b"], ["x"], near, margin=0.5).holds is True
-    assert above("s", ["a"], ["b"], ["x"], near, margin=1.0).holds is False
+    assert all_above("s", ["a"], ["b"], ["x"], near, margin=0.5).holds is True
+    assert all_above("s", ["a"], ["b"], ["x"], near, margin=1.0).holds is False
 
 
 def test_a_gain_is_open_while_a_baseline_that_might_beat_it_is_missing():
     some = {"gtpool": {"MUTAG": 88.0}, "gtpool-v": {"MUTAG": 87.0}, "gin": {"MUTAG": 80.0}}
     all_ = {name: {"MUTAG": 70.0} for name in TABLE_1} | some
-    assert gain("MUTAG", 4.71, ours("table1", **some)).holds is None
-    assert gain("MUTAG", 4.71, ours("table1", **all_)).holds is True
-    assert gain("MUTAG", 9.0, ours("table1", **some)).holds is False  # others only lower it
+    assert gain_over_baselines("MUTAG", 4.71, ours("table1", **some)).holds is None
+    assert gain_over_baselines("MUTAG", 4.71, ours("table1", **all_)).holds is True
+    assert (
+        gain_over_baselines("MUTAG", 9.0, ours("table1", **some)).holds is False
+    )  # others only lower it
     del all_["gmt"]
-    last = gain("MUTAG", 4.71, ours("table1", **all_))
+    last = gain_over_baselines("MUTAG", 4.71, ours("table1", **all_))
     assert last.words.endswith("; 1 baseline is not run yet")
     one = {name: line for name, line in some.items() if name != "gtpool-v"}
-    assert gain("MUTAG", 9.0, ours("table1", **one)).holds is None  # the other may raise it
+    assert (
+        gain_over_baselines("MUTAG", 9.0, ours("table1", **one)).holds is None
+    )  # the other may raise it
 
 
 def test_average_gains_take_the_better_sampler_of_each_dataset():
@@ -345,10 +351,10 @@ def test_average_gains_take_the_better_sampler_of_each_dataset():
         "asap-rws": dict(zip(STUDIED, (72.0, 70.0, 70.0), strict=True)),
         "asap-rwsv": dict(zip(STUDIED, (70.0, 71.0, 70.0), strict=True)),
     }
-    verdict = average("asap", 0.84, ours("table2", **lines))
+    verdict = mean_gain("asap", 0.84, ours("table2", **lines))
     assert verdict == (True, "the better of the two +1.00 (RWS +0.67, RWSV +0.33)")
     del lines["asap"]["PROTEINS"]
-    assert average("asap", 0.84, ours("table2", **lines)).holds is None
+    assert mean_gain("asap", 0.84, ours("table2", **lines)).holds is None
 
 
 @pytest.mark.parametrize(
@@ -361,11 +367,11 @@ def test_a_loss_hurts_more_only_where_it_hurts(without_global, without_local, ho
         "no-global-score": dict.fromkeys(STUDIED, without_global),
         "no-local-score": dict.fromkeys(STUDIED, without_local),
     }
-    said = hurts_more("no-global-score", "no-local-score", ours("table3", **lines))
+    said = loss_is_larger("no-global-score", "no-local-score", ours("table3", **lines))
     assert said.holds is holds
     assert f"no-global-score {without_global - 75:+.2f}" in said.words
     del lines["gtpool-v"]["PROTEINS"]
-    said = hurts_more("no-global-score", "no-local-score", ours("table3", **lines))
+    said = loss_is_larger("no-global-score", "no-local-score", ours("table3", **lines))
     assert said.holds is (None if holds else False)
 
 
@@ -373,10 +379,10 @@ def test_an_answer_that_rests_on_one_seed_says_on_which():
     lines = {"a": {"x": 2.0, "y": 2.0}, "b": {"x": 1.0, "y": 3.0}}
     single = {("s", "a", "x"), ("s", "b", "y"), ("t", "b", "x")}
     known = Figures({"s": lines}, final=False, single=single)
-    both = beats("s", [("a", "b", "x"), ("a", "b", "y")], known)
+    both = pairs_above("s", [("a", "b", "x"), ("a", "b", "y")], known)
     assert both.holds is False
     assert both.words.endswith("on y; of one seed: b on y")  # x decides nothing
-    assert beats("s", [("a", "b", "x")], known).words.endswith("; of one seed: a on x")
+    assert pairs_above("s", [("a", "b", "x")], known).words.endswith("; of one seed: a on x")
     curve = best_at("s", ("a", "b"), ("b",), ("y",), known)
     assert curve == (True, "y best at b (3.00); of one seed: b on y")
     many = known._replace(single={("s", line, dataset) for line in "ab" for dataset in "xy"})
@@ -387,7 +393,9 @@ def test_an_answer_that_rests_on_one_seed_says_on_which():
 
 def test_claims_of_a_report_name_the_figures_of_one_seed():
     places = [
-        Cell(ratio, "PROTEINS", recipe("PROTEINS", {"pool": "gtpool-v", "ratio": float(ratio)})[:2])
+        StudyCell(
+            ratio, "PROTEINS", recipe("PROTEINS", {"pool": "gtpool-v", "ratio": float(ratio)})[:2]
+        )
         for ratio in ("0.5", "0.75")
     ]
     rows = rows_of(places[0], [[0.7, 0.8], [0.7, 0.8]]) | rows_of(places[1], [[0.7, 0.7]])
@@ -402,21 +410,21 @@ def test_the_best_value_of_a_parameter_and_the_drop():
     where = ("ratio", tuple(curve), ("0.5",))
     assert best_at(*where, ("PROTEINS",), known) == (True, "PROTEINS best at 0.5 (75.00)")
     assert best_at(*where, ("PROTEINS", "ogbg-molbbbp"), known).holds is None
-    assert drop(known) == (None, "PROTEINS -2.50")
+    assert drops_at_high_ratio(known) == (None, "PROTEINS -2.50")
     curve["0.75"]["PROTEINS"] = 74.0
-    assert drop(known).holds is False
+    assert drops_at_high_ratio(known).holds is False
     curve["0.25"]["PROTEINS"] = 75.0
     equal = (True, "PROTEINS best at 0.25 and 0.5 (75.00)")
     assert best_at(*where, ("PROTEINS",), known) == equal
 
 
 def test_the_slips_of_the_papers_dataset_table_are_marked():
-    (sheet,) = dataset_part().sheets
+    (sheet,) = dataset_section().sheets
     marked = {
         (line[0].text, head)
         for line in sheet.lines
         for head, entry in zip(sheet.heads, line, strict=True)
-        if entry.mark == "slip" and SLIP in entry.text
+        if entry.mark == "slip" and WRONG in entry.text
     }
     assert marked == {
         ("ENZYMES", "edges a graph"),
@@ -438,7 +446,7 @@ def made():
     values = (0.7 + rng.integers(0, 4, (3, 10)) / 20).tolist()
     rows = rows_of(mine, values) | rows_of(theirs, [[0.9] * 10, [None, *["skip"] * 9]])
     levels = [
-        Cell(f"{at}", "MUTAG", recipe("MUTAG", {"pool": "gtpool-v", "levels": at})[:2])
+        StudyCell(f"{at}", "MUTAG", recipe("MUTAG", {"pool": "gtpool-v", "levels": at})[:2])
         for at in (1, 2)
     ]
     for at, place in enumerate(levels):
@@ -495,7 +503,7 @@ def test_gtpool_v_is_tested_against_the_best_baseline_over_folds(made):
     assert texts[-3:] == ["10", "3", "1"]  # pairs, whole seeds of either side
     mine, gin = made.results[:2]
     assert line[5].value == pytest.approx(mine.percent - gin.percent)  # of the figures
-    expected = corrected_test([100 * d for d in fold_differences(mine.grid, gin.grid)], 10 / 80)
+    expected = corrected_t_test([100 * d for d in fold_differences(mine.grid, gin.grid)], 10 / 80)
     assert isclose(line[6].value, expected.t)
     assert texts[7] == "< 0.001"
 
@@ -539,7 +547,7 @@ def test_tuned_methods_are_ranked_beside_the_others_but_not_pooled_choices():
 
 
 def test_csv_has_a_line_for_each_cell_with_all_numbers(made):
-    lines = list(csv.DictReader(io.StringIO(comma_separated(made))))
+    lines = list(csv.DictReader(io.StringIO(csv_text(made))))
     assert len(lines) == 5
     gin, gmt = lines[1:3]
     assert {name: gin[name] for name in ("study", "line", "dataset", "mean", "std_over")} == {

@@ -12,10 +12,10 @@ from gtpool.cli import app
 from gtpool.model import METHODS
 from gtpool.model.check import check_spec
 from gtpool.reproduce import tune as tuning
-from gtpool.reproduce.candidates import configured, draw, space_of
-from gtpool.reproduce.paper import find
+from gtpool.reproduce.candidates import config_runs, sample_configs, search_space
+from gtpool.reproduce.paper import find_studies
 from gtpool.reproduce.status import find_runs
-from gtpool.reproduce.tune import Tuned, tell, tune
+from gtpool.reproduce.tune import TuningResult, describe_choice, tune
 from gtpool.study.ensemble import group_by_network
 from gtpool.study.halving import Budget
 from gtpool.study.journal import open_journal
@@ -46,12 +46,12 @@ def failed(spec, error):
 
 
 def test_configurations_differ_start_with_the_paper_and_come_again_with_the_seed():
-    drawn = draw(space_of("MUTAG", MODEL), 50, seed=3)
+    drawn = sample_configs(search_space("MUTAG", MODEL), 50, seed=3)
     assert len({tuple(options.items()) for options in drawn}) == 50
     assert drawn[0]["model.conv"] == "gcn"
     assert drawn[0]["train.lr"] == 5e-4
-    assert drawn == draw(space_of("MUTAG", MODEL), 50, seed=3)
-    plain, protocol = configured("MUTAG", {}, drawn[0]), configured("MUTAG", {}, {})
+    assert drawn == sample_configs(search_space("MUTAG", MODEL), 50, seed=3)
+    plain, protocol = config_runs("MUTAG", {}, drawn[0]), config_runs("MUTAG", {}, {})
     assert plain == protocol
 
 
@@ -59,9 +59,9 @@ def test_configurations_differ_start_with_the_paper_and_come_again_with_the_seed
 @pytest.mark.parametrize("method", METHODS)
 def test_a_search_starts_with_the_method_itself_and_keeps_what_makes_it(dataset, method):
     model = METHODS[method].model
-    space = space_of(dataset, model)
-    first = draw(space, 1)[0]
-    assert configured(dataset, model, first) == configured(dataset, model, {})
+    space = search_space(dataset, model)
+    first = sample_configs(space, 1)[0]
+    assert config_runs(dataset, model, first) == config_runs(dataset, model, {})
     fixed = {f"model.{option}" for option in ("conv", "levels") if option in model}
     fixed |= {"model.readout"} if method in ("set2set", "sortpool", "gmt") else set()
     assert not fixed & space.keys()
@@ -69,25 +69,25 @@ def test_a_search_starts_with_the_method_itself_and_keeps_what_makes_it(dataset,
 
 
 def test_networks_are_drawn_with_several_rates_that_train_side_by_side():
-    drawn = draw(space_of("MUTAG", MODEL), 24)
+    drawn = sample_configs(search_space("MUTAG", MODEL), 24)
     networks = [{**options, "train.lr": 0, "train.weight_decay": 0} for options in drawn]
     assert len({str(network) for network in networks}) == 8
-    runs = [run for options in drawn for run in configured("MUTAG", MODEL, options)]
+    runs = [run for options in drawn for run in config_runs("MUTAG", MODEL, options)]
     groups, alone = group_by_network(runs, 100, None)
     assert [len(together) for together in groups] == [30] * 8
     assert not alone
 
 
 def test_a_small_space_is_drawn_whole():
-    assert len(draw(SMALL, 100)) == 8
-    assert len(draw(SMALL, 100, fits=lambda options: options["model.width"] == 8)) == 4
+    assert len(sample_configs(SMALL, 100)) == 8
+    assert len(sample_configs(SMALL, 100, fits=lambda options: options["model.width"] == 8)) == 4
 
 
 def test_what_does_not_go_together_is_not_drawn_and_costs_no_place():
-    narrow = draw(SMALL, 5, fits=lambda options: options["model.width"] == 8)
+    narrow = sample_configs(SMALL, 5, fits=lambda options: options["model.width"] == 8)
     assert {options["model.width"] for options in narrow} == {8}
     assert len(narrow) == 4  # all there are
-    assert draw(SMALL, 5, fits=lambda _: False) == ()
+    assert sample_configs(SMALL, 5, fits=lambda _: False) == ()
 
 
 @pytest.mark.parametrize("method", ["mincutpool", "asap", "gtpool-v"])
@@ -114,7 +114,7 @@ def test_a_space_without_any_network_is_refused_in_words(tmp_path):
 
 def test_options_reach_the_network_the_training_and_the_pooler():
     options = {"model.conv": "gin", "train.lr": 1e-3, "pool.gate": "tanh", "pool.heads": 1}
-    runs = configured("PTC_MR", {"pool": "gtpool"}, options)
+    runs = config_runs("PTC_MR", {"pool": "gtpool"}, options)
     assert len(runs) == 10
     assert (runs[3].split.fold, runs[3].model.conv, runs[3].train.lr) == (3, "gin", 1e-3)
     assert runs[3].model.pool_options == {"gate": "tanh"}
@@ -294,14 +294,14 @@ def test_sets_that_pick_the_epoch_by_their_metric_are_tuned_by_it(tmp_path):
 
 
 def test_a_search_ends_with_what_it_chose_beside_the_defaults():
-    options = draw(space_of("MUTAG", MODEL), 1)[0]
+    options = sample_configs(search_space("MUTAG", MODEL), 1)[0]
     other = {**options, "model.width": 64, "pool.gate": "tanh"}
-    lines = tell("MUTAG", MODEL, Tuned((options, other, other), other, (500,)))
+    lines = describe_choice("MUTAG", MODEL, TuningResult((options, other, other), other, (500,)))
     assert lines == [
         "pooled choice:   model.width 64, pool.gate tanh",
         "folds chose:     2 networks in 3 folds",
     ]
-    (line, _) = tell("MUTAG", MODEL, Tuned((options,), options, (500,)))
+    (line, _) = describe_choice("MUTAG", MODEL, TuningResult((options,), options, (500,)))
     assert line.endswith(" the defaults")
 
 
@@ -311,7 +311,7 @@ def test_what_was_chosen_can_be_run_counted_and_reported(tmp_path):
     path.write_text(json.dumps({"gin": {"MUTAG": choice}}))
     runs = find_runs(["tuned"], "pool=gin", 1, path)
     assert {(run.model.conv, run.model.width, run.train.lr) for run in runs} == {("gin", 24, 1e-3)}
-    assert find(["tuned"], path)["tuned"].lines == ("gin", "gin, pooled validation")
+    assert find_studies(["tuned"], path)["tuned"].lines == ("gin", "gin, pooled validation")
     known = ["--choices", str(path), "--output-dir", str(tmp_path / "none")]
     said = CliRunner().invoke(app, ["study", "status", "tuned", *known, "--seeds", "1"]).output
     assert "0 of 20" in said
@@ -330,7 +330,7 @@ def test_a_file_that_holds_no_choices_is_named(tmp_path, text):
     path = tmp_path / "tuned.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"tuned\.json is no tuned\.json of `gtpool study tune`: "):
-        find(["tuned"], path)
+        find_studies(["tuned"], path)
 
 
 @pytest.mark.usefixtures("data_dir")
@@ -352,8 +352,8 @@ def test_a_real_search_ends_in_runs_that_can_be_trained(tmp_path):
 
 def test_choices_of_several_methods_stand_in_one_file(tmp_path, monkeypatch):
     def search(*_args, space, **_):
-        (plain, other) = draw(space, 2)
-        return Tuned((plain,) * 9 + (other,), plain, (40, 500))
+        (plain, other) = sample_configs(space, 2)
+        return TuningResult((plain,) * 9 + (other,), plain, (40, 500))
 
     monkeypatch.setattr(tuning, "tune", search)
     options = {"budget": (2, (40,), 0.5), "running": (1, 1, "cpu", None)}
@@ -370,9 +370,9 @@ def test_choices_of_several_methods_stand_in_one_file(tmp_path, monkeypatch):
 
 def test_choices_that_another_process_wrote_during_the_search_stay(tmp_path, monkeypatch):
     def search(*_args, space, **_):
-        (plain,) = draw(space, 1)
+        (plain,) = sample_configs(space, 1)
         (tmp_path / "tuned.json").write_text('{"gin": {"MUTAG": {}}}')
-        return Tuned((plain,) * 10, plain, (500,))
+        return TuningResult((plain,) * 10, plain, (500,))
 
     monkeypatch.setattr(tuning, "tune", search)
     running = (1, 1, "cpu", None)

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from gtpool.model import METHODS
-from gtpool.report.searching import SearchProgress, coverage, draw_importance
+from gtpool.report.search_report import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import journal
 from gtpool.study.inputs import expand_folds

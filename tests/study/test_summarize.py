@@ -5,7 +5,13 @@ import sys
 import numpy as np
 import pytest
 
-from gtpool.report.table import Table, methods_table, rules_table, runs_table, tasks_table
+from gtpool.report.result_tables import (
+    TextTable,
+    methods_table,
+    rules_table,
+    runs_table,
+    tasks_table,
+)
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import best_run, format_metric, score_grid, summarize
 
@@ -54,7 +60,7 @@ def test_a_single_run_has_no_deviation():
 
 def test_a_split_without_folds_is_named_by_its_rule():
     rows = [row(0.5, rule="random"), row(0.6, seed=43, rule="random")]
-    assert runs_table(rows) == Table(
+    assert runs_table(rows) == TextTable(
         ("split", "seed 42", "seed 43"), (("random", "50.00", "60.00"),)
     )
 
@@ -136,7 +142,7 @@ def test_tables_for_terminal_and_markdown():
     assert first.split() == ["a|b", "80.00", "±", "10.00", "3", "0", "10", "2.0"]
     assert second.split()[4:6] == ["2", "1"]
     assert table.markdown().splitlines()[2].startswith("| a\\|b | 80.00 ± 10.00 | 3 | 0 |")
-    assert Table(("x", "number"), (("a", "1"), ("bc", "10"))).terminal() == (
+    assert TextTable(("x", "number"), (("a", "1"), ("bc", "10"))).terminal() == (
         "x   number\na        1\nbc      10"
     )
 
@@ -158,7 +164,7 @@ def test_other_rules_are_told_beside_ours():
 def test_numbers_tables_pictures_and_page_need_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None; import gtpool.study.summarize, gtpool.study.plan,"
-        "gtpool.study.heldout, gtpool.report.table, gtpool.report.plot, gtpool.report.site"
+        "gtpool.study.heldout, gtpool.report.result_tables, gtpool.report.plot, gtpool.report.page"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -169,11 +175,11 @@ def test_a_table_by_task_sums_up_the_runs_of_each():
     assert found.heads == ("task", "ROC-AUC, %", "labels", "runs")
     assert found.lines == (("a", "75.00 ± 14.14", "20", "4"), ("b", "50.00", "7", "1"))
     one = tasks_table(["a", "b"], [20, 7], "rmse", {(0, 0): [1.5, None]})
-    assert one == Table(("task", "RMSE", "labels"), (("a", "1.500", "20"), ("b", "–", "7")))
+    assert one == TextTable(("task", "RMSE", "labels"), (("a", "1.500", "20"), ("b", "–", "7")))
 
 
 def test_control_characters_do_not_reach_the_terminal():
-    table = Table(("class\x9b", "n"), (("a\x1b[2J\n\tb", "1"), ("é →", "2")))
+    table = TextTable(("class\x9b", "n"), (("a\x1b[2J\n\tb", "1"), ("é →", "2")))
     lines = table.terminal().splitlines()
     assert [line.split() for line in lines] == [
         ["class\\x9b", "n"],

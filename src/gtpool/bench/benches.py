@@ -4,33 +4,47 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from gtpool.bench.clock import Row, measure_stages, record
-from gtpool.bench.plan import Job, Settings
-from gtpool.bench.published import SIZINGS, models
-from gtpool.bench.race import Entry, choose_widths, describe_times, enter, find, speedup
+from gtpool.bench.networks import (
+    TimedNetwork,
+    choose_widths,
+    load_batch,
+    prepare_network,
+    speedup,
+    timing_fields,
+)
+from gtpool.bench.paper_speed import SIZINGS, models
 from gtpool.bench.roofline import roofline_jobs
 from gtpool.bench.scalability import scalability_jobs
+from gtpool.bench.settings import BenchJob, BenchSettings
+from gtpool.bench.timing import Row, measure_stages, record
 from gtpool.study.inputs import shape_of
 
 
-def speed_jobs(settings: Settings) -> list[Job]:
+def speed_jobs(settings: BenchSettings) -> list[BenchJob]:
     """List the races of the speed table, one a dataset and sizing."""
     return [
-        Job("speed", f"{name}, {sizing}", _work(settings), partial(_speed, name, sizing, settings))
+        BenchJob(
+            "speed",
+            f"{name}, {sizing}",
+            _job_seconds(settings),
+            partial(_speed, name, sizing, settings),
+        )
         for sizing in SIZINGS
         for name in settings.sets
     ]
 
 
-def step_jobs(settings: Settings) -> list[Job]:
+def step_jobs(settings: BenchSettings) -> list[BenchJob]:
     """List the races of whole training steps at equal width, one a dataset."""
     return [
-        Job("step", f"{name}, training step", _work(settings), partial(_step, name, settings))
+        BenchJob(
+            "step", f"{name}, training step", _job_seconds(settings), partial(_step, name, settings)
+        )
         for name in settings.sets
     ]
 
 
-BENCHES: dict[str, Callable[[Settings], list[Job]]] = {
+BENCHES: dict[str, Callable[[BenchSettings], list[BenchJob]]] = {
     "speed": speed_jobs,
     "step": step_jobs,
     "scalability": scalability_jobs,
@@ -38,7 +52,7 @@ BENCHES: dict[str, Callable[[Settings], list[Job]]] = {
 }
 
 
-def plan_jobs(names: Sequence[str], settings: Settings) -> list[Job]:
+def plan_jobs(names: Sequence[str], settings: BenchSettings) -> list[BenchJob]:
     """List what is to be measured; no names mean all benches."""
     for name in names:
         if name not in BENCHES:
@@ -46,30 +60,30 @@ def plan_jobs(names: Sequence[str], settings: Settings) -> list[Job]:
     return [job for name in dict.fromkeys(names or BENCHES) for job in BENCHES[name](settings)]
 
 
-def run_job(job: Job, folder: Path) -> Iterable[Row]:
+def run_job(job: BenchJob, folder: Path) -> Iterable[Row]:
     """Measure, and give each row once it is in the job's file."""
     for row in job.run():
         yield from record(job.what, [row], folder)
 
 
-def _work(settings: Settings) -> float:
+def _job_seconds(settings: BenchSettings) -> float:
     return 1 + settings.seconds * len(models(settings.device.type))
 
 
-def _speed(name: str, sizing: str, settings: Settings) -> Iterable[Row]:
+def _speed(name: str, sizing: str, settings: BenchSettings) -> Iterable[Row]:
     """Time forward and backward; what is captured has its whole step timed, optimiser and all."""
-    for row in _race(name, settings, similar=sizing == SIZINGS[0], whole=False):
+    for row in _compare(name, settings, similar=sizing == SIZINGS[0], whole=False):
         yield {"sizing": sizing, **row}
 
 
-def _step(name: str, settings: Settings) -> Iterable[Row]:
+def _step(name: str, settings: BenchSettings) -> Iterable[Row]:
     """Time forward, backward, clip and Adam."""
-    return _race(name, settings, similar=False, whole=True)
+    return _compare(name, settings, similar=False, whole=True)
 
 
-def _race(name: str, settings: Settings, *, similar: bool, whole: bool) -> Iterable[Row]:
+def _compare(name: str, settings: BenchSettings, *, similar: bool, whole: bool) -> Iterable[Row]:
     known: Row = {"device": settings.device.type, "dataset": name, "batch": settings.batch}
-    found = find(name, settings)
+    found = load_batch(name, settings)
     if found is None:
         why = f"not on this machine: gtpool data get {name}"
         yield from (
@@ -79,9 +93,12 @@ def _race(name: str, settings: Settings, *, similar: bool, whole: bool) -> Itera
     data, index = found
     widths = choose_widths(shape_of(data), settings, similar=similar)
     entries = {
-        model: enter(model, data, index, width, whole=whole) for model, width in widths.items()
+        model: prepare_network(model, data, index, width, whole=whole)
+        for model, width in widths.items()
     }
-    stages = {model: entry.stages for model, entry in entries.items() if isinstance(entry, Entry)}
+    stages = {
+        model: entry.stages for model, entry in entries.items() if isinstance(entry, TimedNetwork)
+    }
     taken = measure_stages(stages, seconds=settings.seconds, rounds=settings.rounds)
     known |= {
         "batch": index.numel(),
@@ -96,6 +113,6 @@ def _race(name: str, settings: Settings, *, similar: bool, whole: bool) -> Itera
         yield (
             row
             | {"width": entry.width, "parameters": entry.parameters}
-            | describe_times(taken[model])
+            | timing_fields(taken[model])
             | {"speedup": speedup(model, taken)}
         )

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gtpool.bench.clock import Row, measure, measure_stages
-from gtpool.bench.plan import Job, Settings
-from gtpool.bench.published import RIVALS, models
-from gtpool.bench.race import Entry, enter, find
+from gtpool.bench.networks import TimedNetwork, load_batch, prepare_network
+from gtpool.bench.paper_speed import BASELINES, models
+from gtpool.bench.settings import BenchJob, BenchSettings
+from gtpool.bench.timing import Row, measure, measure_stages
 from gtpool.graph import PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec
@@ -20,7 +20,7 @@ _FLOAT, _INT = 4, 8  # bytes of a value and of an index
 _ADAM_OPERATIONS, _ADAM_PASSES = 15, 10
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """What a training step must do at least."""
 
     operations: float
@@ -29,14 +29,14 @@ class Work(NamedTuple):
     """What is read from memory and written to it."""
 
 
-def roofline_jobs(settings: Settings) -> list[Job]:
+def roofline_jobs(settings: BenchSettings) -> list[BenchJob]:
     """List the one job: the training step of ours on the first dataset."""
     name = settings.sets[0]
     work = 10 + 2 * settings.seconds
-    return [Job("roofline", f"{name}, roofline", work, partial(_roofline, name, settings))]
+    return [BenchJob("roofline", f"{name}, roofline", work, partial(_roofline, name, settings))]
 
 
-def count_work(spec: ModelSpec, shape: ShapeSpec, graphs: PackedBatch, parameters: int) -> Work:
+def count_work(spec: ModelSpec, shape: ShapeSpec, graphs: PackedBatch, parameters: int) -> StepWork:
     r"""Count the least work of a training step of GTPool with GCN layers and mean-max read-outs.
 
     Operations of a level with N nodes, K kept, E edges and graphs of n nodes, k kept:
@@ -77,31 +77,31 @@ def count_work(spec: ModelSpec, shape: ShapeSpec, graphs: PackedBatch, parameter
     head = 2 * width * width + width * width // 2 + width // 2 * shape.outputs
     operations += 6 * graphs.num_graphs * head + _ADAM_OPERATIONS * parameters
     moved += 5 * _FLOAT * graphs.num_graphs * 4 * width + _ADAM_PASSES * _FLOAT * parameters
-    return Work(operations, moved)
+    return StepWork(operations, moved)
 
 
-def _roofline(name: str, settings: Settings) -> Iterable[Row]:
+def _roofline(name: str, settings: BenchSettings) -> Iterable[Row]:
     known: Row = {"device": settings.device.type, "dataset": name, "width": settings.width}
-    found = find(name, settings)
+    found = load_batch(name, settings)
     if found is None:
         yield known | {"missing": f"not on this machine: gtpool data get {name}"}
         return
     data, index = found
     shape, spec = shape_of(data), ModelSpec(width=settings.width)
     ratios = Classifier(spec, shape).ratios
-    rate, bandwidth = probe(settings.device, seconds=min(0.5, settings.seconds))
-    ours = [name for name in models(settings.device.type) if name not in RIVALS]
+    rate, bandwidth = measure_peak_rates(settings.device, seconds=min(0.5, settings.seconds))
+    ours = [name for name in models(settings.device.type) if name not in BASELINES]
     for model in ours:
-        entry = enter(model, data, index, settings.width, whole=True)
+        entry = prepare_network(model, data, index, settings.width, whole=True)
         row = known | {"model": model, "batch": index.numel()}
         if isinstance(entry, str):
             yield row | {"missing": entry}
             continue
         work = count_work(spec, shape, data.take(index, ratios), entry.parameters)
-        yield row | _against(work, rate, bandwidth) | _look(entry, settings)
+        yield row | _floor_fields(work, rate, bandwidth) | _profile_step(entry, settings)
 
 
-def probe(device: torch.device, *, seconds: float = 0.5) -> tuple[float, float]:
+def measure_peak_rates(device: torch.device, *, seconds: float = 0.5) -> tuple[float, float]:
     """Measure float32 operations a second of a matrix product, and bytes a second of a copy."""
     gpu = device.type == "cuda"
     side, length = (8192, 2**28) if gpu else (1024, 2**24)
@@ -114,7 +114,7 @@ def probe(device: torch.device, *, seconds: float = 0.5) -> tuple[float, float]:
     return 2 * side**3 / taken["product"], 2 * _FLOAT * length / taken["copy"]
 
 
-def _against(work: Work, rate: float, bandwidth: float) -> Row:
+def _floor_fields(work: StepWork, rate: float, bandwidth: float) -> Row:
     compute, memory = 1e3 * work.operations / rate, 1e3 * work.bytes / bandwidth
     return {
         "operations": round(work.operations),
@@ -127,7 +127,7 @@ def _against(work: Work, rate: float, bandwidth: float) -> Row:
     }
 
 
-def _look(entry: Entry, settings: Settings) -> Row:
+def _profile_step(entry: TimedNetwork, settings: BenchSettings) -> Row:
     """Time the step, then look at what it runs: kernels on a GPU, operators on a CPU."""
     stages = {"step": entry.stages}
     (taken,) = measure_stages(stages, seconds=settings.seconds, rounds=settings.rounds)["step"]

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import torch
 
-from gtpool.bench.clock import Row, measure_stages
-from gtpool.bench.plan import Job, Settings
-from gtpool.bench.published import scaled_models
-from gtpool.bench.race import Entry, describe_times, enter
-from gtpool.bench.rivals import hush_asap
+from gtpool.bench.baselines import ignore_asap_warnings
+from gtpool.bench.networks import TimedNetwork, prepare_network, timing_fields
+from gtpool.bench.paper_speed import scaled_models
+from gtpool.bench.settings import BenchJob, BenchSettings
+from gtpool.bench.timing import Row, measure_stages
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.synthetic import erdos_renyi
 
@@ -32,7 +32,7 @@ _SECONDS = {"ASAP": 30.0, "GMT": 10.0}
 """Of a cell of a million edges on a CPU, roughly; the others need half as long as GMT."""
 
 
-class Cell(NamedTuple):
+class ScalabilityCase(NamedTuple):
     """One place of the table."""
 
     model: str
@@ -47,33 +47,38 @@ class Cell(NamedTuple):
         return f"{self.nodes} nodes, {self.density:.0%}, {self.model}{cap}"
 
 
-_Failed = dict[Cell, str]
+_Failed = dict[ScalabilityCase, str]
 
 
-def scalability_jobs(settings: Settings) -> list[Job]:
+def scalability_jobs(settings: BenchSettings) -> list[BenchJob]:
     """List the cells of the table, from small to large."""
     failed: _Failed = {}
     cells = [
-        Cell(model, nodes, density, cap)
+        ScalabilityCase(model, nodes, density, cap)
         for cap in settings.caps
         for nodes in settings.nodes
         for density in settings.densities
         for model in scaled_models(settings.device.type)
     ]
     return [
-        Job("scalability", cell.title, _work(settings, cell), partial(_try, settings, cell, failed))
+        BenchJob(
+            "scalability",
+            cell.title,
+            _job_seconds(settings, cell),
+            partial(_run_case, settings, cell, failed),
+        )
         for cell in cells
     ]
 
 
-def _work(settings: Settings, cell: Cell) -> float:
+def _job_seconds(settings: BenchSettings, cell: ScalabilityCase) -> float:
     million = settings.graphs * cell.density * cell.nodes**2 / 1e6
     return 1 + million * _SECONDS.get(cell.model, 5.0) / (
         30 if settings.device.type == "cuda" else 1
     )
 
 
-def _try(settings: Settings, cell: Cell, failed: _Failed) -> Iterable[Row]:
+def _run_case(settings: BenchSettings, cell: ScalabilityCase, failed: _Failed) -> Iterable[Row]:
     """Measure one cell, unless one that is no larger failed."""
     known: Row = {"device": settings.device.type, "graphs": settings.graphs, **cell._asdict()}
     known["width"] = settings.width
@@ -82,13 +87,13 @@ def _try(settings: Settings, cell: Cell, failed: _Failed) -> Iterable[Row]:
         if same and smaller.nodes <= cell.nodes and smaller.density <= cell.density:
             yield known | {"missing": why, "tried": False}
             return
-    found = (_on_gpu if settings.device.type == "cuda" else _on_cpu)(settings, cell)
+    found = (_run_on_gpu if settings.device.type == "cuda" else _run_on_cpu)(settings, cell)
     if "missing" in found:
         failed[cell] = found["missing"]
     yield known | found
 
 
-def _on_gpu(settings: Settings, cell: Cell) -> Row:
+def _run_on_gpu(settings: BenchSettings, cell: ScalabilityCase) -> Row:
     gc.collect()
     torch.cuda.empty_cache()
     whole = torch.cuda.get_device_properties(settings.device).total_memory
@@ -97,9 +102,9 @@ def _on_gpu(settings: Settings, cell: Cell) -> Row:
     try:
         torch.cuda.reset_peak_memory_stats()
         entry = _prepare(settings, cell)
-        for stage in entry.stages if isinstance(entry, Entry) else ():
+        for stage in entry.stages if isinstance(entry, TimedNetwork) else ():
             stage()  # kernels are compiled at their first use
-        found = _clock(settings, cell, entry, seconds=0.3)
+        found = _time_case(settings, cell, entry, seconds=0.3)
     except (MemoryError, RuntimeError) as error:
         return {"missing": _reason(error)}
     finally:
@@ -107,12 +112,12 @@ def _on_gpu(settings: Settings, cell: Cell) -> Row:
     return found | {"peak_mb": round(torch.cuda.max_memory_allocated() / 1e6, 1)}
 
 
-def _on_cpu(settings: Settings, cell: Cell) -> Row:
+def _run_on_cpu(settings: BenchSettings, cell: ScalabilityCase) -> Row:
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     here, there = context.Pipe(duplex=False)
     process = context.Process(
-        target=_child, args=(there, settings, cell, torch.get_num_threads()), daemon=True
+        target=_run_in_child, args=(there, settings, cell, torch.get_num_threads()), daemon=True
     )
     process.start()
     there.close()
@@ -127,14 +132,16 @@ def _on_cpu(settings: Settings, cell: Cell) -> Row:
         process.join()
 
 
-def _child(end: Connection, settings: Settings, cell: Cell, threads: int) -> None:
+def _run_in_child(
+    end: Connection, settings: BenchSettings, cell: ScalabilityCase, threads: int
+) -> None:
     """Measure a cell in this process, and send what was found."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it
-    hush_asap()
+    ignore_asap_warnings()
     torch.set_num_threads(threads)
     _limit_memory()
     try:
-        end.send(_weigh(settings, cell))
+        end.send(_measure_cpu(settings, cell))
     except (MemoryError, RuntimeError) as error:
         end.send({"missing": _reason(error)})
 
@@ -147,34 +154,36 @@ def _reason(error: MemoryError | RuntimeError) -> str:
     return MEMORY_FULL if full else f"failed: {said[:80]}"
 
 
-def _weigh(settings: Settings, cell: Cell) -> Row:
+def _measure_cpu(settings: BenchSettings, cell: ScalabilityCase) -> Row:
     small = cell._replace(nodes=30)
-    _clock(settings, small, _prepare(settings, small), seconds=0.0)  # what torch sets up once
+    _time_case(settings, small, _prepare(settings, small), seconds=0.0)  # what torch sets up once
     ready = _prepare(settings, cell)
     peak = Path("/proc/self/clear_refs")
     if peak.exists():
         peak.write_text("5", encoding="ascii")  # the peak starts from here
-    before = _memory("VmHWM")
-    found = _clock(settings, cell, ready, seconds=1.0)
-    after = _memory("VmHWM")
+    before = _read_memory("VmHWM")
+    found = _time_case(settings, cell, ready, seconds=1.0)
+    after = _read_memory("VmHWM")
     if before is None or after is None:
         return found
     return found | {"peak_mb": round((after - before) / 1e6, 1)}
 
 
-def _prepare(settings: Settings, cell: Cell) -> Entry | str:
+def _prepare(settings: BenchSettings, cell: ScalabilityCase) -> TimedNetwork | str:
     data = _graphs(settings.graphs + _BESIDE, cell.nodes, cell.density).to(settings.device)
-    return enter(cell.model, data, torch.arange(settings.graphs), settings.width)
+    return prepare_network(cell.model, data, torch.arange(settings.graphs), settings.width)
 
 
-def _clock(settings: Settings, cell: Cell, entry: Entry | str, *, seconds: float) -> Row:
+def _time_case(
+    settings: BenchSettings, cell: ScalabilityCase, entry: TimedNetwork | str, *, seconds: float
+) -> Row:
     if isinstance(entry, str):
         return {"missing": entry}
     stages = {cell.model: entry.stages}
     taken = measure_stages(stages, seconds=seconds, rounds=2, enough=_ENOUGH)[cell.model]
     data = _graphs(settings.graphs + _BESIDE, cell.nodes, cell.density)
     edges = int(data.edge_counts[: settings.graphs].sum())
-    return {"edges": edges, "parameters": entry.parameters, **describe_times(taken)}
+    return {"edges": edges, "parameters": entry.parameters, **timing_fields(taken)}
 
 
 @lru_cache(1)
@@ -184,13 +193,13 @@ def _graphs(graphs: int, nodes: int, density: float) -> GraphDataset:
 
 def _limit_memory() -> None:
     """Have an allocation fail where it would take the last memory of the machine."""
-    used, free = _memory("VmSize"), _memory("MemAvailable", Path("/proc/meminfo"))
+    used, free = _read_memory("VmSize"), _read_memory("MemAvailable", Path("/proc/meminfo"))
     if used is not None and free is not None:
         most = used + int(0.9 * free)
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def _memory(name: str, listing: Path = Path("/proc/self/status")) -> int | None:
+def _read_memory(name: str, listing: Path = Path("/proc/self/status")) -> int | None:
     """Give a figure of the system's, in bytes; None where it has none, as on other than Linux."""
     lines = listing.read_text(encoding="ascii").splitlines() if listing.exists() else []
     found = [int(line.split()[1]) for line in lines if line.startswith(f"{name}:")]

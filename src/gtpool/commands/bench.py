@@ -9,7 +9,7 @@ import typer
 from gtpool.commands.options import Device
 
 if TYPE_CHECKING:
-    from gtpool.bench.plan import Job
+    from gtpool.bench.settings import BenchJob
 
 
 def bench(
@@ -34,15 +34,15 @@ def bench(
     Each measurement is stored at once, so Ctrl-C loses only the current one.
     Datasets are not downloaded; use `gtpool data get NAME`.
     """
+    from gtpool.bench.baselines import ignore_asap_warnings
+    from gtpool.bench.bench_tables import BENCH_TABLES
     from gtpool.bench.benches import plan_jobs, run_job
-    from gtpool.bench.clock import Row, default_folder, table
-    from gtpool.bench.plan import Settings
-    from gtpool.bench.rivals import hush_asap
-    from gtpool.bench.show import SHEETS
+    from gtpool.bench.settings import BenchSettings
+    from gtpool.bench.timing import Row, default_folder, print_table
     from gtpool.study.run_one import choose_device
 
-    hush_asap()
-    jobs = plan_jobs(what or [], Settings.of(choose_device(device), quick=quick))
+    ignore_asap_warnings()
+    jobs = plan_jobs(what or [], BenchSettings.of(choose_device(device), quick=quick))
     folder = default_folder() if out is None else out
     rows: dict[str, list[Row]] = {}
     stopped = False
@@ -53,15 +53,15 @@ def bench(
     except KeyboardInterrupt:
         stopped = True
     for name, measured in rows.items():
-        for sheet in SHEETS[name](measured):
-            table(sheet.headings, sheet.lines, sheet.title)
+        for sheet in BENCH_TABLES[name](measured):
+            print_table(sheet.headings, sheet.lines, sheet.title)
     typer.echo(f"{sum(map(len, rows.values()))} rows added to {folder}")
     if stopped:
         typer.secho("gtpool: interrupted; finished measurements are stored", err=True, fg="yellow")
         raise typer.Exit(1)
 
 
-def _watched(jobs: "list[Job]") -> "Generator[Job]":
+def _watched(jobs: "list[BenchJob]") -> "Generator[BenchJob]":
     """Yield the jobs with a progress bar, or one line per job outside a terminal."""
     from time import monotonic
 

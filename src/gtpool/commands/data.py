@@ -49,7 +49,7 @@ def describe_dataset(
 ) -> None:
     """Load a dataset and describe it."""
     from gtpool.data.summary import describe, describe_splits
-    from gtpool.report.table import printable
+    from gtpool.report.result_tables import printable
     from gtpool.spec import DataSpec, RunSpec
     from gtpool.study.inputs import expand_folds, load_data
 

@@ -34,8 +34,8 @@ def demo(
     )
     typer.echo("\n".join(notes))
 
+    from gtpool.report.result_tables import methods_table
     from gtpool.report.results import compare_methods
-    from gtpool.report.table import methods_table
     from gtpool.study.cross_validate import RunConfig
 
     page = output_dir / "demo.html"

@@ -7,7 +7,7 @@ import typer
 
 from gtpool.commands.options import DataDir, Device, check_output
 from gtpool.commands.predict import Data, Model, SmilesColumn
-from gtpool.report.table import printable
+from gtpool.report.result_tables import printable
 
 
 def explain(

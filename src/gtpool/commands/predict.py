@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gtpool.commands.options import DataDir, Device, check_output, split_names
-from gtpool.report.table import printable
+from gtpool.report.result_tables import printable
 
 Model = Annotated[
     Path, typer.Argument(help="Folder of a saved model, such as DIR/model of `gtpool train`.")
@@ -72,7 +72,7 @@ def evaluate(
     """Compare the predictions of a model with known targets."""
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import evaluate_source, was_trained_on
-    from gtpool.report.table import Table, tasks_table
+    from gtpool.report.result_tables import TextTable, tasks_table
     from gtpool.study.summarize import format_metric, metric_title
 
     bundle = load_bundle(model)
@@ -92,7 +92,7 @@ def evaluate(
     if "confusion" in found:
         lines = zip(found["targets"], found["confusion"], strict=True)
         cells = tuple((name, *map(str, counts)) for name, counts in lines)
-        typer.echo(Table(("true \\ predicted", *found["targets"]), cells).terminal())
+        typer.echo(TextTable(("true \\ predicted", *found["targets"]), cells).terminal())
     if tasks := found.get("tasks"):
         columns = ([task[what] for task in tasks] for what in ("task", "labels", "value"))
         targets, labels, values = columns

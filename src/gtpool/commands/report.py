@@ -10,7 +10,7 @@ import typer
 from gtpool.commands.study import EVIDENCE, FOLDER, Choices, existing
 
 if TYPE_CHECKING:
-    from gtpool.reproduce.study_parts import Part
+    from gtpool.reproduce.study_parts import ReportSection
 
 _BENCH = Path("results/bench")
 _TIMED = ("speed", "scalability")
@@ -40,8 +40,8 @@ def report(
     """Compare finished runs with the paper: tables, ranks, tests, curves, claims, missing runs."""
     from gtpool.atomic import rename_target
     from gtpool.reproduce import study_text
-    from gtpool.reproduce.paper import find
-    from gtpool.reproduce.status import known_rows
+    from gtpool.reproduce.paper import find_studies
+    from gtpool.reproduce.status import read_rows
     from gtpool.reproduce.study_content import make_report
     from gtpool.study.store import check_writable, suggest_subfolder, write_atomic
 
@@ -49,7 +49,7 @@ def report(
         ".html": study_text.html,
         ".md": study_text.markdown,
         ".tex": study_text.latex,
-        ".csv": study_text.comma_separated,
+        ".csv": study_text.csv_text,
     }
     outputs, sources = output or [Path("out/report.html")], rows or existing(EVIDENCE, FOLDER)
     for path in outputs:
@@ -60,7 +60,7 @@ def report(
             f"--bench {bench} has no {' or '.join(f'{name}.jsonl' for name in _TIMED)} of "
             "`gtpool bench`"
         )
-    studies, known = find((), choices), known_rows(sources)
+    studies, known = find_studies((), choices), read_rows(sources)
     if not known:
         where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
         hint = suggest_subfolder(sources) or "; start with `gtpool study run`"
@@ -75,26 +75,26 @@ def report(
         typer.echo(f"report: {path}")
 
 
-def _timings(folder: Path) -> "Iterable[Part]":
+def _timings(folder: Path) -> "Iterable[ReportSection]":
     """Yield the speed and scalability tables that were measured."""
-    from gtpool.bench.show import SHEETS, evidence
-    from gtpool.reproduce.study_parts import Part, Sheet, measured
+    from gtpool.bench.bench_tables import BENCH_TABLES, evidence
+    from gtpool.reproduce.study_parts import ReportSection, ReportTable, measured_cell
 
     for name in _TIMED:
         path = folder / f"{name}.jsonl"
         if not path.exists():
             continue
-        found = SHEETS[name](list(_timed(path)), full=True)
+        found = BENCH_TABLES[name](list(_timed(path)), full=True)
         sheets = tuple(
-            Sheet(
+            ReportTable(
                 f"{sheet.title}; {evidence(sheet.rows).partition('; ')[2]}",
                 sheet.headings,
-                tuple(tuple(map(measured, line)) for line in sheet.lines),
+                tuple(tuple(map(measured_cell, line)) for line in sheet.lines),
             )
             for sheet in found
         )
         note = "Published values were measured on an RTX 2080 Ti with 11 GB."
-        yield Part(name, name.capitalize(), (note,), {}, sheets)
+        yield ReportSection(name, name.capitalize(), (note,), {}, sheets)
 
 
 def _timed(path: Path) -> Iterator[dict[str, Any]]:

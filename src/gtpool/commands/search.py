@@ -95,12 +95,12 @@ def search(  # noqa: PLR0917 - an option each
     plan = make_plan({} if config is None else read_settings(config), options)
     table = None if space is None else read_settings(space)
     with search_extra("search"):
-        from gtpool.report.searching import Wanted, search_options
+        from gtpool.report.search_report import SearchConfig, search_options
         from gtpool.study.cross_validate import RunConfig
 
     folder = output_dir or Path("gtpool-runs", f"{plan.folder}-search")
     who = choose_executor(executor, address, gpus_per_unit, unit_limit)
     how = RunConfig(folder, data_dir, jobs, device, together=together, executor=who)
-    wanted = Wanted(trials, seed, rung, prune, storage, folds is not None)
+    wanted = SearchConfig(trials, seed, rung, prune, storage, folds is not None)
     for line in search_options(plan, table, how, wanted):
         typer.echo(line)

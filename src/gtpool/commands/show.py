@@ -61,7 +61,7 @@ def compare(
     from gtpool.data.sources import load
     from gtpool.explain import compare_samplers
     from gtpool.pool.gtpool import GTPool
-    from gtpool.report.plot import draw_kept, standalone
+    from gtpool.report.plot import draw_kept, with_background
     from gtpool.study.store import write_atomic
 
     torch.manual_seed(seed)
@@ -87,5 +87,5 @@ def compare(
     titles = {"topk": "top-k", "rws": "RWS", "rwsv": "RWSV"}
     panels = {titles[name]: kept for name, kept in compared.kept.items()}
     svg = draw_kept(edge_index.T.tolist(), atoms, panels)
-    write_atomic(picture, standalone(svg).encode())
+    write_atomic(picture, with_background(svg).encode())
     typer.echo(f"picture: {picture}")

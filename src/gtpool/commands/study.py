@@ -53,7 +53,7 @@ Folder = Annotated[Path, typer.Option(help="Store of finished runs.")]
 @app.command("list")
 def list_studies() -> None:
     """List the studies with their sizes."""
-    from gtpool.report.table import Table
+    from gtpool.report.result_tables import TextTable
     from gtpool.reproduce.paper import STUDIES
 
     lines = [
@@ -61,7 +61,7 @@ def list_studies() -> None:
         for name, study in STUDIES.items()
     ]
     heads = ("study", "title", "lines", "datasets", "seeds")
-    typer.echo(Table(heads, tuple(lines)).terminal(text=(0, 1)))
+    typer.echo(TextTable(heads, tuple(lines)).terminal(text=(0, 1)))
 
 
 @app.command()
@@ -83,14 +83,14 @@ def run(  # noqa: PLR0917 - an option each
     shard: Shard = None,
 ) -> None:
     """Do the missing runs; an interrupted command resumes when repeated."""
-    from gtpool.reproduce.status import known_rows, named_runs
+    from gtpool.reproduce.status import named_runs, read_rows
     from gtpool.study.plan import shard as part_of
 
     named = named_runs(studies or (), only, seeds, choices)
     wanted = [spec for spec, _ in named]
     wanted = wanted if shard is None else part_of(wanted, shard)
     elsewhere = _evidence(known)
-    rows = known_rows(elsewhere)
+    rows = read_rows(elsewhere)
     sources = elsewhere if rows else []
     done = {key for key, row in rows.items() if row.done}
     todo = [spec for spec in wanted if spec.key not in done]
@@ -143,24 +143,24 @@ def status(
 ) -> None:
     """Show which runs are done and missing, and estimate the remaining time."""
     from gtpool.reproduce.status import (
-        known_rows,
-        ran_on,
-        standing_table,
-        standing_total,
-        standings,
+        cell_statuses,
+        filter_by_device,
+        read_rows,
+        status_table,
+        status_total,
     )
 
     sources = [*_evidence(known), *existing(output_dir)]
-    rows = known_rows(sources)
-    found = standings(studies or (), only, seeds, rows, choices=choices, on=on)
-    typer.echo(standing_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
-    devices = Counter(row.device for row in ran_on(rows.values(), on))
+    rows = read_rows(sources)
+    found = cell_statuses(studies or (), only, seeds, rows, choices=choices, on=on)
+    typer.echo(status_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
+    devices = Counter(row.device for row in filter_by_device(rows.values(), on))
     counts = ", ".join(f"{device}: {count:,}" for device, count in devices.most_common())
     if counts:
         typer.echo(f"time left: estimated from runs on {counts}")
     elif on is not None:
         typer.echo(f"time left: unknown, no run was done on a {on}")
-    typer.echo(standing_total(found))
+    typer.echo(status_total(found))
     if not sources:
         typer.secho(
             f"gtpool: no finished runs found in {EVIDENCE} or {output_dir}; run this in a clone of "

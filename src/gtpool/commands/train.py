@@ -27,7 +27,7 @@ from gtpool.commands.options import (
     choose_executor,
     data_options,
 )
-from gtpool.report.table import printable
+from gtpool.report.result_tables import printable
 from gtpool.spec import FOLD_RULES, Conv, Readout, RunSpec
 from gtpool.study.plan import Plan, make_plan, read_settings
 from gtpool.study.plan import shard as shard_of
@@ -141,8 +141,8 @@ def train(  # noqa: PLR0917 - an option each
     plan = make_plan({} if config is None else read_settings(config), options)
 
     from gtpool.report.progress import Progress
+    from gtpool.report.result_tables import runs_table
     from gtpool.report.results import write_results
-    from gtpool.report.table import runs_table
     from gtpool.study.cross_validate import RunConfig, cross_validate
     from gtpool.study.summarize import metric_title
 
@@ -198,8 +198,8 @@ def _on_start(
 ) -> None:
     """Check the folds, write the settings and print the dataset and network."""
     from gtpool.data.summary import describe_targets
+    from gtpool.report.page import describe_network
     from gtpool.report.results import write_settings
-    from gtpool.report.site import describe_network
 
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
         raise ValueError(
@@ -215,7 +215,7 @@ def _on_start(
 
 def _print_context(done: "CrossValidation") -> None:
     """Print the majority-class baseline and the sizes of a single split."""
-    from gtpool.report.results import one_split
+    from gtpool.report.results import single_split_note
 
     if done.majority is not None:
         typer.echo(f"majority-class baseline: {100 * done.majority:.2f}")
@@ -224,7 +224,7 @@ def _print_context(done: "CrossValidation") -> None:
         (split,) = splits.values()
         sizes = f"{split.train} train, {split.valid} validation, {split.test} test"
         typer.echo(printable(f"{split.rule}: {sizes}"))
-        typer.echo(one_split(done.runs))
+        typer.echo(single_split_note(done.runs))
 
 
 def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:

@@ -5,7 +5,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from gtpool.report.table import Table
+from gtpool.report.result_tables import TextTable
 
 # Values only: the drawing needs no torch, which the module does.
 if TYPE_CHECKING:
@@ -17,15 +17,15 @@ TITLES = {"topk": "top-k", "rws": "RWS", "rwsv": "RWSV", "random": "by lot"}
 _BAR, _LEFT, _WIDE = 26, 70, 230
 
 
-def diversity_table(found: "Diversity") -> Table:
+def diversity_table(found: "Diversity") -> TextTable:
     """Give mean and standard deviation over graphs; the last line is what there is to cover."""
     lines = [
-        (TITLES[name], _said(cover.intervals), _said([100 * share for share in cover[1]]))
+        (TITLES[name], _mean_std(cover.intervals), _mean_std([100 * share for share in cover[1]]))
         for name, cover in found.covers.items()
     ]
-    lines.append(("all nodes", _said(found.occupied), "100"))
+    lines.append(("all nodes", _mean_std(found.occupied), "100"))
     heads = ("kept", f"score intervals, of {found.intervals}", "nodes within one step, %")
-    return Table(heads, tuple(lines))
+    return TextTable(heads, tuple(lines))
 
 
 def draw_diversity(found: "Diversity") -> str:
@@ -86,17 +86,17 @@ def judge_diversity(found: "Diversity") -> list[str]:
     return said
 
 
-def _said(values: Sequence[float]) -> str:
-    return f"{fmean(values):.2f} ± {_spread(values):.2f}"
+def _mean_std(values: Sequence[float]) -> str:
+    return f"{fmean(values):.2f} ± {_std(values):.2f}"
 
 
-def _spread(values: Sequence[float]) -> float:
+def _std(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
 def _bar(title: str, values: Sequence[float], most: float, top: float) -> str:
     """Draw one bar, its spread as a line, its title before and its mean behind it."""
-    mean, spread = fmean(values), _spread(values)
+    mean, spread = fmean(values), _std(values)
     scale, middle = _WIDE / most, top + 9
     low, high = (_LEFT + scale * min(max(end, 0), most) for end in (mean - spread, mean + spread))
     return (
@@ -114,7 +114,7 @@ def _bar(title: str, values: Sequence[float], most: float, top: float) -> str:
 def _compare(ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Compare graph by graph."""
     gaps = [one - other for one, other in zip(ours, theirs, strict=True)]
-    error = _spread(gaps) / sqrt(len(gaps))
+    error = _std(gaps) / sqrt(len(gaps))
     if abs(fmean(gaps)) <= 2 * error or not any(gaps):
         return "about as many"
     return "more" if fmean(gaps) > 0 else "fewer"

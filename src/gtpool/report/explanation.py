@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from gtpool.report.diversity import TITLES, diversity_table, draw_diversity, judge_diversity
-from gtpool.report.molecule import Marks, draw_graph
-from gtpool.report.table import Table
-from gtpool.report.template import template
+from gtpool.report.graph_svg import Marks, draw_graph
+from gtpool.report.page import load_template
+from gtpool.report.result_tables import TextTable
 from gtpool.study.store import write_atomic
 
 # Values only: the page needs no torch, which the module does.
@@ -32,7 +32,7 @@ def write_explanation(
         found: What ``explain_source`` gave.
         notes: What a reader must know of how the figures came about.
     """
-    page = template(Path(__file__).with_name("explanation.html.j2"))
+    page = load_template(Path(__file__).with_name("explanation.html.j2"))
     diversity = found.diversity
     text = page.render(
         title=title,
@@ -47,7 +47,7 @@ def write_explanation(
             "table": diversity_table(diversity),
             "picture": Markup(draw_diversity(diversity)),  # noqa: S704 - ours, numbers only
         },
-        graphs=[_part(graph, found) for graph in found.graphs],
+        graphs=[_graph_values(graph, found) for graph in found.graphs],
     )
     write_atomic(path, text.encode())
 
@@ -89,12 +89,12 @@ def draw_survivors(
     ]
 
 
-def _part(graph: "Explained", found: "Explanations") -> dict[str, Any]:
+def _graph_values(graph: "Explained", found: "Explanations") -> dict[str, Any]:
     """Give the values of a graph that the page shows."""
     why, target = graph.explanation, found.targets[graph.explanation.target]
     pictures = [
         (
-            _step(step, view, found.sampler),
+            _step_caption(step, view, found.sampler),
             draw_level(view, why.edges, graph.names, smiles=graph.smiles),
         )
         for step, view in enumerate(why.levels, 1)
@@ -107,12 +107,12 @@ def _part(graph: "Explained", found: "Explanations") -> dict[str, Any]:
     return {
         "name": f"{found.unit} {graph.number}",
         "id": graph.id or graph.smiles or "",
-        "said": _said(why, found),
+        "said": _prediction_text(why, found),
         "target": target,
         "truth": graph.truth,
         "pictures": [(caption, Markup(svg)) for caption, svg in pictures],  # noqa: S704 - escaped there
-        "key": [_KEY[name] for name in _shown(why)],
-        "fidelity": why.fidelity and _judged(why.fidelity, found.task, target),
+        "key": [_LEGEND[name] for name in _legend_marks(why)],
+        "fidelity": why.fidelity and _fidelity_text(why.fidelity, found.task, target),
         "nodes": _nodes_table(graph),
         "left_out": max(0, why.nodes - MOST_LISTED),
         "steps": [
@@ -121,7 +121,7 @@ def _part(graph: "Explained", found: "Explanations") -> dict[str, Any]:
     }
 
 
-_KEY = {
+_LEGEND = {
     "kept": ("background: var(--kept)", "kept by the model"),
     "ring": ("border: 2px solid var(--ring)", "kept by top-k"),
     "gone": ("background: var(--line)", "gone before, pale"),
@@ -129,7 +129,7 @@ _KEY = {
 }
 
 
-def _shown(why: "Explanation") -> list[str]:
+def _legend_marks(why: "Explanation") -> list[str]:
     """Name the marks that the pictures of a graph have."""
     there = {
         "kept": bool(why.levels),
@@ -140,7 +140,7 @@ def _shown(why: "Explanation") -> list[str]:
     return [name for name, is_there in there.items() if is_there]
 
 
-def _said(why: "Explanation", found: "Explanations") -> str:
+def _prediction_text(why: "Explanation", found: "Explanations") -> str:
     """Say what the model answers, and how sure it is."""
     name, logit = found.targets[why.target], why.logits[why.target]
     if found.task == "regression":
@@ -160,7 +160,7 @@ def _sigmoid(value: float) -> float:
     return 1 / (1 + exp(-value)) if value >= 0 else exp(value) / (1 + exp(value))
 
 
-def _step(step: int, view: "LevelView", sampler: str | None) -> str:
+def _step_caption(step: int, view: "LevelView", sampler: str | None) -> str:
     """Say what a step did, under its picture."""
     name = TITLES[sampler or "topk"]
     said = f"Step {step}: {name} keeps {len(view.kept)} of {len(view.nodes)} nodes"
@@ -170,7 +170,7 @@ def _step(step: int, view: "LevelView", sampler: str | None) -> str:
     return f"{said}; top-k would keep {others or 'no'} other{'s' * (others > 1)} (ringed)."
 
 
-def _judged(told: "Fidelity", task: str, target: str) -> str:
+def _fidelity_text(told: "Fidelity", task: str, target: str) -> str:
     """Say what the fidelity figures mean."""
     number = ".4g" if task == "regression" else ".3f"
     p, without, alone = (format(value, number) for value in (told.p, told.without, told.alone))
@@ -206,7 +206,7 @@ _QUANTITIES = {
 }
 
 
-def _nodes_table(graph: "Explained") -> Table:
+def _nodes_table(graph: "Explained") -> TextTable:
     """List the nodes: how the first step saw them, their importance and how far they came."""
     why = graph.explanation
     heads, columns = ["node", "name"], [[str(node) for node in range(why.nodes)], graph.names]
@@ -222,17 +222,17 @@ def _nodes_table(graph: "Explained") -> Table:
         columns.append([str(len(path) - 1) for path in paths])
         columns.append([" → ".join(map(str, path)) for path in paths])
     lines = zip(*(column[:MOST_LISTED] for column in columns), strict=True)
-    return Table(tuple(heads), tuple(lines))
+    return TextTable(tuple(heads), tuple(lines))
 
 
-def _step_table(view: "LevelView", names: Sequence[str]) -> Table:
+def _step_table(view: "LevelView", names: Sequence[str]) -> TextTable:
     heads, columns = _columns(view)
     nodes = [str(node) for node in view.nodes]
     called = [names[node] for node in view.nodes]
     kept, topk = (["●" if node in part else "" for node in view.nodes] for part in view[5:7])
     listed = (nodes, called, *columns, kept, topk)
     lines = zip(*(column[:MOST_LISTED] for column in listed), strict=True)
-    return Table(("node", "name", *heads, "kept", "top-k"), tuple(lines))
+    return TextTable(("node", "name", *heads, "kept", "top-k"), tuple(lines))
 
 
 def _columns(view: "LevelView") -> tuple[list[str], list[list[str]]]:

@@ -42,8 +42,8 @@ def draw_kept(
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(len(labels)))
     graph.add_edges_from(edges)
-    place: dict[int, list[float]] = dict(enumerate(layout(graph).tolist()))
-    with drawing((3.6 * len(panels), 3.6)) as figure:
+    place: dict[int, list[float]] = dict(enumerate(stress_layout(graph).tolist()))
+    with svg_figure((3.6 * len(panels), 3.6)) as figure:
         for axes, (title, kept) in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
         ):
@@ -64,7 +64,7 @@ def draw_kept(
             axes.set_aspect("equal")
             axes.margins(0.1)
             axes.axis("off")
-        return svg_of(figure)
+        return figure_to_svg(figure)
 
 
 def draw_curves(rows: Sequence[RunResult]) -> str:
@@ -80,21 +80,21 @@ def draw_curves(rows: Sequence[RunResult]) -> str:
         "loss": {"training": "train_loss", "validation": "valid_loss"},
         metric_title(metric): {"validation": "valid_metric", "test": "test_metric"},
     }
-    with drawing((8, 3.2)) as figure:
+    with svg_figure((8, 3.2)) as figure:
         for axes, (title, lines) in zip(figure.subplots(1, 2), panels.items(), strict=True):
             factor = 100 if title.endswith("%") else 1
             for (label, name), colour in zip(lines.items(), (KEPT, OTHER), strict=True):
                 curves = [row.curves[name] for row in rows if row.curves]
-                low, mean, high = (factor * part for part in _range(curves))
+                low, mean, high = (factor * part for part in _mean_and_range(curves))
                 epochs = np.arange(1, len(mean) + 1)
                 axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
                 axes.plot(epochs, mean, color=colour, label=label)
             axes.set_xlabel("epoch")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_title(title, color=INK, fontsize=10)
-            plain(axes)
+            style_axes(axes)
             axes.legend(frameon=False, labelcolor=INK, fontsize=9)
-        return svg_of(figure)
+        return figure_to_svg(figure)
 
 
 def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
@@ -106,7 +106,7 @@ def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
     """
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     side = 1.6 + 0.55 * len(classes)
-    with drawing((side + 1, side)) as figure:
+    with svg_figure((side + 1, side)) as figure:
         axes = figure.subplots()
         # Rectangles, not an image: a picture inside a picture would not scale.
         axes.pcolormesh(share, cmap=_SHADES, vmin=0, vmax=1, edgecolors=_GRID, linewidth=0.5)
@@ -117,13 +117,13 @@ def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
                 place = column + 0.5, row + 0.5
                 axes.text(*place, str(count), ha="center", va="center", color=colour, fontsize=9)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_ticks(np.arange(len(classes)) + 0.5, [_short(name) for name in classes])
+            axis.set_ticks(np.arange(len(classes)) + 0.5, [_truncate(name) for name in classes])
         axes.set_aspect("equal")
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
-        plain(axes, grid=False)
+        style_axes(axes, grid=False)
         axes.tick_params(length=0)
-        return svg_of(figure)
+        return figure_to_svg(figure)
 
 
 def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
@@ -133,7 +133,7 @@ def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
         curves: Shares of false and of true alarms, from 0 to 1.
     """
     place = np.linspace(0, 1, 201)
-    with drawing((4, 4)) as figure:
+    with svg_figure((4, 4)) as figure:
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color=_GRID, linewidth=1)
         for false, true in curves:
@@ -144,8 +144,8 @@ def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
         axes.set_aspect("equal")
         axes.set_xlabel("share of negatives called positive")
         axes.set_ylabel("share of positives found")
-        plain(axes)
-        return svg_of(figure)
+        style_axes(axes)
+        return figure_to_svg(figure)
 
 
 def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
@@ -155,24 +155,24 @@ def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
         true: Known values, [n].
         predicted: What was said of the same, [n].
     """
-    with drawing((4, 4)) as figure:
+    with svg_figure((4, 4)) as figure:
         axes = figure.subplots()
         ends = [float(min(true.min(), predicted.min())), float(max(true.max(), predicted.max()))]
         axes.plot(ends, ends, color=_GRID, linewidth=1)
         axes.plot(true, predicted, "o", color=KEPT, alpha=0.5, markersize=3, markeredgewidth=0)
         axes.set_xlabel("true")
         axes.set_ylabel("predicted")
-        plain(axes)
-        return svg_of(figure)
+        style_axes(axes)
+        return figure_to_svg(figure)
 
 
-def standalone(svg: str) -> str:
+def with_background(svg: str) -> str:
     """Make a file of a drawing: it brings its own paper, as a viewer's may be dark."""
     return svg.replace("<svg ", '<svg style="background: #ffffff" ', 1)
 
 
 @contextmanager
-def drawing(size: tuple[float, float]) -> Generator[Figure]:
+def svg_figure(size: tuple[float, float]) -> Generator[Figure]:
     """Give a figure whose text is text, and whose ids are the same each time it is drawn."""
     with mpl.rc_context(_STYLE):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=size, layout="constrained", facecolor="none")
@@ -180,7 +180,7 @@ def drawing(size: tuple[float, float]) -> Generator[Figure]:
         yield figure
 
 
-def svg_of(figure: Figure) -> str:
+def figure_to_svg(figure: Figure) -> str:
     """Give the SVG element alone, without date, addresses or prolog."""
     file = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -189,7 +189,7 @@ def svg_of(figure: Figure) -> str:
     return svg[svg.index("<svg") :]
 
 
-def _range(
+def _mean_and_range(
     curves: Sequence[Sequence[float | None]],
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Give lowest, mean and highest value of each epoch that half of the runs have seen."""
@@ -204,7 +204,7 @@ def _range(
     return low, middle, high
 
 
-def plain(axes: Axes, *, grid: bool = True) -> None:
+def style_axes(axes: Axes, *, grid: bool = True) -> None:
     """Take away what carries no meaning, and colour the rest alike."""
     axes.set_facecolor("none")
     axes.spines[:].set_visible(False)
@@ -216,11 +216,11 @@ def plain(axes: Axes, *, grid: bool = True) -> None:
         axes.grid(color=_GRID, linewidth=0.5, alpha=0.5)
 
 
-def _short(name: str) -> str:
+def _truncate(name: str) -> str:
     return name if len(name) <= 14 else f"{name[:13]}…"
 
 
-def layout(graph: "nx.Graph[int]") -> np.ndarray:
+def stress_layout(graph: "nx.Graph[int]") -> np.ndarray:
     """Place nodes so that distances on paper follow distances in the graph, [N, 2].
 
     Classical scaling of the path lengths, then stress majorisation (Gansner et al., 2004).

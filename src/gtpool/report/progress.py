@@ -25,7 +25,7 @@ from gtpool.study.summarize import (
     run_label,
 )
 
-_Line = dict[int, RunSpec]  # the runs of one line of the table, by fold
+_RunGroup = dict[int, RunSpec]  # the runs of one line of the table, by fold
 _PAUSE = 0.2  # seconds between two drawings of the table
 _LINE_PAUSE = 5.0  # and between two lines where there is no terminal
 _FRAME = 7  # lines of the table's borders and headings, and of its caption at most
@@ -33,7 +33,7 @@ _CELL = 5  # characters of a figure, so that folds keep their width from the sta
 _FEW = 3  # epochs after a run's first, which is slow, before its pace counts
 
 
-class Numbered(Protocol):
+class EpochLike(Protocol):
     """An epoch, as far as it is shown."""
 
     @property
@@ -115,7 +115,7 @@ class Progress:
         """Take note of a start."""
         self.at[spec.key] = 0
 
-    def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
+    def epoch(self, spec: RunSpec, epoch: EpochLike) -> None:
         """Take note of an epoch."""
         self.at[spec.key] = epoch.number
         self._since.setdefault(spec.key, (epoch.number, self.clock()))
@@ -171,11 +171,11 @@ class Progress:
         lines, caption = self._in_view(), self.summary()
         if len(lines) < len(self._lines):
             caption += f"; {len(lines)} of {len(self._lines)} lines shown"
-        table = self._lay_out(lines, caption, by_fold=True)
+        table = self._build_table(lines, caption, by_fold=True)
         boundless = self.console.options.update_width(10**6)
         if Measurement.get(self.console, boundless, table).maximum <= self.console.width:
             return table
-        return self._lay_out(lines, caption, by_fold=False)
+        return self._build_table(lines, caption, by_fold=False)
 
     def _count(self, done: int) -> str:
         return f"{done} of {len(self.specs)} run{'s' * (len(self.specs) > 1)}"
@@ -183,7 +183,7 @@ class Progress:
     def _group(self, specs: Sequence[RunSpec]) -> None:
         """Sort runs into lines, once, and forget what is finished."""
         self.specs, self.rows = list(specs), {}
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _RunGroup] = {}
         self._line_of: dict[str, str] = {}
         self._latest: dict[str, None] = {}  # lines with a finished run, the latest at the end
         for spec in specs:
@@ -210,7 +210,7 @@ class Progress:
             self._tests.add(value)
             self._metric = row.metric
 
-    def _in_view(self) -> list[_Line]:
+    def _in_view(self) -> list[_RunGroup]:
         """Give all lines if the console holds them; else those under way, then the latest."""
         room = max(1, self.console.height - _FRAME)
         if len(self._lines) <= room:
@@ -222,7 +222,7 @@ class Progress:
                 break
         return [self._lines[line] for line in chosen]
 
-    def _lay_out(self, lines: Sequence[_Line], caption: str, *, by_fold: bool) -> Table:
+    def _build_table(self, lines: Sequence[_RunGroup], caption: str, *, by_fold: bool) -> Table:
         """Make a table with a column a fold, or with the count of folds done and their epochs."""
         table = Table(caption=caption, caption_justify="left")
         for heading in ("data", "model"):
@@ -261,7 +261,7 @@ class Progress:
         value = reported_score(row)
         return Text("failed", "red") if value is None else Text(format_metric(value, row.metric))
 
-    def _counts(self, line: _Line, ended: int, failed: int) -> list[Text]:
+    def _counts(self, line: _RunGroup, ended: int, failed: int) -> list[Text]:
         """Give how many folds have ended, and the epochs of those under way."""
         folds = Text(f"{ended}/{len(line)}")
         if failed:
@@ -301,7 +301,7 @@ def _result(row: RunResult) -> str:
     return f"{metric_name(row.metric)} {format_metric(row.test, row.metric)} at epoch {row.epoch}"
 
 
-def _first(line: _Line) -> RunSpec:
+def _first(line: _RunGroup) -> RunSpec:
     return next(iter(line.values()))
 
 

@@ -15,10 +15,10 @@ from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema
 from gtpool.data.summary import describe_targets
 from gtpool.model.bundle import FILES, save_bundle
-from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, standalone
+from gtpool.report.page import MethodSection, write_report
+from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, with_background
 from gtpool.report.progress import Progress
-from gtpool.report.site import Section, write_report
-from gtpool.report.table import Table, tasks_table
+from gtpool.report.result_tables import TextTable, tasks_table
 from gtpool.spec import DataSpec
 from gtpool.study.cross_validate import BestModel, CrossValidation, RunConfig, plan_runs
 from gtpool.study.heldout import (
@@ -67,12 +67,12 @@ def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
             old, new = Path(old).resolve(), Path(new).resolve()
         if old != new:
             raise ValueError(
-                f"{folder} holds results of other data: {name} is {_told(old)} there and "
-                f"{_told(new)} here; name another --output-dir"
+                f"{folder} holds results of other data: {name} is {_setting_text(old)} there and "
+                f"{_setting_text(new)} here; name another --output-dir"
             )
 
 
-def _told(value: object) -> str:
+def _setting_text(value: object) -> str:
     listed = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return "not given" if value is None else listed or "not given"
 
@@ -96,8 +96,8 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], result.chosen, result)
-        notes.append(_choice(result.chosen.run))
-        if one := one_split(rows):
+        notes.append(_choice_note(result.chosen.run))
+        if one := single_split_note(rows):
             notes.append(f"{one.capitalize()}.")
         if result.majority is not None:
             notes.append(
@@ -109,7 +109,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
         for name, caption in _CAPTIONS.items():
             if caption in section.pictures:
                 files[name] = folder / f"{name}.svg"
-                write_atomic(files[name], standalone(section.pictures[caption]).encode())
+                write_atomic(files[name], with_background(section.pictures[caption]).encode())
     if loaded.skipped:
         files["left out"] = folder / "left_out.csv"
         write_csv(files["left out"], ("line", "smiles", "reason"), loaded.skipped)
@@ -145,7 +145,7 @@ def compare_methods(
     return rows
 
 
-def one_split(rows: Sequence[RunResult]) -> str | None:
+def single_split_note(rows: Sequence[RunResult]) -> str | None:
     """Say that all figures rest on one split, and what to do; None where they rest on several."""
     splits = {row.split.digest for row in rows if row.split.digest}
     if len(splits) != 1:
@@ -173,7 +173,7 @@ def _remove_stale(folder: Path, written: Collection[Path]) -> None:
 
 def method_section(
     name: str, rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema
-) -> Section:
+) -> MethodSection:
     """Draw the runs of a method for a page.
 
     Args:
@@ -185,10 +185,10 @@ def method_section(
     pictures = _draw(rows, parts, schema) if parts else {}
     captioned = {_CAPTIONS[which]: svg for which, svg in pictures.items()}
     several = parts and schema.task != "classes" and schema.num_outputs > 1
-    return Section(name, rows, captioned, _by_task(parts, schema) if several else None)
+    return MethodSection(name, rows, captioned, _task_metrics(parts, schema) if several else None)
 
 
-def _by_task(parts: Sequence[HeldOut], schema: Schema) -> Table:
+def _task_metrics(parts: Sequence[HeldOut], schema: Schema) -> TextTable:
     """Return the table by task; a graph that several runs tested counts as one label."""
     metric = METRICS[schema.task]
     runs = {
@@ -223,7 +223,7 @@ def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -
     return pictures | {"scatter": draw_scatter(true[known], said[known])}
 
 
-def _choice(row: RunResult) -> str:
+def _choice_note(row: RunResult) -> str:
     metric = row.metric
     return (
         f"The saved model is that of {run_label(row.spec)}, the run of the lowest validation loss "

@@ -39,7 +39,7 @@ GTPOOL: dict[str, tuple[Any, ...]] = {
 """What we add for GTPool."""
 
 
-def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+def search_space(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """Give the search space of a network on a dataset; what it has without a search comes first.
 
     What makes a method what it is stays: a convolution that it names, its number of levels, a
@@ -50,9 +50,9 @@ def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...
         model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
 
     Example:
-        >>> space_of("ogbg-molhiv", {"pool": "sagpool"})["train.lr"]
+        >>> search_space("ogbg-molhiv", {"pool": "sagpool"})["train.lr"]
         (0.001, 0.0005, 0.0003)
-        >>> "model.conv" in space_of("MUTAG", {"pool": "none", "conv": "gin"})
+        >>> "model.conv" in search_space("MUTAG", {"pool": "none", "conv": "gin"})
         False
     """
     run = recipe(dataset, model)[0]
@@ -77,7 +77,7 @@ def space_of(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...
     return ordered
 
 
-def draw(
+def sample_configs(
     space: Mapping[str, Sequence[Any]],
     count: int,
     seed: int = 0,
@@ -95,7 +95,7 @@ def draw(
         fits: Says whether choices go together; what does not is left out.
 
     Example:
-        >>> draw({"train.lr": (1, 2), "model.width": (8,)}, 5)
+        >>> sample_configs({"train.lr": (1, 2), "model.width": (8,)}, 5)
         ({'train.lr': 1, 'model.width': 8}, {'train.lr': 2, 'model.width': 8})
     """
     names = list(space)
@@ -123,7 +123,7 @@ def draw(
 _RATES = ("train.lr", "train.weight_decay")
 
 
-def configured(dataset: str, model: Mapping[str, Any], options: Options) -> tuple[RunSpec, ...]:
+def config_runs(dataset: str, model: Mapping[str, Any], options: Options) -> tuple[RunSpec, ...]:
     """Give the runs of a configuration on a dataset, one a fold, by the paper's protocol.
 
     Args:
@@ -145,7 +145,7 @@ def configured(dataset: str, model: Mapping[str, Any], options: Options) -> tupl
 _DEFAULT = {"order": "index", "gate": None, "heads": 1, "temperature": 1.0}
 
 
-def possible(dataset: str, model: Mapping[str, Any], options: Options) -> bool:
+def is_buildable(dataset: str, model: Mapping[str, Any], options: Options) -> bool:
     """Say whether a network can be made so: GIN takes no weighted edges, which DiffPool gives.
 
     Args:
@@ -156,7 +156,7 @@ def possible(dataset: str, model: Mapping[str, Any], options: Options) -> bool:
     from gtpool.model.check import check_spec  # noqa: PLC0415 - needs torch, as all runs do
 
     try:
-        check_spec(configured(dataset, model, options)[0].model)
+        check_spec(config_runs(dataset, model, options)[0].model)
     except ValueError:
         return False
     return True

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
-from gtpool.reproduce.study_cells import OURS
+from gtpool.reproduce.study_results import OURS
 
 Tables = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Figures in per cent, by study, line and dataset; what is not known is not there."""
@@ -36,7 +36,7 @@ class Figures(NamedTuple):
             (line, dataset) for line, dataset in places if (study, line, dataset) in self.single
         ]
         names = [f"{line} on {_short(dataset)}" for line, dataset in dict.fromkeys(found)]
-        return f"; of one seed: {_first(names, ', ')}" if names else ""
+        return f"; of one seed: {_join_first(names, ', ')}" if names else ""
 
 
 class Verdict(NamedTuple):
@@ -46,10 +46,10 @@ class Verdict(NamedTuple):
     words: str
 
 
-def gain(dataset: str, claimed: float, figures: Figures) -> Verdict:
+def gain_over_baselines(dataset: str, claimed: float, figures: Figures) -> Verdict:
     """Compare the better of ours with the best baseline."""
-    mine = _known(figures, "table1", OURS, dataset)
-    others = _known(figures, "table1", BASELINES, dataset)
+    mine = _available(figures, "table1", OURS, dataset)
+    others = _available(figures, "table1", BASELINES, dataset)
     if not mine or not others:
         return Verdict(None, "")
     best, rival = max(mine, key=mine.__getitem__), max(others, key=others.__getitem__)
@@ -66,7 +66,7 @@ def gain(dataset: str, claimed: float, figures: Figures) -> Verdict:
     return Verdict(None if open_ else enough, words)
 
 
-def above(
+def all_above(
     study: str,
     winners: Sequence[str],
     losers: Sequence[str],
@@ -76,10 +76,10 @@ def above(
     margin: float = 0.0,
 ) -> Verdict:
     """Say whether each winner is above each loser on each dataset."""
-    return beats(study, [*product(winners, losers, datasets)], figures, margin=margin)
+    return pairs_above(study, [*product(winners, losers, datasets)], figures, margin=margin)
 
 
-def beats(
+def pairs_above(
     study: str, pairs: Sequence[tuple[str, str, str]], figures: Figures, *, margin: float = 0.0
 ) -> Verdict:
     """Say whether the first line of each pair is above the second on a dataset.
@@ -110,7 +110,7 @@ def beats(
             f"{first} {high:.2f}, {second} {low:.2f} on {_short(dataset)}"
             for (first, second, dataset), (high, low) in against.items()
         ]
-        words += f", not {_first(told, '; ')}"
+        words += f", not {_join_first(told, '; ')}"
     else:
         words += f", by {min(high - low for high, low in known.values()):.2f} at least"
     words += f"; {missing} cannot be made yet" if missing else ""
@@ -119,10 +119,10 @@ def beats(
     return Verdict(False if against else None if missing else True, words)
 
 
-def average(pooler: str, claimed: float, figures: Figures) -> Verdict:
+def mean_gain(pooler: str, claimed: float, figures: Figures) -> Verdict:
     """Compare the mean gain of the better sampler over three datasets."""
     names = (pooler, f"{pooler}-rws", f"{pooler}-rwsv")
-    lines = [_known(figures, "table2", names, dataset) for dataset in STUDIED]
+    lines = [_available(figures, "table2", names, dataset) for dataset in STUDIED]
     if any(len(line) < 3 for line in lines):
         return Verdict(None, "")
     gains = [
@@ -135,19 +135,19 @@ def average(pooler: str, claimed: float, figures: Figures) -> Verdict:
     return Verdict(mean >= claimed - _ROUNDING, words)
 
 
-def hurts_more(first: str, second: str, figures: Figures) -> Verdict:
+def loss_is_larger(first: str, second: str, figures: Figures) -> Verdict:
     """Say whether GTPool-V loses by the first change, and more than by the second, everywhere."""
     pairs = [*product((second, "gtpool-v"), (first,), STUDIED)]
     words: list[str] = []
     told: list[str] = []
     for dataset in STUDIED:
-        line = _known(figures, "table3", ("gtpool-v", first, second), dataset)
+        line = _available(figures, "table3", ("gtpool-v", first, second), dataset)
         if len(line) == 3:
             told.append(dataset)
             lost = (f"{name} {line[name] - line['gtpool-v']:+z.2f}" for name in (first, second))
             words.append(f"{_short(dataset)}: {', '.join(lost)}")
     alone = figures.alone("table3", product(("gtpool-v", first, second), told))
-    return Verdict(beats("table3", pairs, figures).holds, "; ".join(words) + alone)
+    return Verdict(pairs_above("table3", pairs, figures).holds, "; ".join(words) + alone)
 
 
 def best_at(
@@ -162,7 +162,7 @@ def best_at(
     told: list[str] = []
     inside: list[bool | None] = []
     for dataset in datasets:
-        curve = _known(figures, study, lines, dataset)
+        curve = _available(figures, study, lines, dataset)
         if len(curve) < len(lines):
             inside.append(None)
             continue
@@ -171,16 +171,16 @@ def best_at(
         inside.append(any(line in allowed for line in best))
         told.append(dataset)
         words.append(f"{_short(dataset)} best at {' and '.join(best)} ({highest:.2f})")
-    return Verdict(_all(inside), "; ".join(words) + figures.alone(study, product(lines, told)))
+    return Verdict(_combine(inside), "; ".join(words) + figures.alone(study, product(lines, told)))
 
 
-def drop(figures: Figures) -> Verdict:
+def drops_at_high_ratio(figures: Figures) -> Verdict:
     """Say whether the figure drops by about 2 to 3 points (1.5 to 3.5) from ratio .5 to .75."""
     words: list[str] = []
     told: list[str] = []
     inside: list[bool | None] = []
     for dataset in ("PROTEINS", "ogbg-molbbbp"):
-        curve = _known(figures, "ratio", ("0.5", "0.75"), dataset)
+        curve = _available(figures, "ratio", ("0.5", "0.75"), dataset)
         if len(curve) < 2:
             inside.append(None)
             continue
@@ -189,20 +189,22 @@ def drop(figures: Figures) -> Verdict:
         told.append(dataset)
         words.append(f"{_short(dataset)} {change:+z.2f}")
     alone = figures.alone("ratio", product(("0.5", "0.75"), told))
-    return Verdict(_all(inside), "; ".join(words) + alone)
+    return Verdict(_combine(inside), "; ".join(words) + alone)
 
 
-def _all(parts: Sequence[bool | None]) -> bool | None:
+def _combine(parts: Sequence[bool | None]) -> bool | None:
     """Join answers: one no is a no, and what is not known keeps it open."""
     return False if False in parts else None if None in parts else True
 
 
-def _known(figures: Figures, study: str, lines: Sequence[str], dataset: str) -> dict[str, float]:
+def _available(
+    figures: Figures, study: str, lines: Sequence[str], dataset: str
+) -> dict[str, float]:
     found = ((line, figures.get(study, line, dataset)) for line in lines)
     return {line: value for line, value in found if value is not None}
 
 
-def _first(parts: Sequence[str], between: str) -> str:
+def _join_first(parts: Sequence[str], between: str) -> str:
     """Join the first three, and count the others."""
     more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
     return between.join(parts[:3]) + more
@@ -226,7 +228,7 @@ class Claim(NamedTuple):
     judge: Callable[[Figures], Verdict]
 
 
-def published() -> Figures:
+def published_figures() -> Figures:
     """Give the tables that the paper prints; of its curves it prints no numbers."""
     printed = {"table1": TABLE_1, "table2": TABLE_2, "table3": TABLE_3}
     return Figures({name: _means(table) for name, table in printed.items()}, final=True)
@@ -248,7 +250,7 @@ CLAIMS = (
         Claim(
             "table 1",
             f"{points} points above the best baseline on {dataset}",
-            partial(gain, dataset, points),
+            partial(gain_over_baselines, dataset, points),
         )
         for dataset, points in (
             ("MUTAG", 4.71),
@@ -260,33 +262,33 @@ CLAIMS = (
     Claim(
         "table 1",
         "GTPool and GTPool-V beat DiffPool and MinCutPool on all datasets",
-        partial(above, "table1", OURS, ("diffpool", "mincutpool"), DATASETS),
+        partial(all_above, "table1", OURS, ("diffpool", "mincutpool"), DATASETS),
     ),
     Claim(
         "table 1",
         "GTPool and GTPool-V are above SAGPool, TopKPool and ASAP",
-        partial(above, "table1", OURS, _DROPPERS, DATASETS),
+        partial(all_above, "table1", OURS, _DROPPERS, DATASETS),
     ),
     Claim(
         "table 1",
         "GTPool and GTPool-V significantly surpass GMT",
-        partial(above, "table1", OURS, ("gmt",), DATASETS),
+        partial(all_above, "table1", OURS, ("gmt",), DATASETS),
     ),
     Claim(
         "table 1",
         "GMT, GTPool and GTPool-V are better than other poolers (TU sets)",
-        partial(above, "table1", ("gmt", *OURS), _POOLERS, _TU),
+        partial(all_above, "table1", ("gmt", *OURS), _POOLERS, _TU),
     ),
     Claim(
         "table 1",
         "GTPool and GTPool-V are higher than all others on the four OGB sets",
-        partial(above, "table1", OURS, BASELINES, _OGB),
+        partial(all_above, "table1", OURS, BASELINES, _OGB),
     ),
     Claim(
         "table 2",
         "RWS and RWSV improve on top-k in SAGPool_h, TopKPool and ASAP",
         partial(
-            beats,
+            pairs_above,
             "table2",
             [
                 (f"{pool}-{name}", pool, dataset)
@@ -295,14 +297,16 @@ CLAIMS = (
         ),
     ),
     *(
-        Claim("table 2", f"by {points} points on average in {pool}", partial(average, pool, points))
+        Claim(
+            "table 2", f"by {points} points on average in {pool}", partial(mean_gain, pool, points)
+        )
         for pool, points in zip(_SWAPPED, (1.73, 1.41, 0.84), strict=True)
     ),
     Claim(
         "table 2",
         "RWSV is better than RWS in most cases, apart from ASAP on PROTEINS and IMDB-B",
         partial(
-            beats,
+            pairs_above,
             "table2",
             [
                 (f"{pool}-rwsv", f"{pool}-rws", dataset)
@@ -314,17 +318,17 @@ CLAIMS = (
     Claim(
         "table 3",
         "Both scores are needed: GTPool-V is above it without one of them",
-        partial(above, "table3", ("gtpool-v",), ("no-local-score", "no-global-score"), STUDIED),
+        partial(all_above, "table3", ("gtpool-v",), ("no-local-score", "no-global-score"), STUDIED),
     ),
     Claim(
         "table 3",
         "Losing the global score hurts more than losing the local one",
-        partial(hurts_more, "no-global-score", "no-local-score"),
+        partial(loss_is_larger, "no-global-score", "no-local-score"),
     ),
     Claim(
         "table 3",
         f"RWSV is above top-k by a large margin (we ask for more than {_LARGE:g} point)",
-        partial(above, "table3", ("gtpool-v",), ("gtpool-topk",), STUDIED, margin=_LARGE),
+        partial(all_above, "table3", ("gtpool-v",), ("gtpool-topk",), STUDIED, margin=_LARGE),
     ),
     Claim(
         "figure (a)",
@@ -334,12 +338,14 @@ CLAIMS = (
     Claim(
         "figure (a)",
         "they drop by about 2 to 3 points at ratio 0.75 (we ask for 1.5 to 3.5)",
-        drop,
+        drops_at_high_ratio,
     ),
     Claim(
         "figure (a)",
         "IMDB-B rises with the ratio",
-        partial(beats, "ratio", [("0.5", "0.25", "IMDB-BINARY"), ("0.75", "0.5", "IMDB-BINARY")]),
+        partial(
+            pairs_above, "ratio", [("0.5", "0.25", "IMDB-BINARY"), ("0.75", "0.5", "IMDB-BINARY")]
+        ),
     ),
     Claim(
         "figure (b)",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gtpool.model import METHODS
-from gtpool.reproduce.candidates import configured
+from gtpool.reproduce.candidates import config_runs
 from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
 from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.recipe import recipe
@@ -20,7 +20,7 @@ from gtpool.study.recipe import recipe
 _Options = Mapping[str, Any]
 
 
-class Cell(NamedTuple):
+class StudyCell(NamedTuple):
     """One place of a table."""
 
     line: str
@@ -42,7 +42,7 @@ class Study(NamedTuple):
     """What a reader must know to read it."""
     seeds: int
     """How many it should have."""
-    cells: tuple[Cell, ...]
+    cells: tuple[StudyCell, ...]
     axis: str | None = None
     """Of a curve: the parameter whose values the lines are."""
 
@@ -56,7 +56,7 @@ class Study(NamedTuple):
         """The columns, in order."""
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
-    def only(self, *, dataset: str | None = None, line: str | None = None) -> tuple[Cell, ...]:
+    def only(self, *, dataset: str | None = None, line: str | None = None) -> tuple[StudyCell, ...]:
         """Give the cells of one dataset or line; a name that is not there is an error."""
         for what, name, known in (("dataset", dataset, self.datasets), ("pool", line, self.lines)):
             if name is not None and name not in known:
@@ -69,7 +69,7 @@ class Study(NamedTuple):
         )
 
 
-def find(names: Iterable[str], choices: Path | None = None) -> dict[str, Study]:
+def find_studies(names: Iterable[str], choices: Path | None = None) -> dict[str, Study]:
     """Give studies by name; all of them if none is named.
 
     Args:
@@ -81,18 +81,18 @@ def find(names: Iterable[str], choices: Path | None = None) -> dict[str, Study]:
         if name not in STUDIES:
             hint, listed = did_you_mean(name, STUDIES), ", ".join(STUDIES)
             raise ValueError(f"no study {name!r}{hint} (there are {listed})")
-    studies = STUDIES if choices is None else STUDIES | {"tuned": _chosen(choices)}
+    studies = STUDIES if choices is None else STUDIES | {"tuned": _read_tuned(choices)}
     return {name: studies[name] for name in wanted}
 
 
-def _table(
+def _method_cells(
     methods: Sequence[str],
     datasets: Sequence[str],
     published: Mapping[str, Mapping[str, Published | None]],
-) -> tuple[Cell, ...]:
+) -> tuple[StudyCell, ...]:
     """Lay out methods by datasets."""
     return tuple(
-        Cell(
+        StudyCell(
             name,
             dataset,
             recipe(dataset, METHODS[name].model),
@@ -103,14 +103,14 @@ def _table(
     )
 
 
-def _arms(
+def _variant_cells(
     arms: Mapping[str, _Options],
     datasets: Sequence[str],
     published: Mapping[str, Mapping[str, Published | None]] | None = None,
-) -> tuple[Cell, ...]:
+) -> tuple[StudyCell, ...]:
     """Lay out changes of GTPool-V by datasets: options of the model, ``data`` or ``train``."""
     return tuple(
-        Cell(
+        StudyCell(
             name,
             dataset,
             recipe(
@@ -126,10 +126,10 @@ def _arms(
     )
 
 
-def _chosen(path: Path) -> Study:
+def _read_tuned(path: Path) -> Study:
     """Read the study "tuned" from a file."""
     try:
-        cells = _tuned(path.read_text(encoding="utf-8"))
+        cells = _tuned_cells(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"the choices in {path} cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -139,24 +139,24 @@ def _chosen(path: Path) -> Study:
     return STUDIES["tuned"]._replace(note=note, cells=cells)
 
 
-def _tuned(text: str) -> tuple[Cell, ...]:
+def _tuned_cells(text: str) -> tuple[StudyCell, ...]:
     """Lay out what ``gtpool study tune`` chose: a network for each fold, and one for all."""
-    cells: list[Cell] = []
+    cells: list[StudyCell] = []
     for method, datasets in json.loads(text).items():
         model = METHODS[method].model
         for dataset, choice in datasets.items():
             published = TABLE_1.get(method, {}).get(dataset)
-            folds, pooled = choice["per_fold"], configured(dataset, model, choice["pooled"])
+            folds, pooled = choice["per_fold"], config_runs(dataset, model, choice["pooled"])
             if len(folds) != len(pooled):
                 raise ValueError(
                     f"per_fold of {method} on {dataset} has {len(folds)} choices for "
                     f"{len(pooled)} folds"
                 )
-            chosen = (configured(dataset, model, options) for options in folds)
+            chosen = (config_runs(dataset, model, options) for options in folds)
             runs = tuple(several[fold] for fold, several in enumerate(chosen))
             cells += [
-                Cell(method, dataset, runs, published),
-                Cell(f"{method}, pooled validation", dataset, pooled, published),
+                StudyCell(method, dataset, runs, published),
+                StudyCell(f"{method}, pooled validation", dataset, pooled, published),
             ]
     return tuple(sorted(cells, key=lambda cell: "pooled" in cell.line))
 
@@ -169,7 +169,7 @@ _POOLED = (
     "Pooled validation chooses one network by the mean over folds, which has seen every test label "
     "once."
 )
-_PLAIN: _Options = {}
+_UNCHANGED: _Options = {}
 _TOPK = {"model": METHODS["gtpool-topk"].model}
 
 _GIN_SUM = {"conv": "gin", "readout": "sum"}
@@ -214,21 +214,21 @@ STUDIES: dict[str, Study] = {
         "Accuracy of the TU sets, ROC-AUC of the OGB sets. Below the paper's methods: a network "
         "that is blind to edges, and MID, a rival of RWS.",
         10,
-        _table((*TABLE_1, "mlp", "mid-sagpool", "mid-topkpool"), DATASETS, TABLE_1),
+        _method_cells((*TABLE_1, "mlp", "mid-sagpool", "mid-topkpool"), DATASETS, TABLE_1),
     ),
     "table2": Study(
         "Table 2: RWS and RWSV in other poolers",
         "The same scores, another choice of nodes.",
         10,
-        _table(tuple(TABLE_2), STUDIED, TABLE_2),
+        _method_cells(tuple(TABLE_2), STUDIED, TABLE_2),
     ),
     "table3": Study(
         "Table 3: GTPool-V without its parts",
         "Without the local score λ is 1, without the global one 0.",
         10,
-        _arms(
+        _variant_cells(
             {
-                "gtpool-v": _PLAIN,
+                "gtpool-v": _UNCHANGED,
                 "no-local-score": _pool(lam=1.0),
                 "no-global-score": _pool(lam=0.0),
                 "gtpool-topk": _TOPK,
@@ -243,9 +243,9 @@ STUDIES: dict[str, Study] = {
         "a gate lets them learn. The wheel lies in the order of the nodes' numbers; score order "
         "does not depend on it.",
         3,
-        _arms(
+        _variant_cells(
             {
-                "gtpool-v": _PLAIN,
+                "gtpool-v": _UNCHANGED,
                 "gate": _pool(gate="tanh"),
                 "gate, Θ frozen": _pool(gate="tanh", learn_score=False),
                 "score order": _pool(order="score"),
@@ -264,9 +264,9 @@ STUDIES: dict[str, Study] = {
         "GMT's features, z-scored on the training part, as they are, or those of the “fair "
         "comparison”. Synthie and the IMDB sets do not have what some of them change.",
         3,
-        _arms(
+        _variant_cells(
             {
-                "gmt, z-scored": _PLAIN,
+                "gmt, z-scored": _UNCHANGED,
                 "gmt, raw": {"data": {"standardize": False}},
                 "fair, z-scored": {"data": {"features": "fair"}},
                 "fair, raw": {"data": {"features": "fair", "standardize": False}},
@@ -279,7 +279,7 @@ STUDIES: dict[str, Study] = {
         "long-range: neighbourhoods do not tell the classes apart. low-scores: what tells the "
         "class stands where a given score is low.",
         3,
-        _table(
+        _method_cells(
             ("gtpool-v", "gtpool", "gtpool-topk", "sagpool_h", "sagpool_h-rwsv", "gcn", "gin"),
             ("long-range", "low-scores"),
             {},
@@ -289,29 +289,33 @@ STUDIES: dict[str, Study] = {
         "Tuned on validation parts",
         f"Each fold has the network that its own validation part chose among 24. {_POOLED}",
         10,
-        _tuned(files("gtpool.reproduce").joinpath("tuned.json").read_text(encoding="utf-8")),
+        _tuned_cells(files("gtpool.reproduce").joinpath("tuned.json").read_text(encoding="utf-8")),
     ),
     "ratio": Study(
         "Figure (a): share of nodes that stay",
         "GTPool-V. The paper prints curves without numbers.",
         3,
-        _arms({f"{ratio}": {"model": {"ratio": ratio}} for ratio in (0.25, 0.5, 0.75)}, STUDIED),
+        _variant_cells(
+            {f"{ratio}": {"model": {"ratio": ratio}} for ratio in (0.25, 0.5, 0.75)}, STUDIED
+        ),
         "μ",
     ),
     "levels": Study(
         "Figure (b): pooling steps",
         "GTPool-V.",
         3,
-        _arms({f"{levels}": {"model": {"levels": levels}} for levels in (1, 2, 3, 4)}, STUDIED),
+        _variant_cells(
+            {f"{levels}": {"model": {"levels": levels}} for levels in (1, 2, 3, 4)}, STUDIED
+        ),
         "levels",
     ),
     "lambda": Study(
         "Figure (c): weight of the global score",
         "GTPool-V; λ = 0.4 is the default.",
         3,
-        _arms(
+        _variant_cells(
             {
-                f"{tenth / 10}": _PLAIN if tenth == 4 else _pool(lam=tenth / 10)
+                f"{tenth / 10}": _UNCHANGED if tenth == 4 else _pool(lam=tenth / 10)
                 for tenth in range(11)
             },
             STUDIED,
@@ -322,7 +326,7 @@ STUDIES: dict[str, Study] = {
         "Why MUTAG is hard",
         "One hypothesis at a time, on the ten fixed folds of 18 test graphs each.",
         10,
-        _arms(
+        _variant_cells(
             HYPOTHESES,
             ("MUTAG",),
             {"gtpool-v": {"MUTAG": TABLE_1["gtpool-v"]["MUTAG"]}},

@@ -17,7 +17,7 @@ _QUANTILES = (
 )
 
 
-class Paired(NamedTuple):
+class PairedTest(NamedTuple):
     """What the test says of a difference."""
 
     mean: float
@@ -28,7 +28,7 @@ class Paired(NamedTuple):
     """Pairs."""
 
 
-def corrected_test(differences: Sequence[float], ratio: float) -> Paired:
+def corrected_t_test(differences: Sequence[float], ratio: float) -> PairedTest:
     """Test whether a mean difference over folds is 0, by Nadeau and Bengio's corrected t.
 
     The folds share most of their training graphs, so that their differences are no independent
@@ -40,14 +40,14 @@ def corrected_test(differences: Sequence[float], ratio: float) -> Paired:
         ratio: Test graphs for each training graph, n_test / n_train.
 
     Example:
-        >>> test = corrected_test([1.0, 2.0, 3.0, 4.0], ratio=0.25)
+        >>> test = corrected_t_test([1.0, 2.0, 3.0, 4.0], ratio=0.25)
         >>> round(test.t, 4), round(test.p, 4)
         (2.7386, 0.0714)
     """
     mean, count = fmean(differences), len(differences)
     error = sqrt((1 / count + ratio) * variance(differences))
     t = mean / error if error > 0 else copysign(inf, mean) if mean else 0.0
-    return Paired(mean, t, student_p(t, count - 1), count)
+    return PairedTest(mean, t, student_p(t, count - 1), count)
 
 
 def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
@@ -56,7 +56,7 @@ def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
     Seeds repeat the same folds and are no further pairs; those of two methods have nothing to do
     with each other. Each side needs a whole seed.
     """
-    pairs = zip(_by_fold(first), _by_fold(second), strict=True)
+    pairs = zip(_fold_means(first), _fold_means(second), strict=True)
     return [one - other for one, other in pairs]
 
 
@@ -82,7 +82,7 @@ def student_p(t: float, freedom: int) -> float:
     return max(0.0, 1 - total)
 
 
-def _by_fold(laid: ScoreGrid) -> list[float]:
+def _fold_means(laid: ScoreGrid) -> list[float]:
     """Average the whole seeds, fold by fold."""
     whole = [[value for value in line if value is not None] for line in laid.values]
     whole = [line for line in whole if len(line) == len(laid.folds)]
@@ -114,7 +114,7 @@ class Ranking(NamedTuple):
         return [(names[first], names[last]) for first, last in found]
 
 
-def rank(
+def rank_methods(
     figures: Mapping[str, Mapping[str, float]], needed: Collection[str] = ()
 ) -> Ranking | None:
     """Rank methods by their figures on the datasets that they have in common; 1 is the best.
@@ -128,7 +128,7 @@ def rank(
         needed: Methods that must be among them.
 
     Example:
-        >>> made = rank({"a": {"x": 3, "y": 1}, "b": {"x": 2, "y": 1}, "c": {"x": 1}})
+        >>> made = rank_methods({"a": {"x": 3, "y": 1}, "b": {"x": 2, "y": 1}, "c": {"x": 1}})
         >>> made.ranks, made.datasets, made.left_out
         ({'a': 1.25, 'b': 1.75}, ('x', 'y'), ('c',))
     """
@@ -137,7 +137,7 @@ def rank(
         (chosen, methods)
         for size in range(len(datasets), 0, -1)
         for chosen in combinations(datasets, size)
-        if len(methods := _complete(figures, chosen)) > 1 and set(needed) <= set(methods)
+        if len(methods := _methods_with_all(figures, chosen)) > 1 and set(needed) <= set(methods)
     ]
     if not blocks:
         return None
@@ -164,7 +164,9 @@ def critical_difference(methods: int, datasets: int) -> float | None:
     return _QUANTILES[methods - 2] * sqrt(methods * (methods + 1) / (6 * datasets))
 
 
-def _complete(figures: Mapping[str, Mapping[str, float]], datasets: Iterable[str]) -> list[str]:
+def _methods_with_all(
+    figures: Mapping[str, Mapping[str, float]], datasets: Iterable[str]
+) -> list[str]:
     wanted = set(datasets)
     return [name for name, line in figures.items() if wanted <= line.keys()]
 

@@ -12,19 +12,19 @@ from typing import Literal, NamedTuple, get_args
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
 from gtpool.report.progress import format_seconds
-from gtpool.report.table import Table
-from gtpool.reproduce.paper import Cell, find
+from gtpool.report.result_tables import TextTable
+from gtpool.reproduce.paper import StudyCell, find_studies
 from gtpool.spec import RunSpec, did_you_mean
 from gtpool.study.result import RunResult
 from gtpool.study.store import differing_fields, locate_rows
 
-Kind = Literal["cpu", "gpu"]
+DeviceKind = Literal["cpu", "gpu"]
 """Where a run was done."""
 _Times = dict[tuple[str, bool], list[float]]
 """Seconds of runs, by their dataset and whether they were done on a CPU."""
 
 
-class Standing(NamedTuple):
+class CellStatus(NamedTuple):
     """How far a study, or one cell of it, has come."""
 
     study: str
@@ -88,7 +88,7 @@ def named_runs(
     return list(found.values())
 
 
-def known_rows(sources: Iterable[Path]) -> dict[str, RunResult]:
+def read_rows(sources: Iterable[Path]) -> dict[str, RunResult]:
     """Read rows by key; where a run has several, a done one counts, the first of equals.
 
     Done rows of a run with different numbers give a warning.
@@ -114,15 +114,15 @@ def known_rows(sources: Iterable[Path]) -> dict[str, RunResult]:
     return rows
 
 
-def standings(
+def cell_statuses(
     studies: Iterable[str],
     only: str | None,
     seeds: int | None,
     rows: Mapping[str, RunResult],
     *,
     choices: Path | None = None,
-    on: Kind | None = None,
-) -> list[Standing]:
+    on: DeviceKind | None = None,
+) -> list[CellStatus]:
     """Say of each cell how far it has come.
 
     Args:
@@ -133,25 +133,25 @@ def standings(
         choices: As in ``find_runs``.
         on: Count the pace of runs there alone; by default of all.
     """
-    pace = _Pace(ran_on(rows.values(), on))
-    found: list[Standing] = []
+    pace = _PaceEstimate(filter_by_device(rows.values(), on))
+    found: list[CellStatus] = []
     for name, cell, runs in _cells(studies, only, seeds, choices):
         known = {key: rows.get(key) for key in (run.key for run in runs)}
-        done = ran_on((row for row in known.values() if row is not None), on)
+        done = filter_by_device((row for row in known.values() if row is not None), on)
         states = {key: "missing" if row is None else row.status for key, row in known.items()}
-        found.append(Standing(name, cell.line, cell.dataset, states, pace.of(cell, done)))
+        found.append(CellStatus(name, cell.line, cell.dataset, states, pace.of(cell, done)))
     return found
 
 
-def ran_on(rows: Iterable[RunResult], on: Kind | None) -> list[RunResult]:
+def filter_by_device(rows: Iterable[RunResult], on: DeviceKind | None) -> list[RunResult]:
     """Give the rows of what was done on a CPU or on a GPU; None is on either."""
-    if on not in {None, *get_args(Kind)}:
-        raise ValueError(f"runs are on {' or '.join(get_args(Kind))}, got {on!r}")
+    if on not in {None, *get_args(DeviceKind)}:
+        raise ValueError(f"runs are on {' or '.join(get_args(DeviceKind))}, got {on!r}")
     done = [row for row in rows if row.done]
     return [row for row in done if on is None or (row.device == "cpu") == (on == "cpu")]
 
 
-class _Pace:
+class _PaceEstimate:
     """How long a run takes, from what was done."""
 
     def __init__(self, rows: Iterable[RunResult]) -> None:
@@ -164,7 +164,7 @@ class _Pace:
             for times in (self.all, self.by_method.setdefault(method, {})):
                 times.setdefault(place, []).append(row.seconds)
 
-    def of(self, cell: Cell, done: list[RunResult]) -> float | None:
+    def of(self, cell: StudyCell, done: list[RunResult]) -> float | None:
         """Give the seconds of a run of this cell."""
         if done:
             return fmean(row.seconds for row in done)
@@ -196,10 +196,10 @@ def _nodes(dataset: str) -> float:
 
 def _cells(
     studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None
-) -> list[tuple[str, Cell, list[RunSpec]]]:
-    chosen, named = _read(only), tuple(studies)
+) -> list[tuple[str, StudyCell, list[RunSpec]]]:
+    chosen, named = _parse_only(only), tuple(studies)
     dataset, line = chosen.get("dataset"), chosen.get("pool")
-    found = every = find(named, choices)
+    found = every = find_studies(named, choices)
     if not named:  # of all studies, those that have it
         found = {
             name: study
@@ -224,7 +224,7 @@ def _cells(
     return cells
 
 
-def _read(only: str | None) -> dict[str, str]:
+def _parse_only(only: str | None) -> dict[str, str]:
     """Read ``key=value`` pairs with commas between; a value may hold commas itself."""
     chosen: dict[str, str] = {}
     if only is None:
@@ -242,7 +242,7 @@ def _read(only: str | None) -> dict[str, str]:
     return {key: value.strip() for key, value in chosen.items()}
 
 
-class Tally(NamedTuple):
+class StatusCounts(NamedTuple):
     """Cells, and the runs of all of them."""
 
     cells: int
@@ -253,7 +253,7 @@ class Tally(NamedTuple):
     failed: int
 
 
-def standing_table(found: Sequence[Standing], *, by_cell: bool = False) -> Table:
+def status_table(found: Sequence[CellStatus], *, by_cell: bool = False) -> TextTable:
     """Lay out what is done and missing, one line a study or a cell.
 
     Args:
@@ -264,59 +264,65 @@ def standing_table(found: Sequence[Standing], *, by_cell: bool = False) -> Table
     if by_cell:
         heads = ("study", "pool", "dataset", "runs", "missing", "failed", "time left")
         lines = [
-            (cell.study, cell.line, cell.dataset, *_runs(_tally([cell])), _duration([cell]))
+            (
+                cell.study,
+                cell.line,
+                cell.dataset,
+                *_run_counts(_sum_status([cell])),
+                _time_left([cell]),
+            )
             for cell in found
         ]
-        return Table(heads, tuple(lines))
+        return TextTable(heads, tuple(lines))
     lines = []
     for study, part in groupby(found, lambda cell: cell.study):
         cells = list(part)
-        total = _tally(cells)
+        total = _sum_status(cells)
         counts = (str(count) for count in (total.cells, total.whole, total.begun))
-        lines.append((study, *counts, *_runs(total), _duration(cells)))
-    return Table(heads, tuple(lines))
+        lines.append((study, *counts, *_run_counts(total), _time_left(cells)))
+    return TextTable(heads, tuple(lines))
 
 
-def standing_total(found: Sequence[Standing]) -> str:
+def status_total(found: Sequence[CellStatus]) -> str:
     """Sum up all cells; a run that several have counts in the first."""
     seen = set[str]()
-    alone: list[Standing] = []
+    alone: list[CellStatus] = []
     for cell in found:
         new = {key: state for key, state in cell.runs.items() if key not in seen}
         alone.append(cell._replace(runs=new))
         seen |= new.keys()
-    done, missing, failed = _runs(_tally(alone))
+    done, missing, failed = _run_counts(_sum_status(alone))
     return (
-        f"all: {done} runs, {missing} missing, {failed} failed, time left {_duration(alone)}; "
+        f"all: {done} runs, {missing} missing, {failed} failed, time left {_time_left(alone)}; "
         "a run that studies share counts once"
     )
 
 
-def tally(cells: Sequence[tuple[int, int, int]]) -> Tally:
+def count_status(cells: Sequence[tuple[int, int, int]]) -> StatusCounts:
     """Count cells by how far they are, and their runs.
 
     Args:
         cells: Of each the runs that it should have, those done, those that failed.
 
     Example:
-        >>> tally([(10, 10, 0), (10, 3, 1), (10, 0, 0)])
-        Tally(cells=3, whole=1, begun=1, done=13, wanted=30, failed=1)
+        >>> count_status([(10, 10, 0), (10, 3, 1), (10, 0, 0)])
+        StatusCounts(cells=3, whole=1, begun=1, done=13, wanted=30, failed=1)
     """
     whole = sum(done == wanted for wanted, done, _ in cells)
     begun = sum(0 < done < wanted for wanted, done, _ in cells)
     wanted, done, failed = (sum(cell[at] for cell in cells) for at in range(3))
-    return Tally(len(cells), whole, begun, done, wanted, failed)
+    return StatusCounts(len(cells), whole, begun, done, wanted, failed)
 
 
-def _tally(cells: Sequence[Standing]) -> Tally:
-    return tally([(cell.wanted, cell.done, cell.failed) for cell in cells])
+def _sum_status(cells: Sequence[CellStatus]) -> StatusCounts:
+    return count_status([(cell.wanted, cell.done, cell.failed) for cell in cells])
 
 
-def _runs(total: Tally) -> tuple[str, str, str]:
+def _run_counts(total: StatusCounts) -> tuple[str, str, str]:
     return f"{total.done} of {total.wanted}", str(total.wanted - total.done), str(total.failed)
 
 
-def _duration(cells: Sequence[Standing]) -> str:
+def _time_left(cells: Sequence[CellStatus]) -> str:
     """Give the time that is left, at the pace of the runs so far."""
     parts = [cell.seconds for cell in cells]
     if None in parts:

@@ -2,11 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from gtpool.reproduce.claims import CLAIMS, Figures, Verdict, published
-from gtpool.reproduce.stats import Paired, corrected_test, fold_differences, rank
-from gtpool.reproduce.study_cells import OURS, Result, figures
-from gtpool.reproduce.study_parts import Entry, Part, Picture, Sheet, number, words
+from gtpool.reproduce.claims import CLAIMS, Figures, Verdict, published_figures
+from gtpool.reproduce.stats import PairedTest, corrected_t_test, fold_differences, rank_methods
+from gtpool.reproduce.study_parts import (
+    Picture,
+    ReportSection,
+    ReportTable,
+    TableCell,
+    number_cell,
+    text_cell,
+)
 from gtpool.reproduce.study_plot import draw_ranks
+from gtpool.reproduce.study_results import OURS, CellResult, comparable_figures
 
 _RANKS = (
     "On each dataset the best method has rank 1; equal ones share. Only datasets count on which "
@@ -29,16 +36,16 @@ _CLAIMS = (
 )
 
 
-def ranks_part(compared: Sequence[Result]) -> Part:
+def ranks_section(compared: Sequence[CellResult]) -> ReportSection:
     """Rank the methods of one or more studies, and those of the paper."""
-    sheets: list[Sheet] = []
+    sheets: list[ReportTable] = []
     pictures: list[Picture] = []
     notes = [_RANKS]
     for title, table in (
-        ("Ours", figures(compared)),
-        ("Published", published().tables["table1"]),
+        ("Ours", comparable_figures(compared)),
+        ("Published", published_figures().tables["table1"]),
     ):
-        ranking = rank(table, needed=("gtpool-v",))
+        ranking = rank_methods(table, needed=("gtpool-v",))
         if ranking is None:
             notes.append(f"{title}: nothing can be ranked yet.")
             continue
@@ -50,32 +57,34 @@ def ranks_part(compared: Sequence[Result]) -> Part:
         )
         caption = f"{title}, on {len(ranking.datasets)} datasets"
         pictures.append(Picture(f"{caption}.", draw_ranks(ranking)))
-        lines = [(words(name), number(value)) for name, value in ranking.ranks.items()]
+        lines = [(text_cell(name), number_cell(value)) for name, value in ranking.ranks.items()]
         heads = ("method", "average rank")
-        sheets.append(Sheet(f"{caption}, as a table.", heads, tuple(lines), detail=True))
-    return Part("ranks", "Average ranks", tuple(notes), {}, tuple(sheets), tuple(pictures))
+        sheets.append(ReportTable(f"{caption}, as a table.", heads, tuple(lines), detail=True))
+    return ReportSection("ranks", "Average ranks", tuple(notes), {}, tuple(sheets), tuple(pictures))
 
 
-def paired_part(compared: Sequence[Result]) -> Part:
+def paired_section(compared: Sequence[CellResult]) -> ReportSection:
     """Test GTPool-V against the best baseline of each dataset with folds."""
     heads = ("dataset", "method", "ours", "best baseline", "its figure", "difference")
     heads += ("t", "p", "pairs", "seeds", "its seeds")
     lines = [
-        _test(result, best)
+        _test_row(result, best)
         for result in compared
-        if _tested(result)
-        for best in _best(result, compared)
+        if _is_testable(result)
+        for best in _best_baselines(result, compared)
     ]
     none = () if lines else ("No fold has been run with both sides yet.",)
-    sheet = Sheet("GTPool-V against the best baseline of each TU dataset.", heads, tuple(lines))
-    return Part(
+    sheet = ReportTable(
+        "GTPool-V against the best baseline of each TU dataset.", heads, tuple(lines)
+    )
+    return ReportSection(
         "tests", "Against the best baseline", (_TESTS, *none), {}, (sheet,) if lines else ()
     )
 
 
-def claims_part(found: Mapping[str, Sequence[Result]]) -> Part:
+def claims_section(found: Mapping[str, Sequence[CellResult]]) -> ReportSection:
     """Hold what the paper says against its tables and ours."""
-    tables = {name: figures(several) for name, several in found.items()}
+    tables = {name: comparable_figures(several) for name, several in found.items()}
     single = {
         (name, result.place.line, result.place.dataset)
         for name, several in found.items()
@@ -85,23 +94,25 @@ def claims_part(found: Mapping[str, Sequence[Result]]) -> Part:
     ours = Figures(tables, final=False, single=single)
     lines = [
         (
-            words(claim.where),
-            words(claim.claimed),
-            _answer(claim.judge(published()), "no numbers printed"),
-            _answer(claim.judge(ours), "cannot tell yet"),
+            text_cell(claim.where),
+            text_cell(claim.claimed),
+            _verdict_cell(claim.judge(published_figures()), "no numbers printed"),
+            _verdict_cell(claim.judge(ours), "cannot tell yet"),
         )
         for claim in CLAIMS
     ]
     heads = ("where", "claimed", "published tables say", "ours say")
-    return Part("claims", "Claims", (_CLAIMS,), {}, (Sheet("", heads, tuple(lines), prose=True),))
+    return ReportSection(
+        "claims", "Claims", (_CLAIMS,), {}, (ReportTable("", heads, tuple(lines), prose=True),)
+    )
 
 
-def _tested(result: Result) -> bool:
+def _is_testable(result: CellResult) -> bool:
     ours = result.place.line.startswith("gtpool-v")
     return ours and result.settled and len(result.grid.folds) > 1
 
 
-def _best(result: Result, compared: Sequence[Result]) -> list[Result]:
+def _best_baselines(result: CellResult, compared: Sequence[CellResult]) -> list[CellResult]:
     """Give the best baseline on the same dataset: none, one, or several that are equal."""
     rivals = [
         other
@@ -114,32 +125,35 @@ def _best(result: Result, compared: Sequence[Result]) -> list[Result]:
     return [rival for rival in rivals if rival.percent == highest]
 
 
-def paired(first: Result, second: Result) -> Paired:
+def paired_test(first: CellResult, second: CellResult) -> PairedTest:
     """Test the difference of two cells of one dataset over its folds, in points."""
     pairs = fold_differences(first.grid, second.grid)
     sizes = [row.split for row in first.rows]
     ratio = sum(size.test for size in sizes) / sum(size.train for size in sizes)
-    return corrected_test([100 * pair for pair in pairs], ratio)
+    return corrected_t_test([100 * pair for pair in pairs], ratio)
 
 
-def _test(result: Result, best: Result) -> tuple[Entry, ...]:
+def _test_row(result: CellResult, best: CellResult) -> tuple[TableCell, ...]:
     """Give a line of the test."""
-    test = paired(result, best)
+    test = paired_test(result, best)
     return (
-        words(result.place.dataset),
-        words(result.place.line),
-        Entry(result.figure.text, result.percent, runs=result.name),
-        words(best.place.line),
-        Entry(best.figure.text, best.percent, runs=best.name),
-        number(round(test.mean, 9), "+z.2f"),
-        number(test.t, "z.2f"),
-        Entry("< 0.001" if test.p < 0.001 else f"{test.p:.3f}", test.p),
-        number(test.n, "d"),
-        *(number(sum(None not in line for line in one.grid.values), "d") for one in (result, best)),
+        text_cell(result.place.dataset),
+        text_cell(result.place.line),
+        TableCell(result.figure.text, result.percent, runs=result.name),
+        text_cell(best.place.line),
+        TableCell(best.figure.text, best.percent, runs=best.name),
+        number_cell(round(test.mean, 9), "+z.2f"),
+        number_cell(test.t, "z.2f"),
+        TableCell("< 0.001" if test.p < 0.001 else f"{test.p:.3f}", test.p),
+        number_cell(test.n, "d"),
+        *(
+            number_cell(sum(None not in line for line in one.grid.values), "d")
+            for one in (result, best)
+        ),
     )
 
 
-def _answer(verdict: Verdict, unknown: str) -> Entry:
+def _verdict_cell(verdict: Verdict, unknown: str) -> TableCell:
     """Give a cell that says yes, no or neither, with the numbers below."""
     said = unknown if verdict.holds is None else "yes" if verdict.holds else "no"
-    return Entry(said, notes=(verdict.words,) if verdict.words else ())
+    return TableCell(said, notes=(verdict.words,) if verdict.words else ())

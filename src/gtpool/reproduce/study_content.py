@@ -7,21 +7,21 @@ from gtpool.data.registry import DATASETS
 from gtpool.report.progress import format_seconds
 from gtpool.reproduce.paper import Study
 from gtpool.reproduce.published import TABLE_1, TABLE_6
-from gtpool.reproduce.status import tally
-from gtpool.reproduce.study_cells import RERUN, Result, published_by, results
-from gtpool.reproduce.study_compare import claims_part, paired_part, ranks_part
+from gtpool.reproduce.status import count_status
+from gtpool.reproduce.study_compare import claims_section, paired_section, ranks_section
 from gtpool.reproduce.study_parts import (
     MISSING,
     PARTIAL,
-    SLIP,
-    Entry,
-    Part,
+    WRONG,
     Picture,
-    Sheet,
-    number,
-    words,
+    ReportSection,
+    ReportTable,
+    TableCell,
+    number_cell,
+    text_cell,
 )
-from gtpool.reproduce.study_plot import Point, Spread, draw_boxes, draw_sweep
+from gtpool.reproduce.study_plot import Point, SeedFigures, draw_boxes, draw_sweep
+from gtpool.reproduce.study_results import RERUN, CellResult, cell_results, published_by
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import EPOCH_RULES
 
@@ -48,12 +48,15 @@ class Report(NamedTuple):
     """All that is known of the studies."""
 
     title: str
-    parts: list[Part]
-    results: list[Result]
+    parts: list[ReportSection]
+    results: list[CellResult]
 
 
 def make_report(
-    rows: Mapping[str, RunResult], studies: Mapping[str, Study], *, more: Iterable[Part] = ()
+    rows: Mapping[str, RunResult],
+    studies: Mapping[str, Study],
+    *,
+    more: Iterable[ReportSection] = (),
 ) -> Report:
     """Sum up what was run of the studies.
 
@@ -62,26 +65,28 @@ def make_report(
         studies: By name.
         more: Parts from elsewhere, such as timings, to stand at the end.
     """
-    found = {name: results(name, study, rows) for name, study in studies.items()}
+    found = {name: cell_results(name, study, rows) for name, study in studies.items()}
     compared = [*found.get(_MAIN, ()), *map(_named_tuned, found.get(_TUNED, ()))]
     compared = [result for result in compared if _POOLED not in result.place.line]
-    parts = [_opening(rows, found)]
+    parts = [_summary_section(rows, found)]
     for name, study in studies.items():
-        parts.append(study_part(name, study, found[name]))
+        parts.append(study_section(name, study, found[name]))
         if name == _MAIN:
-            parts += [seeds_part(compared), ranks_part(compared), paired_part(compared)]
-    parts += [claims_part(found), dataset_part(), *more]
+            parts += [seeds_section(compared), ranks_section(compared), paired_section(compared)]
+    parts += [claims_section(found), dataset_section(), *more]
     everything = [result for several in found.values() for result in several]
     return Report("GTPool: what the paper says, and what was measured", parts, everything)
 
 
-def _named_tuned(result: Result) -> Result:
+def _named_tuned(result: CellResult) -> CellResult:
     """Give a tuned method a name that no other has."""
     place = result.place
     return result._replace(place=place._replace(line=f"{place.line}, {_TUNED}"))
 
 
-def _opening(rows: Mapping[str, RunResult], found: Mapping[str, Sequence[Result]]) -> Part:
+def _summary_section(
+    rows: Mapping[str, RunResult], found: Mapping[str, Sequence[CellResult]]
+) -> ReportSection:
     wanted = {key for several in found.values() for result in several for key in result.keys}
     mine = [row for key, row in rows.items() if key in wanted]
     done = [row for row in mine if row.done]
@@ -97,17 +102,17 @@ def _opening(rows: Mapping[str, RunResult], found: Mapping[str, Sequence[Result]
         "last run": max((row.finished for row in done), default="none"),
     }
     heads = ("study", "cells", "whole", "begun", "runs done", "of", "failed")
-    lines = tuple((words(name), *_counts(several)) for name, several in found.items())
-    missing = Sheet("What is there, and what is missing.", heads, lines)
-    return Part("summary", "Summary", (_HOW, _MARKS), facts, (missing,))
+    lines = tuple((text_cell(name), *_counts(several)) for name, several in found.items())
+    missing = ReportTable("What is there, and what is missing.", heads, lines)
+    return ReportSection("summary", "Summary", (_HOW, _MARKS), facts, (missing,))
 
 
-def _counts(found: Sequence[Result]) -> tuple[Entry, ...]:
+def _counts(found: Sequence[CellResult]) -> tuple[TableCell, ...]:
     """Count the cells and runs of a study."""
     cells = [
         (len(result.keys), len(result.rows) - result.failed, result.failed) for result in found
     ]
-    return tuple(number(count, "d") for count in tally(cells))
+    return tuple(number_cell(count, "d") for count in count_status(cells))
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -119,21 +124,24 @@ def _listed(values: Iterable[str]) -> str:
     return "; ".join(f"{value} ({count:,} runs)" for value, count in ordered) or "none"
 
 
-def study_part(name: str, study: Study, found: Sequence[Result]) -> Part:
+def study_section(name: str, study: Study, found: Sequence[CellResult]) -> ReportSection:
     """Give a study: methods or values down, datasets across, and all numbers on request."""
     by_place = {(result.place.line, result.place.dataset): result for result in found}
     lines = tuple(
-        (words(line), *(_cell(by_place.get((line, dataset))) for dataset in study.datasets))
+        (
+            text_cell(line),
+            *(_figure_cell(by_place.get((line, dataset))) for dataset in study.datasets),
+        )
         for line in study.lines
     )
     first = study.axis or "method"
-    table = Sheet("", (first, *study.datasets), lines)
+    table = ReportTable("", (first, *study.datasets), lines)
     begun = [result for result in found if result.figure.mean is not None]
-    detail = Sheet(
+    detail = ReportTable(
         "All numbers, a line for each cell that has runs. The last columns say what each rule of "
         "choosing the epoch makes of the same runs; the optimistic one looks at the answers.",
         (first, "dataset", *_NUMBERS, *EPOCH_RULES.values()),
-        tuple(map(_numbers, begun)),
+        tuple(map(_number_cells, begun)),
         detail=True,
     )
     notes = [study.note]
@@ -146,15 +154,15 @@ def study_part(name: str, study: Study, found: Sequence[Result]) -> Part:
     if study.axis and not pictures:
         notes.append("No curve can be drawn yet.")
     sheets = (table, detail) if begun else (table,)
-    return Part(name, study.title, tuple(notes), {}, sheets, pictures)
+    return ReportSection(name, study.title, tuple(notes), {}, sheets, pictures)
 
 
-def seeds_part(found: Sequence[Result]) -> Part:
+def seeds_section(found: Sequence[CellResult]) -> ReportSection:
     """Draw the seeds of every method that has three whole ones, a drawing each dataset."""
     pictures: list[Picture] = []
     for dataset in dict.fromkeys(result.place.dataset for result in found):
         spreads = {
-            result.place.line: Spread(
+            result.place.line: SeedFigures(
                 seeds, told.mean if (told := result.place.published) else None
             )
             for result in found
@@ -169,35 +177,39 @@ def seeds_part(found: Sequence[Result]) -> Part:
         if pictures
         else "No method has three whole seeds yet."
     )
-    return Part("seeds", "Spread over seeds", (note,), pictures=tuple(pictures))
+    return ReportSection("seeds", "Spread over seeds", (note,), pictures=tuple(pictures))
 
 
-def dataset_part() -> Part:
+def dataset_section() -> ReportSection:
     """Give the paper's table of datasets beside the truth."""
     heads = ("dataset", "graphs", "truth", "nodes a graph", "truth", "edges a graph", "truth")
     heads += ("classes", "truth", "remark")
-    lines: list[tuple[Entry, ...]] = []
+    lines: list[tuple[TableCell, ...]] = []
     for name, told in TABLE_6.items():
         true = DATASETS[name]
         columns = (
-            _beside(told.graphs, true.graphs, "d"),
-            _beside(told.nodes, true.mean_nodes, ".2f"),
-            _beside(told.edges, true.mean_edges, ".2f"),
+            _compare_cells(told.graphs, true.graphs, "d"),
+            _compare_cells(told.nodes, true.mean_nodes, ".2f"),
+            _compare_cells(told.edges, true.mean_edges, ".2f"),
         )
-        classes = number(told.classes, "d")
+        classes = number_cell(told.classes, "d")
         tasks = true.tasks is not None and true.tasks > 1
         if tasks:
-            classes = classes._replace(text=f"{classes.text} {SLIP}", mark="slip")
-        both = _off(told.edges, true.mean_edges) and not _off(told.edges, 2 * true.mean_edges)
+            classes = classes._replace(text=f"{classes.text} {WRONG}", mark="slip")
+        both = _is_wrong(told.edges, true.mean_edges) and not _is_wrong(
+            told.edges, 2 * true.mean_edges
+        )
         remark = "these are tasks of two classes each" if tasks else ""
         remark = "counts both directions of an edge" if both else remark
         flat = (entry for pair in columns for entry in pair)
-        lines.append((words(name), *flat, classes, words(true.outputs), words(remark)))
+        lines.append((text_cell(name), *flat, classes, text_cell(true.outputs), text_cell(remark)))
     note = (
-        f"The paper's figures, and those of the files. {SLIP} marks what is off by more than one "
+        f"The paper's figures, and those of the files. {WRONG} marks what is off by more than one "
         "per cent; edges are undirected ones."
     )
-    return Part("datasets", "Datasets", (note,), {}, (Sheet("", heads, tuple(lines)),))
+    return ReportSection(
+        "datasets", "Datasets", (note,), {}, (ReportTable("", heads, tuple(lines)),)
+    )
 
 
 _GIVEN_UP = {
@@ -209,10 +221,10 @@ _GIVEN_UP = {
 """Where the paper has a dash."""
 
 
-def _cell(result: Result | None) -> Entry:
+def _figure_cell(result: CellResult | None) -> TableCell:
     """Give our figure, with the published one, the difference and the runs below."""
     if result is None:
-        return Entry("")
+        return TableCell("")
     figure, told = result.figure, result.place.published
     notes: list[str] = []
     if told is not None:
@@ -224,35 +236,35 @@ def _cell(result: Result | None) -> Entry:
     wanted = len(result.keys)
     if figure.mean is None:
         notes.append(f"{MISSING} none of {wanted} runs")
-        return Entry("–", None, tuple(notes), result.name if result.rows else None, "missing")
+        return TableCell("–", None, tuple(notes), result.name if result.rows else None, "missing")
     over = ", ± folds" if figure.spread == "folds" and figure.std is not None else ""
     if figure.missing:
         notes.append(f"{PARTIAL} {figure.n} of {wanted} runs{over}")
-        return Entry(figure.text, result.percent, tuple(notes), result.name, "partial")
+        return TableCell(figure.text, result.percent, tuple(notes), result.name, "partial")
     notes.append(f"{wanted} runs{over}")
-    return Entry(figure.text, result.percent, tuple(notes), result.name)
+    return TableCell(figure.text, result.percent, tuple(notes), result.name)
 
 
-def _numbers(result: Result) -> tuple[Entry, ...]:
+def _number_cells(result: CellResult) -> tuple[TableCell, ...]:
     figure, told = result.figure, result.place.published
     rules = (result.rules[rule].mean for rule in EPOCH_RULES)
     return (
-        words(result.place.line),
-        words(result.place.dataset),
-        Entry(f"{result.percent:.2f}", result.percent, runs=result.name),
-        number(None if figure.std is None else 100 * figure.std),
-        words(figure.spread),
-        number(told.mean if told else None),
-        number(told.std if told else None),
-        words(published_by(result.place) or "–"),
-        number(result.difference, "+z.2f"),
-        number(figure.n, "d"),
-        number(len(result.keys), "d"),
-        *(number(None if rule is None else 100 * rule) for rule in rules),
+        text_cell(result.place.line),
+        text_cell(result.place.dataset),
+        TableCell(f"{result.percent:.2f}", result.percent, runs=result.name),
+        number_cell(None if figure.std is None else 100 * figure.std),
+        text_cell(figure.spread),
+        number_cell(told.mean if told else None),
+        number_cell(told.std if told else None),
+        text_cell(published_by(result.place) or "–"),
+        number_cell(result.difference, "+z.2f"),
+        number_cell(figure.n, "d"),
+        number_cell(len(result.keys), "d"),
+        *(number_cell(None if rule is None else 100 * rule) for rule in rules),
     )
 
 
-def _curves(study: Study, found: Sequence[Result]) -> tuple[Picture, ...]:
+def _curves(study: Study, found: Sequence[CellResult]) -> tuple[Picture, ...]:
     """Draw a parameter study, if there is something to draw."""
     if study.axis is None:
         return ()
@@ -270,19 +282,19 @@ def _curves(study: Study, found: Sequence[Result]) -> tuple[Picture, ...]:
     return (Picture(caption, draw_sweep(curves, study.axis)),)
 
 
-def _seeds(result: Result) -> list[float]:
+def _seeds(result: CellResult) -> list[float]:
     """Give the figure of each whole seed, in per cent."""
     lines = zip(result.grid.values, result.grid.means, strict=True)
     return [100 * mean for values, mean in lines if None not in values and mean is not None]
 
 
-def _beside(told: float, true: float, form: str) -> tuple[Entry, Entry]:
+def _compare_cells(told: float, true: float, form: str) -> tuple[TableCell, TableCell]:
     """Give a figure of the paper, marked if it is wrong, and the truth."""
-    entry = number(told, form)
-    if _off(told, true):
-        entry = entry._replace(text=f"{entry.text} {SLIP}", mark="slip")
-    return entry, number(true, form)
+    entry = number_cell(told, form)
+    if _is_wrong(told, true):
+        entry = entry._replace(text=f"{entry.text} {WRONG}", mark="slip")
+    return entry, number_cell(true, form)
 
 
-def _off(told: float, true: float) -> bool:
+def _is_wrong(told: float, true: float) -> bool:
     return abs(told - true) > 0.01 * true

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from re import match
 from typing import Literal, NamedTuple
 
-PARTIAL, MISSING, SLIP = "◐", "○", "✗"
+PARTIAL, MISSING, WRONG = "◐", "○", "✗"
 """Marks to the eye: runs are missing, all are, a figure is wrong."""
 
 
-class Entry(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of a table."""
 
     text: str
@@ -21,12 +21,12 @@ class Entry(NamedTuple):
     mark: Literal["", "partial", "missing", "slip"] = ""
 
 
-class Sheet(NamedTuple):
+class ReportTable(NamedTuple):
     """A table."""
 
     caption: str
     heads: tuple[str, ...]
-    lines: tuple[tuple[Entry, ...], ...]
+    lines: tuple[tuple[TableCell, ...], ...]
     detail: bool = False
     """Whether it is opened only on request."""
     prose: bool = False
@@ -41,7 +41,7 @@ class Picture(NamedTuple):
     small: bool = False
 
 
-class Part(NamedTuple):
+class ReportSection(NamedTuple):
     """A section."""
 
     name: str
@@ -49,26 +49,26 @@ class Part(NamedTuple):
     title: str
     words: tuple[str, ...] = ()
     facts: Mapping[str, str] = {}
-    sheets: tuple[Sheet, ...] = ()
+    sheets: tuple[ReportTable, ...] = ()
     pictures: tuple[Picture, ...] = ()
 
 
-def words(text: str) -> Entry:
+def text_cell(text: str) -> TableCell:
     """Give a cell of words."""
-    return Entry(text)
+    return TableCell(text)
 
 
-def number(value: float | None, form: str = ".2f", *, unit: str = "") -> Entry:
+def number_cell(value: float | None, form: str = ".2f", *, unit: str = "") -> TableCell:
     """Give a cell of a number; a dash where there is none."""
-    return Entry("–") if value is None else Entry(format(value, form) + unit, value)
+    return TableCell("–") if value is None else TableCell(format(value, form) + unit, value)
 
 
-def measured(text: str) -> Entry:
+def measured_cell(text: str) -> TableCell:
     """Give a cell of words that is sorted by the number that they begin with, if they do.
 
     Example:
-        >>> measured("1,161.5 ms, 819 MB").value, measured("out of memory").value
+        >>> measured_cell("1,161.5 ms, 819 MB").value, measured_cell("out of memory").value
         (1161.5, None)
     """
     found = match(r"\d[\d,]*(\.\d+)?", text)
-    return Entry(text, float(found[0].replace(",", "")) if found else None)
+    return TableCell(text, float(found[0].replace(",", "")) if found else None)

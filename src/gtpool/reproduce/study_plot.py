@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from gtpool.report.plot import INK, KEPT, OTHER, drawing, plain, svg_of
+from gtpool.report.plot import INK, KEPT, OTHER, figure_to_svg, style_axes, svg_figure
 from gtpool.reproduce.stats import Ranking
 
 
@@ -19,7 +19,7 @@ class Point(NamedTuple):
     std: float
 
 
-class Spread(NamedTuple):
+class SeedFigures(NamedTuple):
     """The figures of a method, in per cent: one a seed, and the published one."""
 
     values: Sequence[float]
@@ -33,7 +33,7 @@ def draw_sweep(curves: Mapping[str, Sequence[Point]], axis: str) -> str:
         curves: Points of each dataset, perhaps none; the panels have scales of their own.
         axis: The parameter.
     """
-    with drawing((3.0 * len(curves), 2.8)) as figure:
+    with svg_figure((3.0 * len(curves), 2.8)) as figure:
         panels = figure.subplots(1, len(curves), squeeze=False)[0]
         for axes, (dataset, points) in zip(panels, curves.items(), strict=True):
             x = [point.x for point in points]
@@ -54,18 +54,18 @@ def draw_sweep(curves: Mapping[str, Sequence[Point]], axis: str) -> str:
             axes.set_xticks(x if len(x) < 6 else x[::2])
             if not points:
                 axes.set_yticks([])
-            plain(axes)
-        return svg_of(figure)
+            style_axes(axes)
+        return figure_to_svg(figure)
 
 
-def draw_boxes(methods: Mapping[str, Spread], dataset: str) -> str:
+def draw_boxes(methods: Mapping[str, SeedFigures], dataset: str) -> str:
     """Draw quartiles and range over seeds, a dot each seed, the published figure as a diamond.
 
     Args:
         methods: From the top to the bottom.
         dataset: The heading.
     """
-    with drawing((4.2, 0.9 + 0.3 * len(methods))) as figure:
+    with svg_figure((4.2, 0.9 + 0.3 * len(methods))) as figure:
         axes = figure.subplots()
         for place, (values, published) in enumerate(methods.values()):
             low, first, middle, third, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
@@ -79,8 +79,8 @@ def draw_boxes(methods: Mapping[str, Spread], dataset: str) -> str:
         axes.set_yticks(range(len(methods)), list(methods))
         axes.set_ylim(len(methods) - 0.4, -0.6)
         axes.set_title(dataset, color=INK, fontsize=10)
-        plain(axes)
-        return svg_of(figure)
+        style_axes(axes)
+        return figure_to_svg(figure)
 
 
 def draw_ranks(ranking: Ranking) -> str:
@@ -88,7 +88,7 @@ def draw_ranks(ranking: Ranking) -> str:
     count = len(ranking.ranks)
     half, cliques = ceil(count / 2), ranking.cliques
     step, below = 1.0, 0.5 * len(cliques) + 0.8
-    with drawing((8, 1.0 + 0.22 * half + 0.11 * len(cliques))) as figure:
+    with svg_figure((8, 1.0 + 0.22 * half + 0.11 * len(cliques))) as figure:
         axes = figure.subplots()
         for place, (name, rank) in enumerate(ranking.ranks.items()):
             left = place < half
@@ -104,20 +104,20 @@ def draw_ranks(ranking: Ranking) -> str:
             ends = [ranking.ranks[first] - 0.06, ranking.ranks[last] + 0.06]
             axes.plot(ends, [0.5 * number + 0.5] * 2, color=OTHER, linewidth=3.5)
         if ranking.distance is not None:
-            _draw_distance(axes, ranking.distance)
+            _draw_critical_difference(axes, ranking.distance)
         axes.set_xlim(-0.14 * count, 1.14 * count + 1)
         axes.set_ylim(below + step * half, -3)
-        plain(axes, grid=False)
+        style_axes(axes, grid=False)
         axes.set_xticks(range(1, count + 1))
         axes.xaxis.set_ticks_position("top")
         axes.spines["top"].set(visible=True, color=INK, bounds=(1, count))
         axes.spines["top"].set_position(("data", 0))
         axes.tick_params(length=3)
         axes.set_yticks([])
-        return svg_of(figure)
+        return figure_to_svg(figure)
 
 
-def _draw_distance(axes: Axes, distance: float) -> None:
+def _draw_critical_difference(axes: Axes, distance: float) -> None:
     """Draw how far apart ranks must be, above the line."""
     axes.plot([1, 1 + distance], [-2.2, -2.2], color=INK, linewidth=1.5)
     for end in (1, 1 + distance):

@@ -9,12 +9,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gtpool.report.site import inline
-from gtpool.report.table import Table
-from gtpool.report.template import template
-from gtpool.reproduce.study_cells import Result, published_by
+from gtpool.report.page import inline_svg, load_template
+from gtpool.report.result_tables import TextTable
 from gtpool.reproduce.study_content import Report
-from gtpool.reproduce.study_parts import Entry, Part, Sheet
+from gtpool.reproduce.study_parts import ReportSection, ReportTable, TableCell
+from gtpool.reproduce.study_results import CellResult, published_by
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import EPOCH_RULES, reported_score
 
@@ -25,7 +24,7 @@ _COLUMNS = (
     *("devices", "commits"),
 )
 _FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{"  # never larger
-_PAGE = 60  # lines of a table that a page holds
+_PAGE_LINES = 60  # lines of a table that a page holds
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -60,7 +59,7 @@ def markdown(report: Report) -> str:
         lines += [""] if part.facts else []
         for sheet in part.sheets:
             lines += [sheet.caption, ""] if sheet.caption else []
-            lines += [_plain(sheet).markdown(_text(sheet)), ""]
+            lines += [_text_table(sheet).markdown(_text_columns(sheet)), ""]
     return "\n".join(lines)
 
 
@@ -69,38 +68,38 @@ def latex(report: Report) -> str:
     lines = ["% Needs the packages booktabs and graphicx."]
     for part in report.parts:
         for number, sheet in enumerate(part.sheets):
-            if len(sheet.lines) > _PAGE:
+            if len(sheet.lines) > _PAGE_LINES:
                 name = f"{part.name}-{number + 1}"
                 lines += ["", f"% Left out, longer than a page: tab:{name}. The CSV has it."]
             else:
-                lines += ["", *_table(part, sheet, number)]
+                lines += ["", *_latex_table(part, sheet, number)]
     return "\n".join(lines) + "\n"
 
 
-def comma_separated(report: Report) -> str:
+def csv_text(report: Report) -> str:
     """Write one line a cell, with all numbers in per cent."""
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
-    table.writerows(map(_values, report.results))
+    table.writerows(map(_csv_values, report.results))
     return text.getvalue()
 
 
-def _plain(sheet: Sheet) -> Table:
-    return Table(sheet.heads, tuple(tuple(map(_joined, line)) for line in sheet.lines))
+def _text_table(sheet: ReportTable) -> TextTable:
+    return TextTable(sheet.heads, tuple(tuple(map(_cell_text, line)) for line in sheet.lines))
 
 
-def _text(sheet: Sheet) -> set[int]:
+def _text_columns(sheet: ReportTable) -> set[int]:
     """Give the columns without a number."""
     columns = enumerate(zip(*sheet.lines, strict=True))
     return {at for at, cells in columns if all(cell.value is None for cell in cells)}
 
 
-def _joined(entry: Entry) -> str:
+def _cell_text(entry: TableCell) -> str:
     return f"{entry.text} ({'; '.join(entry.notes)})" if entry.notes else entry.text
 
 
-def _table(part: Part, sheet: Sheet, number: int) -> list[str]:
+def _latex_table(part: ReportSection, sheet: ReportTable, number: int) -> list[str]:
     caption = " ".join(filter(None, (f"{part.title}.", sheet.caption, *part.words)))
     share = f"p{{{0.9 / len(sheet.heads):.2f}\\textwidth}}"
     columns = share * len(sheet.heads) if sheet.prose else "l" + "r" * (len(sheet.heads) - 1)
@@ -121,7 +120,7 @@ def _table(part: Part, sheet: Sheet, number: int) -> list[str]:
     ]
 
 
-def _stacked(entry: Entry) -> str:
+def _stacked(entry: TableCell) -> str:
     """Put the smaller lines of a cell below it."""
     if not entry.notes:
         return _escape(entry.text)
@@ -129,11 +128,11 @@ def _stacked(entry: Entry) -> str:
     return rf"\shortstack[r]{{{lines}}}"
 
 
-def _wrapped(entry: Entry) -> str:
+def _wrapped(entry: TableCell) -> str:
     return r"\newline ".join((_escape(entry.text), *_small(entry)))
 
 
-def _small(entry: Entry) -> Iterable[str]:
+def _small(entry: TableCell) -> Iterable[str]:
     return (rf"{{\scriptsize {_escape(note)}}}" for note in entry.notes)
 
 
@@ -141,7 +140,7 @@ def _escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def _values(result: Result) -> tuple[object, ...]:
+def _csv_values(result: CellResult) -> tuple[object, ...]:
     figure, place = result.figure, result.place
     told = place.published
     rules = (_percent(result.rules[rule].mean) for rule in EPOCH_RULES)
@@ -170,27 +169,27 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.4f}"
 
 
-def _listed(result: Result, what: str) -> str:
+def _listed(result: CellResult, what: str) -> str:
     return "; ".join(dict.fromkeys(str(getattr(row, what)) for row in result.rows))
 
 
 def html(report: Report) -> str:
     """Write the page; the same report gives the same text."""
-    page = template(Path(__file__).with_name("study.html.j2"))
+    page = load_template(Path(__file__).with_name("study.html.j2"))
     parts = [_with_drawings(part) for part in report.parts]
-    return page.render(title=report.title, parts=parts, rows=_stored(report))
+    return page.render(title=report.title, parts=parts, rows=_runs_json(report))
 
 
-def _with_drawings(part: Part) -> Part:
+def _with_drawings(part: ReportSection) -> ReportSection:
     """Fit the drawings of a part into the page."""
     pictures = (
-        picture._replace(svg=inline(picture.svg, picture.caption, f"{part.name}{at}-"))
+        picture._replace(svg=inline_svg(picture.svg, picture.caption, f"{part.name}{at}-"))
         for at, picture in enumerate(part.pictures)
     )
     return part._replace(pictures=tuple(pictures))
 
 
-def _stored(report: Report) -> Markup:
+def _runs_json(report: Report) -> Markup:
     """Give the runs behind each cell as JSON, which a script lays out on request."""
     names: dict[str | None, int] = {}
     rows: dict[str, list[Any]] = {}
@@ -199,7 +198,7 @@ def _stored(report: Report) -> Markup:
         cells[result.name] = [row.key for row in result.rows]
         for row in result.rows:
             if row.key not in rows:
-                rows[row.key] = _brief(row, names)
+                rows[row.key] = _run_values(row, names)
     text = json.dumps(
         {"names": list(names), "cells": cells, "rows": rows},
         separators=(",", ":"),
@@ -209,7 +208,7 @@ def _stored(report: Report) -> Markup:
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
-def _brief(row: RunResult, names: dict[str | None, int]) -> list[Any]:
+def _run_values(row: RunResult, names: dict[str | None, int]) -> list[Any]:
     """Give what the page lists of a run; devices and commits by number."""
     spec = row.spec
     test, loss = reported_score(row), row.valid_loss

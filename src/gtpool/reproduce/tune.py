@@ -11,8 +11,14 @@ from gtpool.data.registry import DATASETS, dataset_info
 from gtpool.model import METHODS, method_name
 from gtpool.model.conv import CONVS
 from gtpool.ops.sample import check_choice
-from gtpool.report.searching import SearchProgress
-from gtpool.reproduce.candidates import Options, configured, draw, possible, space_of
+from gtpool.report.search_report import SearchProgress
+from gtpool.reproduce.candidates import (
+    Options,
+    config_runs,
+    is_buildable,
+    sample_configs,
+    search_space,
+)
 from gtpool.study.halving import Budget, Candidate, Rung, SuccessiveHalving
 from gtpool.study.journal import JOURNAL
 from gtpool.study.run import run_many
@@ -21,7 +27,7 @@ from gtpool.study.store import Store, write_atomic
 from gtpool.train.metric import METRICS
 
 
-class Tuned(NamedTuple):
+class TuningResult(NamedTuple):
     """What was chosen."""
 
     per_fold: tuple[Options, ...]
@@ -41,8 +47,8 @@ def tune(
     space: Mapping[str, Sequence[Any]] | None = None,
     budget: Budget = Budget(),  # noqa: B008 - a value that does not change
     seed: int = 0,
-    tell: Callable[[Rung], object] = lambda _: None,
-) -> Tuned:
+    on_rung: Callable[[Rung], object] = lambda _: None,
+) -> TuningResult:
     """Search the space of a network on a dataset; no test part is looked at.
 
     Args:
@@ -53,15 +59,15 @@ def tune(
         space: The choices of each option; by default those of ``space_of``.
         budget: How much to try.
         seed: Of the configurations that are drawn.
-        tell: Is told of each round before it begins.
+        on_rung: Called with each round before it begins.
     """
     if budget.configs < 1:
         raise ValueError(f"at least one configuration starts, got {budget.configs}")
-    choices = space or space_of(dataset, model)
-    configs = draw(choices, budget.configs, seed, partial(possible, dataset, model))
+    choices = space or search_space(dataset, model)
+    configs = sample_configs(choices, budget.configs, seed, partial(is_buildable, dataset, model))
     if not configs:
         raise ValueError("no choices of this space go together in a network")
-    candidates = [Candidate(options, configured(dataset, model, options)) for options in configs]
+    candidates = [Candidate(options, config_runs(dataset, model, options)) for options in configs]
     by_loss = candidates[0].runs[0].train.select == "loss"
     metric = METRICS["classes" if DATASETS[dataset].tasks is None else "binary"]
     halving = SuccessiveHalving(
@@ -74,9 +80,9 @@ def tune(
         higher_is_better=not by_loss and metric.higher_is_better,
     )
     for rung in halving.run(do):
-        tell(rung)
+        on_rung(rung)
     per_fold, pooled = halving.best()
-    return Tuned(tuple(configs[place] for place in per_fold), configs[pooled], halving.rungs)
+    return TuningResult(tuple(configs[place] for place in per_fold), configs[pooled], halving.rungs)
 
 
 def tune_dataset(
@@ -102,14 +108,14 @@ def tune_dataset(
     if method not in METHODS:
         raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
     model, (jobs, together, device, data_dir) = METHODS[method].model, running
-    space = space_of(dataset, model)
+    space = search_space(dataset, model)
     for conv in convs:
         check_choice("conv", conv, CONVS)
     if "model.conv" in space:  # its own first, which is among those that start
         own = space["model.conv"][0]
         space["model.conv"] = tuple(sorted(convs, key=lambda conv: conv != own))
     chosen = folder / "tuned.json"
-    _known(chosen)  # what cannot be read is said before the work
+    _read_choices(chosen)  # what cannot be read is said before the work
     with SearchProgress() as watch:
         do = partial(
             run_many,
@@ -121,28 +127,28 @@ def tune_dataset(
             watch=watch,
         )
         tuned = tune(
-            dataset, model, do, folder, space=space, budget=Budget(*budget), tell=watch.rung
+            dataset, model, do, folder, space=space, budget=Budget(*budget), on_rung=watch.rung
         )
     choice = {"rounds": tuned.rounds, "per_fold": tuned.per_fold, "pooled": tuned.pooled}
-    known = _known(chosen)  # again: another process may have written meanwhile
+    known = _read_choices(chosen)  # again: another process may have written meanwhile
     known.setdefault(method, {})[dataset] = choice
     write_atomic(chosen, (json.dumps(known, indent=1) + "\n").encode())
     run = ("gtpool", "study", "run", "tuned", "--choices", chosen, "--output-dir", folder)
     return [
-        *tell(dataset, model, tuned),
+        *describe_choice(dataset, model, tuned),
         f"choices:         {chosen}",
         f"log:             {folder / JOURNAL}",
         f"to run them:     {join(map(str, run))}",
     ]
 
 
-def tell(dataset: str, model: Mapping[str, Any], tuned: Tuned) -> list[str]:
+def describe_choice(dataset: str, model: Mapping[str, Any], tuned: TuningResult) -> list[str]:
     """Say in lines what was chosen, as far as it differs from the defaults; no figure."""
-    plain = configured(dataset, model, {})
+    plain = config_runs(dataset, model, {})
     changed = [
         f"{name} {value}"
         for name, value in tuned.pooled.items()
-        if configured(dataset, model, {name: value}) != plain
+        if config_runs(dataset, model, {name: value}) != plain
     ]
     count = len({json.dumps(options, sort_keys=True) for options in tuned.per_fold})
     return [
@@ -151,7 +157,7 @@ def tell(dataset: str, model: Mapping[str, Any], tuned: Tuned) -> list[str]:
     ]
 
 
-def _known(path: Path) -> dict[str, dict[str, Any]]:
+def _read_choices(path: Path) -> dict[str, dict[str, Any]]:
     """Read the choices of other methods and datasets, beside which the new one goes."""
     if not path.exists():
         return {}

@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from gtpool.report.template import template
+from gtpool.report.page import load_template
 from gtpool.serve import schemas
 from gtpool.serve.body import receive
 from gtpool.serve.limits import RequestError
@@ -153,7 +153,7 @@ def describe(app: FastAPI) -> _Json:
 
 def docs_page(described: _Json) -> str:
     """Return the OpenAPI description as an HTML page."""
-    page = template(Path(__file__).with_name("docs.html.j2"))
+    page = load_template(Path(__file__).with_name("docs.html.j2"))
     operations = [
         {"path": path, "method": method.upper(), **operation}
         for path, methods in described["paths"].items()

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from gtpool.bench.clock import Row, Taken
-from gtpool.bench.plan import Settings
-from gtpool.bench.published import CAPTURED, FIRST, OURS, RIVALS, models, plain
-from gtpool.bench.rivals import Rival
+from gtpool.bench.baselines import PyGBaseline
+from gtpool.bench.paper_speed import BASELINES, CAPTURED, OURS, REFERENCE, models, paper_name
+from gtpool.bench.settings import BenchSettings
+from gtpool.bench.timing import Row, Timing
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.locate import locate
@@ -28,22 +28,25 @@ from gtpool.train.captured import CapturedTrainer
 SPEC = TrainSpec()
 
 
-def build(shape: ShapeSpec, width: int) -> Classifier:
+def build_gtpool(shape: ShapeSpec, width: int) -> Classifier:
     """Make GTPool-V: three levels, ratio .5, mean-max read-outs that are added up."""
     return Classifier(ModelSpec(width=width), shape)
 
 
-Build = Callable[[ShapeSpec, int], Rival | Classifier]
-BUILDS: dict[str, Build] = {**{name: partial(Rival, name) for name in RIVALS}, OURS: build}
+NetworkFactory = Callable[[ShapeSpec, int], PyGBaseline | Classifier]
+NETWORKS: dict[str, NetworkFactory] = {
+    **{name: partial(PyGBaseline, name) for name in BASELINES},
+    OURS: build_gtpool,
+}
 
 
-class Runner:
+class TrainingStep:
     """A network and its batch, as calls that a clock can time.
 
     The batch lies on the device already: what it takes to gather it counts for nobody.
     """
 
-    def __init__(self, model: Rival | Classifier, data: GraphDataset, index: Tensor) -> None:
+    def __init__(self, model: PyGBaseline | Classifier, data: GraphDataset, index: Tensor) -> None:
         self.model, self.graphs = model, data.take(index, model.ratios)
         classes = data.schema.task == "classes"
         self.loss_of = cross_entropy if classes else binary_cross_entropy_with_logits
@@ -71,7 +74,7 @@ class Runner:
         self.optimizer.step()
 
 
-class Entry(NamedTuple):
+class TimedNetwork(NamedTuple):
     """A network that takes part in a race."""
 
     width: int
@@ -80,7 +83,7 @@ class Entry(NamedTuple):
     """Forward and backward, or the whole step."""
 
 
-def find(name: str, settings: Settings) -> tuple[GraphDataset, Tensor] | None:
+def load_batch(name: str, settings: BenchSettings) -> tuple[GraphDataset, Tensor] | None:
     """Give a dataset on the device and a batch of its graphs; None where it would be downloaded."""
     if locate(name).folder is None:
         return None
@@ -90,9 +93,9 @@ def find(name: str, settings: Settings) -> tuple[GraphDataset, Tensor] | None:
     return data.to(settings.device), index
 
 
-def enter(
+def prepare_network(
     model: str, data: GraphDataset, index: Tensor, width: int, *, whole: bool = False
-) -> Entry | str:
+) -> TimedNetwork | str:
     """Give a network's stages, or why it is missing.
 
     Args:
@@ -104,18 +107,20 @@ def enter(
             has one stage in any case, a whole step.
     """
     torch.manual_seed(0)
-    network = BUILDS[plain(model)](shape_of(data), width).to(data.x.device).train()
+    network = NETWORKS[paper_name(model)](shape_of(data), width).to(data.x.device).train()
     parameters = _count(network)
     if model == CAPTURED and isinstance(network, Classifier):
         try:
-            return Entry(width, parameters, (captured(network, data, index, SPEC),))
+            return TimedNetwork(width, parameters, (capture_step(network, data, index, SPEC),))
         except ValueError as error:  # a batch beyond the usual capacity
             return str(error)
-    runner = Runner(network, data, index)
-    return Entry(width, parameters, (runner.step,) if whole else (runner.forward, runner.backward))
+    runner = TrainingStep(network, data, index)
+    return TimedNetwork(
+        width, parameters, (runner.step,) if whole else (runner.forward, runner.backward)
+    )
 
 
-def captured(
+def capture_step(
     model: Classifier, data: GraphDataset, index: Tensor, spec: TrainSpec
 ) -> Callable[[], object]:
     """Capture a whole training step, forward, backward, clip and Adam, in one CUDA graph.
@@ -151,7 +156,7 @@ def captured(
     return step
 
 
-def choose_widths(shape: ShapeSpec, settings: Settings, *, similar: bool) -> dict[str, int]:
+def choose_widths(shape: ShapeSpec, settings: BenchSettings, *, similar: bool) -> dict[str, int]:
     """Give the width of each network of a race.
 
     Args:
@@ -159,7 +164,7 @@ def choose_widths(shape: ShapeSpec, settings: Settings, *, similar: bool) -> dic
         settings: With the width of the first.
         similar: Bring the number of parameters nearest to that of the first, in place of one width.
     """
-    goal = count_parameters(FIRST, shape, settings.width)
+    goal = count_parameters(REFERENCE, shape, settings.width)
 
     def nearest(name: str) -> int:
         choices = range(8, 2 * settings.width + 1, 4)
@@ -168,17 +173,17 @@ def choose_widths(shape: ShapeSpec, settings: Settings, *, similar: bool) -> dic
         return min(around, key=lambda width: abs(count_parameters(name, shape, width) - goal))
 
     shown = models(settings.device.type)
-    return {name: nearest(plain(name)) if similar else settings.width for name in shown}
+    return {name: nearest(paper_name(name)) if similar else settings.width for name in shown}
 
 
 @cache
 def count_parameters(name: str, shape: ShapeSpec, width: int) -> int:
-    """Count the parameters of a network of ``BUILDS``, without making them."""
+    """Count the parameters of a network of ``NETWORKS``, without making them."""
     with torch.device("meta"):
-        return _count(BUILDS[name](shape, width))
+        return _count(NETWORKS[name](shape, width))
 
 
-def describe_times(times: Sequence[Taken]) -> Row:
+def timing_fields(times: Sequence[Timing]) -> Row:
     """Give what a row says of one network's times, in milliseconds."""
     names = ("forward", "backward") if len(times) == 2 else ("step",)
     row: Row = {}
@@ -188,9 +193,9 @@ def describe_times(times: Sequence[Taken]) -> Row:
     return row | {"total_ms": round(1e3 * _total(times), 3), "rounds": times[0].rounds}
 
 
-def speedup(name: str, taken: Mapping[str, Sequence[Taken]]) -> float:
+def speedup(name: str, taken: Mapping[str, Sequence[Timing]]) -> float:
     """Say how many times faster than the first a network is."""
-    return round(_total(taken[FIRST]) / _total(taken[name]), 3)
+    return round(_total(taken[REFERENCE]) / _total(taken[name]), 3)
 
 
 @cache
@@ -202,5 +207,5 @@ def _count(model: nn.Module) -> int:
     return sum(part.numel() for part in model.parameters())
 
 
-def _total(times: Sequence[Taken]) -> float:
+def _total(times: Sequence[Timing]) -> float:
     return sum(taken.median for taken in times)

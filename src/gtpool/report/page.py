@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from gtpool.model import WITH_BONDS
 from gtpool.report.plot import INK
-from gtpool.report.table import Table, methods_table, rules_table, runs_table
-from gtpool.report.template import template
+from gtpool.report.result_tables import TextTable, methods_table, rules_table, runs_table
 from gtpool.spec import RunSpec
 from gtpool.study.recipe import has_bonds
 from gtpool.study.result import RunResult
@@ -21,21 +21,21 @@ from gtpool.study.summarize import has_folds, metric_title, run_label, split_nam
 _LISTED, _LONGEST = 1000, 200  # rows left out that the page lists, characters of their SMILES
 
 
-class Section(NamedTuple):
+class MethodSection(NamedTuple):
     """A method: its runs and what was drawn of them."""
 
     name: str
     rows: Sequence[RunResult]
     pictures: Mapping[str, str]
     """SVG elements, by their captions."""
-    tasks: Table | None = None
+    tasks: TextTable | None = None
     """The figure of each task, where there are several."""
 
 
 def write_report(
     path: Path,
     title: str,
-    sections: Sequence[Section],
+    sections: Sequence[MethodSection],
     notes: Sequence[str] = (),
     left_out: Sequence[tuple[int, str, str]] = (),
 ) -> None:
@@ -48,20 +48,20 @@ def write_report(
         notes: What a reader must know of how the figures came about.
         left_out: Rows of the user's table that could not be used: line, SMILES and reason.
     """
-    page = template(Path(__file__).with_name("page.html.j2"))
+    page = load_template(Path(__file__).with_name("page.html.j2"))
     several = {section.name: section.rows for section in sections}
     text = page.render(
         title=title,
         notes=notes,
         methods=methods_table(several) if len(sections) > 1 else None,
-        sections=[_part(section, number) for number, section in enumerate(sections)],
+        sections=[_section_values(section, number) for number, section in enumerate(sections)],
         left_out=[(line, smiles[:_LONGEST], why) for line, smiles, why in left_out[:_LISTED]],
         left_out_count=len(left_out),
     )
     write_atomic(path, text.encode())
 
 
-def _part(section: Section, number: int) -> dict[str, Any]:
+def _section_values(section: MethodSection, number: int) -> dict[str, Any]:
     """Give the values of a section that the page shows."""
     cell, done = summarize(section.rows), [row for row in section.rows if row.done]
     return {
@@ -74,7 +74,7 @@ def _part(section: Section, number: int) -> dict[str, Any]:
         "rules": rules_table(section.rows) if done else None,
         "failed": [_failure(row) for row in section.rows if row.status == "failed"],
         "pictures": [
-            (caption, inline(svg, caption, f"s{number}p{place}-"))
+            (caption, inline_svg(svg, caption, f"s{number}p{place}-"))
             for place, (caption, svg) in enumerate(section.pictures.items())
         ],
         "splits": [_split(row) for row in done],
@@ -135,10 +135,21 @@ def _split(row: RunResult) -> tuple[str, ...]:
     return fold, str(spec.seed), *sizes, split.digest, f"{row.epoch} of {row.epochs_run}"
 
 
-def inline(svg: str, caption: str, prefix: str) -> Markup:
+def inline_svg(svg: str, caption: str, prefix: str) -> Markup:
     """Fit a drawing into a page: ink of the page's colour, ids that no other drawing has."""
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}", svg.replace(INK, "currentColor"))
     svg = re.sub(r'^<svg ([^>]*?)width="[^"]*"', r"<svg \1", svg, count=1)
     svg = re.sub(r'^<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)
     label = Markup("<svg role='img' aria-label='{}' ").format(caption)
     return label + Markup(svg.removeprefix("<svg "))  # noqa: S704 - drawn by us, text escaped
+
+
+def load_template(file: Path) -> Template:
+    """Return a template that escapes its values and raises an error for a missing one."""
+    return Environment(
+        loader=FileSystemLoader(file.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template(file.name)

@@ -3,27 +3,27 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gtpool.bench.published import (
+from gtpool.bench.paper_speed import (
     CAP_GB,
     DENSITIES,
     EAGER,
     NODES,
     OURS,
     SCALABILITY,
-    SETS,
     SIZINGS,
     SPEED,
+    SPEED_DATASETS,
     models,
-    plain,
+    paper_name,
     scaled_models,
-    target,
+    speed_target,
 )
 
 Row = dict[str, Any]
 MISSING = "missing"
 
 
-class Sheet(NamedTuple):
+class BenchTable(NamedTuple):
     """A table, and the rows that it was made from."""
 
     title: str
@@ -57,52 +57,52 @@ def evidence(rows: Sequence[Row]) -> str:
     return "; ".join(", ".join(dict.fromkeys(part)) for part in parts) + "."
 
 
-def newest(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], Row]:
+def newest_rows(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], Row]:
     """Keep the last row of each combination of keys."""
     ordered = sorted(rows, key=lambda row: row["date"])
     return {tuple(row.get(key) for key in keys): row for row in ordered}
 
 
-def speed_sheets(rows: Iterable[Row], *, full: bool = False) -> list[Sheet]:
+def speed_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
     """Give one table a machine and sizing; ``full`` shows all that should be there."""
     headings = ("dataset", "network", "width", "parameters", "forward, ms", "backward, ms")
     headings += ("speed-up", "published", "target")
-    sheets: list[Sheet] = []
+    sheets: list[BenchTable] = []
     for device, machine, mine in _machines(rows, full=full):
         for sizing in SIZINGS:
-            found = newest(_only(mine, "sizing", sizing), "dataset", "model")
-            cases = [(name, model) for name in SETS for model in models(device)]
+            found = newest_rows(_where(mine, "sizing", sizing), "dataset", "model")
+            cases = [(name, model) for name in SPEED_DATASETS for model in models(device)]
             lines = [
                 _speed_line(device, sizing, case, found.get(case))
                 for case in (cases if full else found)
             ]
             if lines:
                 title = f"{sizing.capitalize()}: {machine}"
-                sheets.append(Sheet(title, headings, lines, list(found.values())))
+                sheets.append(BenchTable(title, headings, lines, list(found.values())))
     return sheets
 
 
-def step_sheets(rows: Iterable[Row], *, full: bool = False) -> list[Sheet]:
+def step_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
     """Give one table a machine: whole training steps at equal width."""
     headings = ("dataset", "network", "width", "parameters", "step, ms", "speed-up", "target")
-    sheets: list[Sheet] = []
+    sheets: list[BenchTable] = []
     for device, machine, mine in _machines(rows, full=full):
-        found = newest(mine, "dataset", "model")
-        cases = [(name, model) for name in SETS for model in models(device)]
+        found = newest_rows(mine, "dataset", "model")
+        cases = [(name, model) for name in SPEED_DATASETS for model in models(device)]
         lines = [_step_line(device, case, found.get(case)) for case in (cases if full else found)]
         title = f"Training step: {machine}"
-        sheets.append(Sheet(title, headings, lines, list(found.values())))
+        sheets.append(BenchTable(title, headings, lines, list(found.values())))
     return sheets
 
 
-def scalability_sheets(rows: Iterable[Row], *, full: bool = False) -> list[Sheet]:
+def scalability_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
     """Give one table a machine and cap: nodes and networks down, densities across."""
-    sheets: list[Sheet] = []
+    sheets: list[BenchTable] = []
     for device, machine, mine in _machines(rows, full=full):
         caps = (None, CAP_GB) if device == "cuda" else (None,)
         for cap in caps:
-            some = _only(mine, "cap_gb", cap)
-            found = newest(some, "nodes", "model", "density")
+            some = _where(mine, "cap_gb", cap)
+            found = newest_rows(some, "nodes", "model", "density")
             densities = DENSITIES if full else tuple(dict.fromkeys(row["density"] for row in some))
             cases = [(nodes, model) for nodes in NODES for model in scaled_models(device)]
             if not full:
@@ -112,30 +112,30 @@ def scalability_sheets(rows: Iterable[Row], *, full: bool = False) -> list[Sheet
                 headings = ("nodes", "network", *(f"{density:.0%}" for density in densities))
                 title = f"Scalability: {machine}" + ("" if cap is None else f", {cap:g} GB")
                 headings += ("published, ms",)
-                sheets.append(Sheet(title, headings, lines, list(found.values())))
+                sheets.append(BenchTable(title, headings, lines, list(found.values())))
     return sheets
 
 
-def roofline_sheets(rows: Iterable[Row], *, full: bool = False) -> list[Sheet]:
+def roofline_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
     """Give one table a machine: the floor of a training step, and where the rest goes."""
-    sheets: list[Sheet] = []
+    sheets: list[BenchTable] = []
     for device, machine, mine in _machines(rows, full=full):
-        found = newest(_only(mine, "dataset", SETS[0]) if full else mine, "model")
-        ours = [(model,) for model in models(device) if plain(model) == OURS]
+        found = newest_rows(_where(mine, "dataset", SPEED_DATASETS[0]) if full else mine, "model")
+        ours = [(model,) for model in models(device) if paper_name(model) == OURS]
         cases = ours if full else list(found)
         cells = [_roofline_cells(found.get(case)) for case in cases]
         names = _ROOFLINE if device == "cuda" else _ROOFLINE[:-1]
         lines = [[name, *parts] for name, *parts in zip(names, *cells, strict=False)]
         headings = ("", *(str(case[0]) for case in cases))
-        sheets.append(Sheet(f"Roofline: {machine}", headings, lines, list(found.values())))
+        sheets.append(BenchTable(f"Roofline: {machine}", headings, lines, list(found.values())))
     return sheets
 
 
-SHEETS: dict[str, Callable[..., list[Sheet]]] = {
-    "speed": speed_sheets,
-    "step": step_sheets,
-    "scalability": scalability_sheets,
-    "roofline": roofline_sheets,
+BENCH_TABLES: dict[str, Callable[..., list[BenchTable]]] = {
+    "speed": speed_tables,
+    "step": step_tables,
+    "scalability": scalability_tables,
+    "roofline": roofline_tables,
 }
 _ROOFLINE = (
     "operations",
@@ -165,13 +165,13 @@ def _machines(rows: Iterable[Row], *, full: bool) -> list[tuple[str, str, list[R
     return [(*key, group) for key, group in groups.items()]
 
 
-def _only(rows: Iterable[Row], key: str, value: object) -> list[Row]:
+def _where(rows: Iterable[Row], key: str, value: object) -> list[Row]:
     return [row for row in rows if row.get(key) == value]
 
 
 def _speed_line(device: str, sizing: str, case: tuple[Any, ...], row: Row | None) -> list[str]:
     dataset, model = case
-    published = SPEED.get((dataset, plain(model)))
+    published = SPEED.get((dataset, paper_name(model)))
     told = "–" if published is None else f"{published.speedup:.2f}×"
     aim = _target(device, dataset, model, sizing)
     if row is None or MISSING in row:
@@ -179,9 +179,9 @@ def _speed_line(device: str, sizing: str, case: tuple[Any, ...], row: Row | None
         return [dataset, model, "–", "–", why, "–", "–", told, aim]
     size = [str(row["width"]), f"{row['parameters']:,}"]
     if "step_ms" in row:
-        times = ["–", f"{_spread(row, 'step')} (whole step)"]
+        times = ["–", f"{_mean_std(row, 'step')} (whole step)"]
     else:
-        times = [_spread(row, "forward"), _spread(row, "backward")]
+        times = [_mean_std(row, "forward"), _mean_std(row, "backward")]
     return [dataset, model, *size, *times, f"{row['speedup']:.2f}×", told, aim]
 
 
@@ -192,14 +192,14 @@ def _step_line(device: str, case: tuple[Any, ...], row: Row | None) -> list[str]
         why = MISSING if row is None else str(row[MISSING])
         return [dataset, model, "–", "–", why, "–", aim]
     size = [str(row["width"]), f"{row['parameters']:,}"]
-    return [dataset, model, *size, _spread(row, "step"), f"{row['speedup']:.2f}×", aim]
+    return [dataset, model, *size, _mean_std(row, "step"), f"{row['speedup']:.2f}×", aim]
 
 
 def _scale_line(
     nodes: int, model: str, densities: Sequence[float], found: dict[tuple[Any, ...], Row]
 ) -> list[str]:
     cells = [_scale_cell(found.get((nodes, model, density))) for density in densities]
-    places = [(nodes, plain(model), density) for density in densities]
+    places = [(nodes, paper_name(model), density) for density in densities]
     told = [SCALABILITY[place] for place in places if place in SCALABILITY]
     words = " / ".join("OOM" if ms is None else f"{ms:.0f}" for ms in told)
     return [f"{nodes:,}", model, *cells, words or "–"]
@@ -226,22 +226,22 @@ def _roofline_cells(row: Row | None) -> list[str]:
         f"{row['step_ms']:.3f} ± {row['step_std']:.3f} ms",
         f"{row['step_ms'] / row['floor_ms']:.1f}",
         f"{row['kernels']}",
-        ", ".join(f"{_short(name)} {ms:.2f} ms" for name, ms, _ in row["longest"][:3]),
+        ", ".join(f"{_kernel_name(name)} {ms:.2f} ms" for name, ms, _ in row["longest"][:3]),
         f"{row['kernels_ms']:.3f} ms",
     ]
 
 
 def _target(device: str, dataset: str, model: str, sizing: str) -> str:
-    if plain(model) != OURS or model == EAGER:
+    if paper_name(model) != OURS or model == EAGER:
         return "–"
-    aim = target(device, dataset, sizing)
+    aim = speed_target(device, dataset, sizing)
     return "–" if aim is None else f"{aim:g}×"
 
 
-def _spread(row: Row, stage: str) -> str:
+def _mean_std(row: Row, stage: str) -> str:
     return f"{row[f'{stage}_ms']:.2f} ± {row[f'{stage}_std']:.2f}"
 
 
-def _short(name: str) -> str:
+def _kernel_name(name: str) -> str:
     """Cut a kernel's name to what a reader can use."""
     return name.removeprefix("void ").split("(")[0].split("<")[0][:48]

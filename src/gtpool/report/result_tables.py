@@ -16,11 +16,11 @@ from gtpool.study.summarize import (
     summarize_grid,
 )
 
-_LINE = re.compile(r"[\t\n]")
+_LINE_BREAK = re.compile(r"[\t\n]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """Headings, and lines of as many cells."""
 
     heads: tuple[str, ...]
@@ -35,14 +35,14 @@ class Table(NamedTuple):
     def terminal(self, text: Collection[int] = (0,)) -> str:
         """Write columns of even width; those of ``text`` stand left, those of numbers right."""
         lines = [
-            [_LINE.sub(_code, printable(cell)) for cell in line]
+            [_LINE_BREAK.sub(_code, printable(cell)) for cell in line]
             for line in (self.heads, *self.lines)
         ]
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.heads))]
         return "\n".join(_aligned(line, widths, text) for line in lines)
 
 
-def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> Table:
+def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
     """Set methods side by side.
 
     Args:
@@ -58,10 +58,10 @@ def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> Table:
         seconds = f"{sum(row.seconds for row in done) / len(done):.1f}" if done else "–"
         lines.append((name, cell.text, str(cell.n), str(cell.missing), weights, seconds))
     heads = ("method", metric_title(metric), "runs", "missing", "parameters", "seconds a run")
-    return Table(heads, tuple(lines))
+    return TextTable(heads, tuple(lines))
 
 
-def runs_table(rows: Sequence[RunResult]) -> Table:
+def runs_table(rows: Sequence[RunResult]) -> TextTable:
     """Lay out the test metric of every run: one line a fold, one column a seed, the mean below.
 
     A split without folds has one line, which names its rule. A run that failed or is not there is
@@ -79,17 +79,17 @@ def runs_table(rows: Sequence[RunResult]) -> Table:
     if len(laid.folds) > 1:
         lines.append(("mean", *(format_metric(mean, laid.metric) for mean in laid.means)))
     heads = ("fold" if folded else "split", *(f"seed {seed}" for seed in laid.seeds))
-    return Table(heads, tuple(lines))
+    return TextTable(heads, tuple(lines))
 
 
-def rules_table(rows: Sequence[RunResult]) -> Table:
+def rules_table(rows: Sequence[RunResult]) -> TextTable:
     """Say what each rule of choosing the epoch makes of the same runs."""
     done = [row for row in rows if row.done]
     lines: list[tuple[str, ...]] = []
     for rule, words in EPOCH_RULES.items():
         cell = summarize([row.updated(test=row.other_rules[rule]) for row in done])
         lines.append((words, cell.text))
-    return Table(("epoch chosen", metric_title(done[0].metric)), tuple(lines))
+    return TextTable(("epoch chosen", metric_title(done[0].metric)), tuple(lines))
 
 
 def tasks_table(
@@ -97,7 +97,7 @@ def tasks_table(
     labels: Sequence[int],
     metric: str,
     runs: Mapping[tuple[int, int], Sequence[float | None]],
-) -> Table:
+) -> TextTable:
     """Return one line a task: its figure over all runs and the number of its labels.
 
     Args:
@@ -115,7 +115,7 @@ def tasks_table(
         figure = cell.text if cell.n else format_metric(None, metric)
         lines.append((name, figure, str(count), *([str(cell.n)] if len(runs) > 1 else [])))
     heads = ("task", metric_title(metric), "labels", *(["runs"] if len(runs) > 1 else []))
-    return Table(heads, tuple(lines))
+    return TextTable(heads, tuple(lines))
 
 
 def printable(text: str) -> str:

@@ -6,16 +6,16 @@ from typing import NamedTuple, Self
 
 import torch
 
-from gtpool.bench.clock import Row
-from gtpool.bench.published import CAP_GB, DENSITIES, NODES, SETS
+from gtpool.bench.paper_speed import CAP_GB, DENSITIES, NODES, SPEED_DATASETS
+from gtpool.bench.timing import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BenchSettings:
     """The sizes of a bench; the defaults are those of the paper's tables."""
 
     device: torch.device
-    sets: tuple[str, ...] = SETS
+    sets: tuple[str, ...] = SPEED_DATASETS
     batch: int = 128
     width: int = 128
     seconds: float = 1.5
@@ -54,7 +54,7 @@ class Settings:
         return cls(device=device, graphs=8, caps=(None, CAP_GB)) if gpu else cls(device=device)
 
 
-class Job(NamedTuple):
+class BenchJob(NamedTuple):
     """A part of a bench that is measured in one go."""
 
     what: str

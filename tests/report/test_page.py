@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from html_page import Page
 
+from gtpool.report.page import MethodSection, write_report
 from gtpool.report.plot import (
-    _range,
+    _mean_and_range,
     draw_confusion,
     draw_curves,
     draw_roc,
     draw_scatter,
-    standalone,
+    with_background,
 )
-from gtpool.report.site import Section, write_report
-from gtpool.report.table import Table
+from gtpool.report.result_tables import TextTable
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec
 from gtpool.study.heldout import HeldOut, confusion, roc_curves, write_held_out
 from gtpool.study.result import RunResult
@@ -76,7 +76,7 @@ def section(name="GTPool", **more):
         "Curves.": draw_curves(rows[:2]),
         "Counts.": draw_confusion(np.array([[3, 1], [0, 4]]), [HOSTILE, "a $x_1$ class"]),
     }
-    return Section(name, rows, pictures)
+    return MethodSection(name, rows, pictures)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_page_says_the_numbers_and_what_is_missing(page):
 
 
 def test_page_of_several_tasks_has_a_table_by_task(page):
-    tasks = Table(("task", "ROC-AUC, %", "labels"), (("NR-AR", "71.00", "12"),))
+    tasks = TextTable(("task", "ROC-AUC, %", "labels"), (("NR-AR", "71.00", "12"),))
     said = Page(page(section()._replace(tasks=tasks)).read_text()).text
     place = said.index("NR-AR")
     assert said[place : place + 3] == ["NR-AR", "71.00", "12"]
@@ -151,7 +151,7 @@ def test_the_same_runs_give_the_same_bytes(page):
 
 def test_page_of_runs_that_all_failed(page):
     rows = [row(fold, status="failed") for fold in range(3)]
-    said = " ".join(Page(page(Section("all", rows, {})).read_text()).text)
+    said = " ".join(Page(page(MethodSection("all", rows, {})).read_text()).text)
     assert "missing" in said
     assert "0 runs, 3 missing" in said
 
@@ -166,18 +166,18 @@ def test_drawings_are_svg_whose_words_are_words():
         draw_scatter(np.array([1.0, 2.0]), np.array([1.5, 2.5])): "predicted",
     }
     for svg, word in drawings.items():
-        root = ET.fromstring(standalone(svg))  # noqa: S314
+        root = ET.fromstring(with_background(svg))  # noqa: S314
         assert root.tag.endswith("svg")
         assert word in {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
         assert "date" not in svg
 
 
 def test_curves_end_where_fewer_than_half_of_the_runs_go_on():
-    low, mean, high = _range([[1.0, 2.0], [3.0, None], [8.0, 4.0, 5.0]])
+    low, mean, high = _mean_and_range([[1.0, 2.0], [3.0, None], [8.0, 4.0, 5.0]])
     assert (low.tolist(), high.tolist()) == ([1, 2], [8, 4])
     assert mean.tolist() == [4, 3]  # of those that are known
-    assert len(_range([[1.0], [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])[1]) == 2
-    assert len(_range([[1.0], [1.0, 2.0]])[1]) == 2
+    assert len(_mean_and_range([[1.0], [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])[1]) == 2
+    assert len(_mean_and_range([[1.0], [1.0, 2.0]])[1]) == 2
 
 
 def test_confusion_counts_true_against_predicted():

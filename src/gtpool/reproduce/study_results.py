@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gtpool.data.registry import DATASETS
-from gtpool.reproduce.paper import Cell as Place
-from gtpool.reproduce.paper import Study
+from gtpool.reproduce.paper import Study, StudyCell
 from gtpool.reproduce.published import AUTHORS_RAN, TABLE_1
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import (
@@ -21,13 +20,13 @@ RERUN = "the paper, of others' code"
 """Whose run the figure of a baseline is where GMT's paper has none."""
 
 
-class Result(NamedTuple):
+class CellResult(NamedTuple):
     """A cell of a study with what was run of it."""
 
     study: str
     name: str
     """What the cell is called in an address."""
-    place: Place
+    place: StudyCell
     keys: tuple[str, ...]
     """The runs that it should have, seed after seed."""
     rows: tuple[RunResult, ...]
@@ -35,7 +34,7 @@ class Result(NamedTuple):
     grid: ScoreGrid
     """Test metric of all that it should have."""
     figure: MetricSummary
-    """Of the seeds that count, see ``counted``."""
+    """Of the seeds that count, see ``counted_seeds``."""
     rules: Mapping[str, MetricSummary]
     """The same, had the epoch been chosen otherwise."""
 
@@ -61,7 +60,7 @@ class Result(NamedTuple):
         return sum(row.status == "failed" for row in self.rows)
 
 
-def results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list[Result]:
+def cell_results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list[CellResult]:
     """Sum up every cell of a study.
 
     Args:
@@ -72,7 +71,7 @@ def results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list[Resu
     return [_result(name, cell, study.seeds, rows) for cell in study.cells]
 
 
-def counted(laid: ScoreGrid) -> ScoreGrid:
+def counted_seeds(laid: ScoreGrid) -> ScoreGrid:
     """Give the seeds that make the figure: those with all folds; if none has, those begun.
 
     A mean over two folds beside means over ten would say little of the seeds, much of the folds.
@@ -85,7 +84,7 @@ def counted(laid: ScoreGrid) -> ScoreGrid:
     )
 
 
-def published_by(place: Place) -> str:
+def published_by(place: StudyCell) -> str:
     """Say whose run a published figure comes from; nothing where there is none."""
     if place.published is None:
         return ""
@@ -95,7 +94,7 @@ def published_by(place: Place) -> str:
     return RERUN if place.dataset in AUTHORS_RAN else "GMT's paper"
 
 
-def figures(found: Sequence[Result]) -> dict[str, dict[str, float]]:
+def comparable_figures(found: Sequence[CellResult]) -> dict[str, dict[str, float]]:
     """Give the settled figures in per cent, by line and dataset."""
     table: dict[str, dict[str, float]] = {}
     for result in found:
@@ -104,29 +103,30 @@ def figures(found: Sequence[Result]) -> dict[str, dict[str, float]]:
     return table
 
 
-def _result(name: str, cell: Place, seeds: int, rows: Mapping[str, RunResult]) -> Result:
+def _result(name: str, cell: StudyCell, seeds: int, rows: Mapping[str, RunResult]) -> CellResult:
     keys = tuple(run.key for run in cell.runs(seeds))
     known = tuple(rows[key] for key in keys if key in rows)
     metric = next((row.metric for row in known if row.metric), _metric(cell.dataset))
     first, folds = cell.specs[0].seed, tuple(range(len(cell.specs)))
 
-    def lay_out(value: Callable[[RunResult], float | None]) -> ScoreGrid:
+    def to_grid(value: Callable[[RunResult], float | None]) -> ScoreGrid:
         flat = [value(rows[key]) if key in rows else None for key in keys]
         lines = (flat[at : at + len(folds)] for at in range(0, len(flat), len(folds)))
         return ScoreGrid(
             metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines))
         )
 
-    laid = lay_out(reported_score)
+    laid = to_grid(reported_score)
     rules = {
-        rule: summarize_grid(counted(lay_out(_by(rule))), wanted=len(keys)) for rule in EPOCH_RULES
+        rule: summarize_grid(counted_seeds(to_grid(_metric_by_rule(rule))), wanted=len(keys))
+        for rule in EPOCH_RULES
     }
-    figure = summarize_grid(counted(laid), wanted=len(keys))
+    figure = summarize_grid(counted_seeds(laid), wanted=len(keys))
     address = f"{name}/{cell.line}/{cell.dataset}"
-    return Result(name, address, cell, keys, known, laid, figure, rules)
+    return CellResult(name, address, cell, keys, known, laid, figure, rules)
 
 
-def _by(rule: str) -> Callable[[RunResult], float | None]:
+def _metric_by_rule(rule: str) -> Callable[[RunResult], float | None]:
     return lambda row: None if reported_score(row) is None else row.other_rules.get(rule)
 
 

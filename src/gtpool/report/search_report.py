@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from gtpool.data.formats.reader import Loaded
-from gtpool.report.plot import INK, KEPT, drawing, plain, standalone, svg_of
-from gtpool.report.progress import Numbered, format_seconds
-from gtpool.report.table import Table
+from gtpool.report.plot import INK, KEPT, figure_to_svg, style_axes, svg_figure, with_background
+from gtpool.report.progress import EpochLike, format_seconds
+from gtpool.report.result_tables import TextTable
 from gtpool.spec import FOLD_RULES, RunSpec
 from gtpool.study.cross_validate import RunConfig, plan_runs
 from gtpool.study.halving import Rung
@@ -47,7 +47,7 @@ POOLED = (
 )
 
 
-class Wanted(NamedTuple):
+class SearchConfig(NamedTuple):
     """How to search."""
 
     trials: int
@@ -61,7 +61,7 @@ class Wanted(NamedTuple):
 
 
 def search_options(
-    plan: Plan, table: Mapping[str, Any] | None, how: RunConfig, wanted: Wanted
+    plan: Plan, table: Mapping[str, Any] | None, how: RunConfig, wanted: SearchConfig
 ) -> list[str]:
     """Search for the options that validate best, write them, and say what was found.
 
@@ -92,10 +92,10 @@ def search_options(
     trials = min(wanted.trials, count_combinations(space) or wanted.trials)
     with SearchProgress(trials, len(runs), search.metric, done=len(search.tried())) as watch:
         do = partial(how.run, keep=False, watch=watch, loaded=loaded)
-        rung = wanted.rung or _at_once(how)
+        rung = wanted.rung or _parallel_folds(how)
         for tried in search.run(trials, do, seed=wanted.seed, rung=rung, prune=wanted.prune):
             watch.tried(tried, search.tried(), search.best())
-    lines = _write(search, plan, how.folder)
+    lines = _write_best(search, plan, how.folder)
     return [*lines, POOLED] if folded else lines
 
 
@@ -169,11 +169,11 @@ class SearchProgress:
 
     def started(self, spec: RunSpec) -> None:
         """Take note of a start."""
-        self._show(_place(spec))
+        self._show(_run_label(spec))
 
-    def epoch(self, spec: RunSpec, epoch: Numbered) -> None:
+    def epoch(self, spec: RunSpec, epoch: EpochLike) -> None:
         """Take note of an epoch."""
-        self._show(f"{_place(spec)}, epoch {epoch.number} of {spec.train.epochs}")
+        self._show(f"{_run_label(spec)}, epoch {epoch.number} of {spec.train.epochs}")
 
     def finished(self, row: RunResult) -> None:
         """Take note of a run."""
@@ -199,7 +199,7 @@ class SearchProgress:
         """
         self.done, self._made = len(done), 0
         self.best = None if best is None else best.value
-        self._say(f"trial {trial.number}: {outcome(trial, self.metric)} ({self.summary()})")
+        self._say(f"trial {trial.number}: {describe_trial(trial, self.metric)} ({self.summary()})")
         if self._live.is_started:
             self._drawn = self.clock()
             self._live.update(Text(self.summary()), refresh=True)
@@ -214,7 +214,7 @@ class SearchProgress:
             total, before = self.total, self._before
             parts = [self._count()]
         if self.best is not None:
-            parts.append(f"best {_shown(self.best, self.metric)}")
+            parts.append(f"best {_format_figure(self.best, self.metric)}")
         if over > before and int(over) < total:
             left = (self.clock() - self._began) * (total - over) / (over - before)
             parts.append(f"about {format_seconds(left)} left{' in this round' * bool(self._rung)}")
@@ -237,23 +237,25 @@ class SearchProgress:
             self._say(f"{rung}{now} ({self.summary()})")
 
 
-def outcome(trial: TrialResult, metric: str) -> str:
+def describe_trial(trial: TrialResult, metric: str) -> str:
     """Say in words what came of a trial."""
     folds = "1 fold" if trial.folds == 1 else f"{trial.folds} folds"
     if trial.error is not None:
         return f"given up after {folds}: {trial.error}"
-    value = f"validation {metric} {_shown(trial.value, metric)}"
+    value = f"validation {metric} {_format_figure(trial.value, metric)}"
     if not trial.complete:
         return f"pruned after {folds}, {value}"
     return f"{value}, mean of {folds}" if trial.folds > 1 else value
 
 
-def _place(spec: RunSpec) -> str:
+def _run_label(spec: RunSpec) -> str:
     """Name a run of a trial."""
     return f"fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else f"seed {spec.seed}"
 
 
-def trials_table(trials: Sequence[TrialResult], space: Space, metric: str, most: int = 5) -> Table:
+def trials_table(
+    trials: Sequence[TrialResult], space: Space, metric: str, most: int = 5
+) -> TextTable:
     """List the best of the trials that were run on all folds.
 
     Args:
@@ -266,12 +268,12 @@ def trials_table(trials: Sequence[TrialResult], space: Space, metric: str, most:
     lines = [
         (
             str(trial.number),
-            _shown(trial.value, metric),
-            *(_plain_value(trial.choice[name]) for name in space),
+            _format_figure(trial.value, metric),
+            *(_format_value(trial.choice[name]) for name in space),
         )
         for trial in trials[:most]
     ]
-    return Table(("trial", f"validation {metric}", *names), tuple(lines))
+    return TextTable(("trial", f"validation {metric}", *names), tuple(lines))
 
 
 def coverage(trials: Sequence[TrialResult], space: Space) -> list[str]:
@@ -291,7 +293,7 @@ def coverage(trials: Sequence[TrialResult], space: Space) -> list[str]:
     ]
 
 
-def rests_on(complete: int) -> str:
+def importance_basis(complete: int) -> str:
     """Say what an importance rests on."""
     rough = f", rough below {_ROUGH}" if complete < _ROUGH else ""
     return f"{complete} trials on all folds{rough}"
@@ -305,24 +307,24 @@ def draw_importance(shares: Mapping[str, float], title: str) -> str:
         title: What the bars are.
     """
     names = sorted(shares, key=lambda name: shares[name])
-    with drawing((6.4, 1.1 + 0.34 * len(names))) as figure:
+    with svg_figure((6.4, 1.1 + 0.34 * len(names))) as figure:
         axes = figure.subplots()
         bars = axes.barh(names, [100 * shares[name] for name in names], color=KEPT)
         axes.bar_label(bars, fmt="%.0f %%", padding=3, color=INK, fontsize=8)
         axes.margins(x=0.12)
         axes.set_title(title, color=INK, fontsize=10)
         axes.set_xlabel("importance, %")
-        plain(axes)
-        return svg_of(figure)
+        style_axes(axes)
+        return figure_to_svg(figure)
 
 
-def _shown(value: float | None, metric: str) -> str:
+def _format_figure(value: float | None, metric: str) -> str:
     return (
         f"{value:.4f}" if value is not None and metric == "loss" else format_metric(value, metric)
     )
 
 
-def _plain_value(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -337,7 +339,7 @@ def _check_values(plan: Plan, space: Space, how: RunConfig, loaded: Loaded) -> N
                 raise ValueError(f"the space has {name} = {value!r}, but {error}") from error
 
 
-def _at_once(how: RunConfig) -> int:
+def _parallel_folds(how: RunConfig) -> int:
     """Say how many folds run at once."""
     if how.executor is not None:
         return ENSEMBLE_SIZE
@@ -345,7 +347,7 @@ def _at_once(how: RunConfig) -> int:
     return max(how.jobs, how.together or (ENSEMBLE_SIZE if on_gpu else 1))
 
 
-def _write(search: Search, plan: Plan, folder: Path) -> list[str]:
+def _write_best(search: Search, plan: Plan, folder: Path) -> list[str]:
     """Write the best settings and the drawing, and say in lines what was found."""
     trials, best, shares = search.tried(), search.best(), search.importance()
     if best is None:
@@ -358,8 +360,8 @@ def _write(search: Search, plan: Plan, folder: Path) -> list[str]:
     lines = [trials_table(complete, search.space, search.metric).terminal(), ""]
     lines.append(f"best:       {path} (for gtpool train --config)")
     if shares is not None:
-        drawn, title = folder / "importance.svg", f"{EVALUATOR}, {rests_on(len(complete))}"
-        write_atomic(drawn, standalone(draw_importance(shares, title)).encode())
+        drawn, title = folder / "importance.svg", f"{EVALUATOR}, {importance_basis(len(complete))}"
+        write_atomic(drawn, with_background(draw_importance(shares, title)).encode())
         lines.append(f"importance: {drawn} ({title})")
     lines += coverage(trials, search.space)
     if search.running():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import networkx as nx
 
-from gtpool.report.plot import layout
+from gtpool.report.plot import stress_layout
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -62,9 +62,9 @@ def draw_graph(
         text = f"{len(names)} nodes are too many to draw"
         body = f'<text x="150" y="25" text-anchor="middle" fill="currentColor">{text}</text>'
         return _svg(body, (0, 0, 300, 40), caption)
-    if smiles is not None and (molecule := _read(smiles, len(names))):
-        return _molecule(molecule, marks, caption)
-    return _plane(_joined(edges), names, marks, caption)
+    if smiles is not None and (molecule := _read_molecule(smiles, len(names))):
+        return _draw_molecule(molecule, marks, caption)
+    return _draw_nodes(_unique_edges(edges), names, marks, caption)
 
 
 def _svg(body: str, box: tuple[float, float, float, float], caption: str) -> str:
@@ -75,20 +75,20 @@ def _svg(body: str, box: tuple[float, float, float, float], caption: str) -> str
     )
 
 
-def _joined(edges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _unique_edges(edges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """List each pair of different nodes once."""
     return tuple(sorted({(min(pair), max(pair)) for pair in edges if pair[0] != pair[1]}))
 
 
-def _plane(
+def _draw_nodes(
     edges: tuple[tuple[int, int], ...], names: Sequence[str], marks: Marks, caption: str
 ) -> str:
     """Draw nodes as circles where the layout puts them."""
-    place = _places(edges, len(names))
+    place = _node_positions(edges, len(names))
     parts: list[str] = []
     for source, target in edges:
         (x1, y1), (x2, y2) = place[source], place[target]
-        pale = _pale(source in marks.faded or target in marks.faded)
+        pale = _opacity(source in marks.faded or target in marks.faded)
         parts.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
             f'stroke="currentColor" stroke-width="1.5"{pale}/>'
@@ -101,13 +101,13 @@ def _plane(
             f"<title>node {node}: {escape(name)}</title>"
             f'<circle {at} r="{_RADIUS}" stroke="currentColor" style="{look}"/>'
             f'<text x="{x:.1f}" y="{y + small / 3:.1f}" font-size="{small}" '
-            f'text-anchor="middle" fill="currentColor">{escape(_short(name))}</text>'
+            f'text-anchor="middle" fill="currentColor">{escape(_truncate(name))}</text>'
         )
         if node in marks.ringed:
             body += f'<circle {at} r="{_RADIUS + 2}" style="{_RING}"/>'
-        parts.append(f"<g{_pale(node in marks.faded)}>{body}</g>")
+        parts.append(f"<g{_opacity(node in marks.faded)}>{body}</g>")
     if list(names) != [str(node) for node in range(len(names))]:
-        parts.append(_numbers(place, edges, marks.faded, _RADIUS + 7))
+        parts.append(_node_numbers(place, edges, marks.faded, _RADIUS + 7))
     edge = _RADIUS + 12
     left, top = (min(spot[axis] for spot in place) - edge for axis in (0, 1))
     right, bottom = (max(spot[axis] for spot in place) + edge for axis in (0, 1))
@@ -115,23 +115,23 @@ def _plane(
 
 
 @lru_cache(maxsize=8)
-def _places(edges: tuple[tuple[int, int], ...], count: int) -> list[tuple[float, float]]:
+def _node_positions(edges: tuple[tuple[int, int], ...], count: int) -> list[tuple[float, float]]:
     """Give each node its place; the steps of one graph share it."""
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from(edges)
-    return [(round(_HOP * x, 1), round(_HOP * y, 1)) for x, y in layout(graph).tolist()]
+    return [(round(_HOP * x, 1), round(_HOP * y, 1)) for x, y in stress_layout(graph).tolist()]
 
 
-def _pale(faded: bool) -> str:
+def _opacity(faded: bool) -> str:
     return ' opacity=".35"' if faded else ""
 
 
-def _short(name: str) -> str:
+def _truncate(name: str) -> str:
     return name if len(name) <= 4 else f"{name[:3]}…"
 
 
-def _read(smiles: str, atoms: int) -> "Mol | None":
+def _read_molecule(smiles: str, atoms: int) -> "Mol | None":
     """Give the molecule, or None where rdkit should not draw it."""
     from rdkit.Chem import MolFromSmiles  # noqa: PLC0415 - other graphs do without
     from rdkit.rdBase import BlockLogs  # noqa: PLC0415
@@ -143,7 +143,7 @@ def _read(smiles: str, atoms: int) -> "Mol | None":
     return molecule if molecule.GetRingInfo().NumRings() <= MOST_RINGS else None
 
 
-def _molecule(molecule: "Mol", marks: Marks, caption: str) -> str:
+def _draw_molecule(molecule: "Mol", marks: Marks, caption: str) -> str:
     """Let rdkit draw, then put rings, fading and the page's colours into its drawing."""
     from rdkit.Chem.Draw.rdMolDraw2D import MolDraw2DSVG  # noqa: PLC0415 - other graphs do without
 
@@ -163,7 +163,7 @@ def _molecule(molecule: "Mol", marks: Marks, caption: str) -> str:
     spots = [(spot.x, spot.y) for spot in map(drawer.GetDrawCoords, range(molecule.GetNumAtoms()))]
     drawer.FinishDrawing()
     body = drawer.GetDrawingText().partition("<!-- END OF HEADER -->\n")[2]
-    body = re.sub(r"class='[^']*'", lambda found: _part(found[0], marks.faded), body)
+    body = re.sub(r"class='[^']*'", lambda found: _fade_element(found[0], marks.faded), body)
     body = re.sub(r"style='fill:#FF00FF[^']*'", f"style='{_FILL[marks.colour]}'", body)
     body = body.removesuffix("</svg>\n").replace("#000000", "currentColor")
     radius = re.search(r"<ellipse[^>]* rx='([\d.]+)'", body)
@@ -173,10 +173,12 @@ def _molecule(molecule: "Mol", marks: Marks, caption: str) -> str:
         for x, y in (spots[atom] for atom in sorted(marks.ringed))
     )
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
-    return _svg(body + rings + _numbers(spots, bonds, marks.faded, 13), (0, 0, *_SIZE), caption)
+    return _svg(
+        body + rings + _node_numbers(spots, bonds, marks.faded, 13), (0, 0, *_SIZE), caption
+    )
 
 
-def _numbers(
+def _node_numbers(
     spots: Sequence[tuple[float, float]],
     edges: Iterable[tuple[int, int]],
     faded: Collection[int],
@@ -195,12 +197,12 @@ def _numbers(
         low, high = max(ends, key=lambda pair: pair[1] - pair[0])
         right, down = cos((low + high) / 2), sin((low + high) / 2)
         at = f'x="{x + distance * right:.1f}" y="{y + distance * down + 3:.1f}"'
-        parts.append(f"<text {at}{_pale(node in faded)}>{node}</text>")
+        parts.append(f"<text {at}{_opacity(node in faded)}>{node}</text>")
     look = 'font-size="9" text-anchor="middle" fill="currentColor"'
     return f"<g {look}>{''.join(parts)}</g>"
 
 
-def _part(text: str, faded: Collection[int]) -> str:
+def _fade_element(text: str, faded: Collection[int]) -> str:
     """Let a part of rdkit's drawing fade, if it says that it belongs to an atom that does."""
     atoms = map(int, re.findall(r"atom-(\d+)", text))
-    return text + _pale(any(atom in faded for atom in atoms))
+    return text + _opacity(any(atom in faded for atom in atoms))

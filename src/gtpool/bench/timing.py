@@ -25,7 +25,7 @@ MIN_ROUNDS = 5
 WIDTH = 140  # of a table that goes to a file
 
 
-class Taken(NamedTuple):
+class Timing(NamedTuple):
     """How long a call takes, in seconds."""
 
     median: float
@@ -49,7 +49,7 @@ def measure_stages(
     seconds: float = 1.0,
     rounds: int = MIN_ROUNDS,
     enough: float = inf,
-) -> dict[str, list[Taken]]:
+) -> dict[str, list[Timing]]:
     """Time each stage of each candidate, such as a forward and a backward pass.
 
     Every round calls each candidate once, so that a slow spell of the machine meets them all.
@@ -61,17 +61,17 @@ def measure_stages(
         rounds: There are at least so many.
         enough: A first round of more seconds than this is the only one, and counts.
     """
-    times = {name: [[_time(call) for call in stages]] for name, stages in candidates.items()}
+    times = {name: [[_time_call(call) for call in stages]] for name, stages in candidates.items()}
     once = sum(sum(taken[0]) for taken in times.values()) > enough
     if not once:
         times = {name: list[list[float]]() for name in candidates}
     end, done = perf_counter() + seconds * len(candidates), int(once)
     while not once and (done < rounds or perf_counter() < end):
         for name, stages in candidates.items():
-            times[name].append([_time(call) for call in stages])
+            times[name].append([_time_call(call) for call in stages])
         done += 1
     return {
-        name: [Taken(median(stage), pstdev(stage), done) for stage in zip(*taken, strict=True)]
+        name: [Timing(median(stage), pstdev(stage), done) for stage in zip(*taken, strict=True)]
         for name, taken in times.items()
     }
 
@@ -89,14 +89,14 @@ def record(name: str, rows: Iterable[Mapping[str, Any]], folder: Path | None = N
     """
     folder = default_folder() if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
-    taken = _circumstances()
+    taken = _environment()
     whole = [{**taken, **row} for row in rows]
     with (folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in whole)
     return whole
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """Print rows under headers; the first column is text, the others are numbers."""
     shown = Table(title=title or None, title_justify="left")
     for place, header in enumerate(headers):
@@ -106,20 +106,20 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     Console(width=None if sys.stdout.isatty() else WIDTH).print(shown)
 
 
-def _time(call: Callable[[], object]) -> float:
-    _wait()
+def _time_call(call: Callable[[], object]) -> float:
+    _synchronize()
     start = perf_counter()
     call()
-    _wait()
+    _synchronize()
     return perf_counter() - start
 
 
-def _wait() -> None:
+def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _circumstances() -> Row:
+def _environment() -> Row:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

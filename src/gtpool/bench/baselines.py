@@ -16,7 +16,7 @@ from torch_geometric.nn import (
     global_mean_pool,
 )
 
-from gtpool.bench.published import RIVALS
+from gtpool.bench.paper_speed import BASELINES
 from gtpool.graph import PackedBatch
 from gtpool.model.encoder import CategoryEncoder
 from gtpool.spec import ShapeSpec
@@ -24,7 +24,7 @@ from gtpool.spec import ShapeSpec
 RATIO, LEVELS = 0.5, 3
 
 
-class Rival(nn.Module):
+class PyGBaseline(nn.Module):
     """Three GCN layers and a pooler of PyG's, called with a PyG batch.
 
     A pooler that drops nodes follows each convolution, and the read-outs, maximum and mean, are
@@ -32,12 +32,12 @@ class Rival(nn.Module):
     half as many seeds as a graph has nodes. Coded atoms go through our encoder, as in our network.
 
     Args:
-        name: One of ``RIVALS``.
+        name: One of ``BASELINES``.
         shape: What the data fixes.
         width: Channels D.
 
     Example:
-        >>> rival = Rival("SAGPool_h", ShapeSpec(outputs=2, node_width=7), 16)
+        >>> rival = PyGBaseline("SAGPool_h", ShapeSpec(outputs=2, node_width=7), 16)
         >>> edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
         >>> rival(torch.randn(3, 7), edges, torch.zeros(3, dtype=torch.long)).shape
         torch.Size([1, 2])
@@ -48,8 +48,8 @@ class Rival(nn.Module):
 
     def __init__(self, name: str, shape: ShapeSpec, width: int) -> None:
         super().__init__()
-        if name not in RIVALS:
-            raise ValueError(f"no rival {name!r}; there are {', '.join(RIVALS)}")
+        if name not in BASELINES:
+            raise ValueError(f"no rival {name!r}; there are {', '.join(BASELINES)}")
         coded = shape.node_categories
         self.encoder = CategoryEncoder(coded, width) if coded else nn.Identity()
         enter = (width if coded else shape.node_width, *[width] * (LEVELS - 1))
@@ -99,6 +99,6 @@ _DROPPING: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def hush_asap() -> None:
+def ignore_asap_warnings() -> None:
     """Leave out what torch says of the sparse matrices that PyG's ASAP multiplies."""
     warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from gtpool.report.searching import SearchProgress
+from gtpool.report.search_report import SearchProgress
 from gtpool.study.halving import Rung
 from gtpool.study.recipe import recipe
 from gtpool.study.result import RunResult

@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 OURS = "GTPool-V"
 EAGER, CAPTURED = f"{OURS} (eager)", f"{OURS} (captured)"
-RIVALS = ("SAGPool_h", "TopKPool", "ASAP", "GMT")
-FIRST = RIVALS[0]
+BASELINES = ("SAGPool_h", "TopKPool", "ASAP", "GMT")
+REFERENCE = BASELINES[0]
 """What all others are compared with."""
-SETS = ("PROTEINS", "IMDB-BINARY", "ogbg-molbbbp")
+SPEED_DATASETS = ("PROTEINS", "IMDB-BINARY", "ogbg-molbbbp")
 SIZINGS = ("similar parameters", "equal width")
-SCALED = ("SAGPool_h", "ASAP", "GMT")
+SCALED_BASELINES = ("SAGPool_h", "ASAP", "GMT")
 NODES = (500, 1000, 1200)
 DENSITIES = (0.2, 0.4, 0.6, 0.8)
 CAP_GB = 11.0
@@ -58,22 +58,22 @@ class Speed(NamedTuple):
 
 def models(device: str) -> tuple[str, ...]:
     """Name the networks of the speed table on a device, "cpu" or "cuda"."""
-    return (*RIVALS, *_ours(device))
+    return (*BASELINES, *_ours(device))
 
 
 def scaled_models(device: str) -> tuple[str, ...]:
     """Name the networks of the scalability table on a device."""
-    return (*SCALED, *_ours(device))
+    return (*SCALED_BASELINES, *_ours(device))
 
 
-def plain(model: str) -> str:
+def paper_name(model: str) -> str:
     """Give the paper's name of a network: ours is the same however it runs."""
     return OURS if model.startswith(OURS) else model
 
 
-def target(device: str, dataset: str, sizing: str) -> float | None:
+def speed_target(device: str, dataset: str, sizing: str) -> float | None:
     """Give the speed-up against SAGPool_h that was set out for; None where none was."""
-    if dataset not in SETS:
+    if dataset not in SPEED_DATASETS:
         return None
     proteins = dataset == "PROTEINS"
     if device == "cuda":
