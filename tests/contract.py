@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gtpool.graph import NodeMerge
-from gtpool.ops.segment import level_of
+from gtpool.ops.segment import layout_from_batch
 
 CHANNELS = 8
 RATIOS = (0.07, 0.25, 0.5, 0.8, 1.0, 1, 3)
@@ -211,7 +211,7 @@ def law_dtypes(make: Make) -> None:
 def law_layout(make: Make, size: float = 0.5) -> None:
     """11. A planned layout gives what ``batch`` gives; without either the nodes are one graph."""
     pool, graphs, alone = resting(make, size), sample_batch(), graph_of(6, ring(6))
-    same(pool(*graphs), pool(*graphs[:3], level=level_of(graphs.batch)))
+    same(pool(*graphs), pool(*graphs[:3], level=layout_from_batch(graphs.batch)))
     same(pool(*alone), pool(*alone[:2]))
 
 
