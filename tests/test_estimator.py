@@ -112,7 +112,7 @@ def test_smiles_and_what_cannot_be_read():
     assert estimator.predict(["C", "[Na+]"]).dtype.kind == "i"
     with pytest.raises(ValueError, match=r"molecule 1 cannot be read: not a valid SMILES \('C1'\)"):
         estimator.predict(["C", "C1"])
-    with pytest.raises(ValueError, match=r"give \['CCO'\]"):
+    with pytest.raises(ValueError, match=r"\['CCO'\]"):
         estimator.predict("CCO")
     with pytest.raises(ValueError, match="y is required"):
         GraphClassifier(**QUICK).fit(smiles)

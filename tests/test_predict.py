@@ -173,9 +173,7 @@ def test_json_lines_keep_line_id_and_order(tmp_path):
     expected = _logits(bundle, read_jsonl(train)).softmax(1)
     assert found.rows[0].probabilities == pytest.approx(expected[0].tolist(), abs=1e-6)
     assert found.rows[2].probabilities == pytest.approx(expected[2].tolist(), abs=1e-6)
-    with pytest.raises(
-        ValueError, match=r"line 1 \(id 'first'\): class 'z' is unknown.*knows a, b"
-    ):
+    with pytest.raises(ValueError, match=r"line 1 \(id 'first'\): .*class 'z'.* a, b"):
         evaluate_source(bundle, new)
     bare = tmp_path / "bare.jsonl"
     bare.write_text(json.dumps({**graph, "nodes": 3}) + "\n")
@@ -231,7 +229,7 @@ def test_evaluation_takes_the_classes_from_the_model(molecules, tmp_path):
         {"line": 4, "reason": "no label"},
     ]
     path.write_text("smiles,toxic\nCCO,yes\nCCC,maybe\n")
-    with pytest.raises(ValueError, match=r"one.csv, line 3: class 'maybe' is unknown.*no, yes"):
+    with pytest.raises(ValueError, match=r"one.csv, line 3: .*class 'maybe'.* no, yes"):
         evaluate_source(molecules, path)
 
 
@@ -389,7 +387,7 @@ def test_other_classes_in_a_saved_dataset_are_matched_by_name(mutag, tmp_path):
 
 
 def test_molecules_and_other_graphs_are_not_mixed_up(molecules, mutag, tmp_path):
-    with pytest.raises(ValueError, match="trained on molecules; MUTAG is no table"):
+    with pytest.raises(ValueError, match="trained on molecules; MUTAG"):
         predict_source(molecules, "MUTAG")
     table = tmp_path / "new.csv"
     table.write_text("smiles\nCCO\n")

@@ -463,7 +463,7 @@ def test_graphs_of_a_table_go_by_their_line(molecules):
     for options, says in (
         ({"graph": 3}, r"line 3 of .*new\.csv cannot be read: not a valid SMILES"),
         ({"graph": 0}, r"no graph on line 0; .* graph \(--graph\) is a line number, 2 to 5"),
-        ({"target": "maybe"}, r"no target 'maybe'; it has no, yes"),
+        ({"target": "maybe"}, "target 'maybe'.* no, yes"),
     ):
         with pytest.raises(ValueError, match=says):
             explain_source(bundle, table, device="cpu", **options)

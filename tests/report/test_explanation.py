@@ -286,7 +286,7 @@ def test_command_explains_a_few_graphs_and_the_diversity_of_all(trained, gtpool,
     assert (code, err) == (0, "")
     assert "score intervals, of 10" in said
     assert "The paper's claim that the wheels keep more diverse nodes than top-k" in said
-    assert said.endswith(f"2 of {trained.table} explained: {out}\n")
+    assert said.endswith(f"2 graphs of {trained.table} explained: {out}\n")
     read = Page(out.read_text())
     assert [text for text in read.text if re.fullmatch(r"line \d", text)] == ["line 2", "line 4"]
     assert "How diverse are the kept nodes?" in read.text
@@ -297,7 +297,7 @@ def test_command_explains_one_graph_alone(trained, gtpool, tmp_path):
     command = ("explain", trained.model, trained.table, "--epochs", 5, "--device", "cpu")
     code, said, err = gtpool(*command, "--graph", 5, "--target", "no", "-o", out)
     assert (code, err) == (0, "")
-    assert said == f"1 of {trained.table} explained: {out}\n"
+    assert said == f"1 graph of {trained.table} explained: {out}\n"
     read = Page(out.read_text())
     assert "line 5" in read.text
     assert "[Na+]" in read.text

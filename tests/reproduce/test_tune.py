@@ -216,7 +216,7 @@ def test_a_second_process_does_not_join_a_choice_that_is_on_its_way(tmp_path):
 
     def run(specs):
         if not said:
-            with pytest.raises(ValueError, match="another process is at work on MUTAG gtpool-v"):
+            with pytest.raises(ValueError, match="another process .*MUTAG gtpool-v"):
                 tune("MUTAG", MODEL, run, tmp_path, **how)
             said.append(True)
         return [_row(spec, 0.5) for spec in specs]
@@ -398,5 +398,5 @@ def test_choices_that_cannot_be_read_are_noticed_before_the_search(tmp_path):
 
 @pytest.mark.parametrize("epochs", [(40, 500), (40, 40), (120, 40)])
 def test_a_short_round_is_shorter_than_the_next_and_than_the_protocol(epochs, tmp_path):
-    with pytest.raises(ValueError, match="fewer epochs than the protocol"):
+    with pytest.raises(ValueError, match="below the 500 of the protocol"):
         tune("MUTAG", MODEL, None, tmp_path, space=SMALL, budget=Budget(2, epochs))

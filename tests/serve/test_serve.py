@@ -482,7 +482,7 @@ def test_a_key_in_a_file_and_what_is_no_key(trained, gtpool, tmp_path, monkeypat
     path.write_text("\n")
     code, _, err = gtpool("serve", trained, "--api-key-file", path)
     assert code == 2
-    assert f"{path} holds no API key" in err
+    assert f"{path} must hold an API key" in err
     monkeypatch.setenv("GTPOOL_API_KEY", "")
     code, _, err = gtpool("serve", trained)
     assert (code, err.count("\n")) == (2, 1)
@@ -503,7 +503,8 @@ def test_what_cannot_be_served_is_one_line(trained, gtpool, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     code, out, err = gtpool("serve", trained)
     assert (code, out) == (2, "")
-    assert err == "gtpool: to serve, fastapi is needed: pip install '.[serve]' in a clone\n"
+    assert "fastapi" in err
+    assert err.endswith("pip install '.[serve]' in a clone\n")
 
 
 def test_it_listens_to_this_machine_alone_unless_told(trained, molecules, capfd):
@@ -515,4 +516,4 @@ def test_it_listens_to_this_machine_alone_unless_told(trained, molecules, capfd)
             assert httpx.get(f"{at}/healthz", headers={"Host": host}).status_code == status
     said, warned = capfd.readouterr()
     assert " on http://[::]:" in said
-    assert warned.startswith("gtpool: whoever reaches this address can use the model;")
+    assert "--api-key-file" in warned

@@ -66,4 +66,5 @@ def explain(
     if found.diversity is not None:
         typer.echo(diversity_table(found.diversity).terminal())
         typer.echo("\n".join(judge_diversity(found.diversity)))
-    typer.echo(printable(f"{len(found.graphs)} graphs of {data} explained: {output}"))
+    count = len(found.graphs)
+    typer.echo(printable(f"{count} graph{'s' if count != 1 else ''} of {data} explained: {output}"))
