@@ -114,7 +114,7 @@ def test_a_graph_gone_wrong_leaves_the_others_alone(kind):
 def test_weights_are_held_where_they_are_few(monkeypatch):
     parts = batch_of([40, 20], 2)
     assert isinstance(attend_no_grad(*parts), MaterializedAttention)
-    monkeypatch.setattr(attention_streamed, "ENTRIES", 0)
+    monkeypatch.setattr(attention_streamed, "MAX_BATCH_WEIGHTS", 0)
     assert isinstance(
         attend_no_grad(*parts), MaterializedAttention
     )  # no more than a wide layer takes

@@ -472,7 +472,7 @@ def test_linear_attention_is_near_the_exact_one_while_logits_are_small(options):
 
 
 def test_a_batch_that_would_not_fit_is_refused_before_it_is_tried(monkeypatch):
-    monkeypatch.setattr(memory, "ASKED_FROM_NODES", 10)
+    monkeypatch.setattr(memory, "CHECK_FROM_NODES", 10)
     monkeypatch.setattr(memory, "free_memory", lambda _: 1000)
     with pytest.raises(ValueError, match=r"needs about .* GB, but .* GB are free"):
         GTPool(8)(torch.randn(20, 8), torch.zeros(2, 0, dtype=torch.long))

@@ -216,7 +216,7 @@ def test_a_second_process_does_not_join_a_choice_that_is_on_its_way(tmp_path):
 
     def run(specs):
         if not said:
-            with pytest.raises(ValueError, match="another process .*MUTAG gtpool-v"):
+            with pytest.raises(ValueError, match=r"another process .*MUTAG gtpool-v"):
                 tune("MUTAG", MODEL, run, tmp_path, **how)
             said.append(True)
         return [_row(spec, 0.5) for spec in specs]
