@@ -118,7 +118,7 @@ def test_weights_are_held_where_they_are_few(monkeypatch):
     assert isinstance(
         attend_no_grad(*parts), MaterializedAttention
     )  # no more than a wide layer takes
-    monkeypatch.setattr(attention_streamed, "LENGTH", 30)
+    monkeypatch.setattr(attention_streamed, "MAX_ROW_WEIGHTS", 30)
     assert isinstance(attend_no_grad(*parts), StreamedAttention)
     large = layout_from_sizes(torch.tensor([100_000]), torch.device("cpu"))
     monkeypatch.undo()
