@@ -36,13 +36,23 @@ from gtpool.explain.explanation import Explanation, explain
 from gtpool.model import METHODS
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
-from gtpool.spec import Combine, Conv, ModelSpec, Norm, Readout, TrainSpec
+from gtpool.spec import Combine, Connect, Conv, ModelSpec, Norm, Readout, Select, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.run_one import choose_device
 from gtpool.train.epoch import Epoch, Outcome
 from gtpool.train.fit import fit, predict, seeded
 
-_TRAIN_OPTIONS = ("epochs", "batch_size", "lr", "weight_decay", "patience", "class_weights")
+_TRAIN_OPTIONS = (
+    "epochs",
+    "batch_size",
+    "lr",
+    "weight_decay",
+    "patience",
+    "class_weights",
+    "select",
+    "ema",
+    "label_smoothing",
+)
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -76,14 +86,22 @@ class _GraphEstimator:
         read_input: bool = False,
         pool_options: Mapping[str, Any] | None = None,
         readout_options: Mapping[str, Any] | None = None,
+        connect: Connect = "induced",
+        ffn: bool = False,
+        block_dropout: float = 0.0,
+        virtual_node: bool = False,
         epochs: int = 500,
         batch_size: int = 128,
         lr: float = 5e-4,
         weight_decay: float = 1e-4,
         patience: int | None = 50,
         class_weights: bool = False,
+        select: Select = "loss",
+        ema: float = 0.0,
+        label_smoothing: float = 0.0,
         valid_fraction: float = 0.1,
         features: str = "gmt",
+        encode: tuple[str, ...] = (),
         standardize: bool = True,
         node_features: tuple[str, ...] = (),
         node_label: str | None = None,
@@ -112,15 +130,23 @@ class _GraphEstimator:
             read_input: Also read out level 0 before pooling.
             pool_options: Keyword arguments of the pooler.
             readout_options: Keyword arguments of the readout.
+            connect: Edges of the graph after a dropping pooler: "induced", "khop:2" or "closest".
+            ffn: Add a feed-forward network after each convolution.
+            block_dropout: Dropout probability after each convolution.
+            virtual_node: Add a virtual node to each graph.
             epochs: Maximum number of epochs; the first tenth is warm-up.
             batch_size: Graphs per batch.
             lr: Learning rate.
             weight_decay: Weight decay of Adam.
             patience: Stop if the validation loss has not improved for more epochs; None: never.
             class_weights: Weight classes inversely to their frequency.
+            select: Select the epoch by validation "loss" or "metric".
+            ema: Decay of the moving average of weights; 0 for none.
+            label_smoothing: Probability mass that is moved to all classes during training.
             valid_fraction: Fraction of the graphs, per class, that is held out for validation if
                 ``fit`` receives no ``validation_data``.
             features: Node features of networkx graphs, a key of ``FEATURES``.
+            encode: Structural encodings of nodes, such as ``("rwse:16",)``.
             standardize: Standardize continuous features by the training part.
             node_features: Numeric node attributes of networkx graphs.
             node_label: Categorical node attribute of networkx graphs.
@@ -135,10 +161,13 @@ class _GraphEstimator:
         self.jump, self.ratio, self.dropout, self.norm = jump, ratio, dropout, norm
         self.residual, self.read_input = residual, read_input
         self.pool_options, self.readout_options = pool_options, readout_options
+        self.connect, self.ffn, self.block_dropout = connect, ffn, block_dropout
+        self.virtual_node = virtual_node
         self.epochs, self.batch_size, self.lr = epochs, batch_size, lr
         self.weight_decay, self.patience = weight_decay, patience
         self.class_weights, self.valid_fraction = class_weights, valid_fraction
-        self.features, self.standardize = features, standardize
+        self.select, self.ema, self.label_smoothing = select, ema, label_smoothing
+        self.features, self.standardize, self.encode = features, standardize, encode
         self.node_features, self.node_label = node_features, node_label
         self.edge_features, self.edge_weight = edge_features, edge_weight
         self.seed, self.device, self.verbose = seed, device, verbose

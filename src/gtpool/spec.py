@@ -11,7 +11,8 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-Conv = Literal["gcn", "gin", "gat", "ogb-gcn", "gine", "linear"]
+Conv = Literal["gcn", "gin", "gat", "ogb-gcn", "gine", "dmpnn", "linear"]
+Connect = Literal["induced", "khop:2", "closest"]
 Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt"]
 Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
@@ -132,6 +133,8 @@ class DataSpec(_Spec):
     """Type of target in a table or JSON lines; None infers it from the values."""
     atom_order: AtomOrder = "given"
     """Order of the atoms of a SMILES, as in ``Recipe``; "given" in runs stored without it."""
+    encode: tuple[str, ...] = ()
+    """Structural encodings of nodes, such as "rwse:16", in order; continuous columns of ``x``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +149,8 @@ class SplitSpec(_Spec):
     """Test fold, from 0; ignored by rules without folds."""
     seed: int = 0
     """Seed of random rules."""
+    bag: int = 0
+    """From 1 on, draw training and validation part anew from both, with this number as seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +206,14 @@ class ModelSpec(_Spec):
     """Keyword arguments of the pooler, such as ``heads`` or ``gate``."""
     readout_options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the readout, such as ``heads`` of "gmt"."""
+    connect: Connect = "induced"
+    """Edges of the pooled graph of a dropping pooler; see ``gtpool.pool.layer.DropPool``."""
+    ffn: bool = False
+    """Add a feed-forward network with norm and residual after each convolution."""
+    block_dropout: float = 0.0
+    """Dropout probability after each convolution."""
+    virtual_node: bool = False
+    """Add a virtual node that exchanges messages with all nodes of its graph at each level."""
 
     def __hash__(self) -> int:
         """Hash the JSON, since options are dicts."""
@@ -227,6 +240,10 @@ class TrainSpec(_Spec):
     """Weight classes inversely to their frequency in the training part."""
     precision: Precision = "float32"
     """Precision of matrix products; "bf16" uses autocast with float32 weights."""
+    ema: float = 0.0
+    """Decay per step of the moving average of weights that is validated and saved; 0: none."""
+    label_smoothing: float = 0.0
+    """Probability mass that is moved from the true class to all classes during training."""
 
 
 TU = TrainSpec()
@@ -253,9 +270,17 @@ class RunSpec(_Spec):
 
 
 _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
-    DataSpec: {"atom_order": "given"},
-    ModelSpec: {"jump": False, "readout_options": {}},
-    TrainSpec: {"precision": "float32"},
+    DataSpec: {"atom_order": "given", "encode": ()},
+    SplitSpec: {"bag": 0},
+    ModelSpec: {
+        "jump": False,
+        "readout_options": {},
+        "connect": "induced",
+        "ffn": False,
+        "block_dropout": 0.0,
+        "virtual_node": False,
+    },
+    TrainSpec: {"precision": "float32", "ema": 0.0, "label_smoothing": 0.0},
 }
 """Options that were added after runs were stored, with the value that applied before.
 
