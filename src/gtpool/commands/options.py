@@ -31,6 +31,12 @@ SplitType = Annotated[
 ]
 
 
+RecipeName = Annotated[
+    Literal["best", "paper"] | None,
+    typer.Option(help="Defaults of all options: best, or the letter of the paper. (default: best)"),
+]
+
+
 def _data(text: str) -> Any:  # noqa: ANN401 - typer's own return type
     return typer.Option(help=text, rich_help_panel="Data")
 

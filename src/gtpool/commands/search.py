@@ -13,6 +13,7 @@ from gtpool.commands.options import (
     Features,
     GpusPerUnit,
     Jobs,
+    RecipeName,
     SmilesColumn,
     SplitColumn,
     SplitType,
@@ -36,17 +37,20 @@ def search(  # noqa: PLR0917 - an option each
     space: Annotated[
         Path | None, typer.Option(help="Search space, TOML or JSON. (default: that of the paper)")
     ] = None,
+    recipe: RecipeName = None,
     pool: Annotated[
         str | None, typer.Option(help="Pooler or method, see `gtpool list`. (default: gtpool-v)")
     ] = None,
-    folds: Annotated[int | None, typer.Option(help="Number of folds. (default: 10)")] = None,
+    folds: Annotated[
+        int | None, typer.Option(help="Number of folds. (default: 10; 5 for own data)")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds, starting at 42. (default: 1)")
     ] = None,
     split_type: SplitType = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Maximum number of epochs; a tenth is warm-up. (default: 500)"),
+        typer.Option(help="Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
     ] = None,
     features: Features = None,
     smiles_column: SmilesColumn = None,
@@ -86,13 +90,13 @@ def search(  # noqa: PLR0917 - an option each
     same command share the trials.
     """
     options: dict[str, dict[str, Any]] = {
-        "": {"seeds": seeds},
+        "": {"seeds": seeds, "recipe": recipe},
         "data": data_options(data, features, smiles_column, target_columns, split_column, task),
         "split": {"rule": split_type, "folds": folds},
         "model": {"pool": pool},
         "train": {"epochs": epochs},
     }
-    plan = make_plan({} if config is None else read_settings(config), options)
+    plan = make_plan({} if config is None else read_settings(config), options, "best")
     table = None if space is None else read_settings(space)
     with search_extra("search"):
         from gtpool.report.search_report import SearchConfig, search_options

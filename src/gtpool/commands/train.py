@@ -16,6 +16,7 @@ from gtpool.commands.options import (
     Features,
     GpusPerUnit,
     Jobs,
+    RecipeName,
     Shard,
     SmilesColumn,
     SplitColumn,
@@ -51,26 +52,33 @@ def train(  # noqa: PLR0917 - an option each
         str | None,
         typer.Argument(help="Dataset name (`gtpool data list`), CSV file, folder or .jsonl file."),
     ] = None,
+    recipe: RecipeName = None,
     pool: Annotated[
         str | None, _model("Pooler or method, see `gtpool list`. (default: gtpool-v)")
     ] = None,
     conv: Annotated[
-        Conv | None, _model("Convolution. (default: gcn; ogb-gcn for SMILES and OGB)")
+        Conv | None, _model("Convolution; with bonds for SMILES and OGB. (default: of the recipe)")
     ] = None,
-    readout: Annotated[Readout | None, _model("Readout. (default: mean-max)")] = None,
+    readout: Annotated[Readout | None, _model("Readout. (default: of the recipe)")] = None,
     width: Annotated[int | None, _model("Hidden channels. (default: 128)")] = None,
-    levels: Annotated[int | None, _model("Number of pooling layers. (default: 3)")] = None,
-    ratio: Annotated[
-        str | None, _model("Fraction or number of nodes kept by a pooling layer. (default: 0.5)")
+    levels: Annotated[
+        int | None, _model("Number of pooling layers. (default: of the recipe)")
     ] = None,
-    folds: Annotated[int | None, _training("Number of folds. (default: 10)")] = None,
+    ratio: Annotated[
+        str | None,
+        _model("Fraction or number of nodes kept by a pooling layer. (default: of the recipe)"),
+    ] = None,
+    folds: Annotated[
+        int | None, _training("Number of folds. (default: 10; 5 for own data)")
+    ] = None,
     seeds: Annotated[int | None, _training("Number of seeds, starting at 42. (default: 1)")] = None,
     split_type: SplitType = None,
     epochs: Annotated[
-        int | None, _training("Maximum number of epochs; a tenth is warm-up. (default: 500)")
+        int | None,
+        _training("Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
     ] = None,
     batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
-    lr: Annotated[float | None, _training("Learning rate. (default: 5e-4; 1e-3 for OGB)")] = None,
+    lr: Annotated[float | None, _training("Learning rate. (default: of the recipe)")] = None,
     features: Features = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
@@ -105,10 +113,10 @@ def train(  # noqa: PLR0917 - an option each
     The output folder receives the model, the test predictions, plots, the
     settings and an HTML page. An interrupted command resumes when repeated.
 
-    Datasets known by name use the protocol of the paper by default. A table of
-    SMILES differs: convolutions use bonds (ogb-gcn for gcn, gine for gin), atoms
-    are in canonical order, and sampling orders nodes by score. The output line
-    `network:` shows the network.
+    The recipe `best` adds structural encodings, norm, residual connections and
+    averaged weights; `--recipe paper` is the letter of the paper. Molecules use
+    bonds (ogb-gcn for gcn, gine for gin). The output line `network:` shows the
+    network, and config.json in the output folder holds all options.
 
     `torchrun --nproc-per-node N -m gtpool train …` trains each run on N processes.
     """
@@ -125,7 +133,7 @@ def train(  # noqa: PLR0917 - an option each
         if follow():
             return
     options: dict[str, dict[str, Any]] = {
-        "": {"seeds": seeds},
+        "": {"seeds": seeds, "recipe": recipe},
         "data": data_options(data, features, smiles_column, target_columns, split_column, task),
         "split": {"rule": split_type, "folds": folds},
         "model": {
@@ -138,7 +146,7 @@ def train(  # noqa: PLR0917 - an option each
         },
         "train": {"epochs": epochs, "batch_size": batch_size, "lr": lr},
     }
-    plan = make_plan({} if config is None else read_settings(config), options)
+    plan = make_plan({} if config is None else read_settings(config), options, "best")
 
     from gtpool.report.progress import Progress
     from gtpool.report.result_tables import runs_table

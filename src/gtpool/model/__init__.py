@@ -89,10 +89,16 @@ def method_name(model: Mapping[str, Any]) -> str:
     plain = {bonded: conv for conv, bonded in WITH_BONDS.items()}
     if model.get("conv") in plain:
         model = {**model, "conv": plain[model["conv"]]}
-    options = model.get("pool_options", {})
-    if options.get("order") == "score":  # the order of a wheel makes no other method
-        model = {**model, "pool_options": {k: v for k, v in options.items() if k != "order"}}
-    fits = [name for name, method in METHODS.items() if {**model, **method.model} == model]
+    fits = {name: _named_options(method.model) for name, method in METHODS.items()}
+    own = _named_options(model)
+    fits = {name: named for name, named in fits.items() if named.items() <= own.items()}
     if fits:
-        return max(fits, key=lambda name: len(METHODS[name].model))
+        return max(fits, key=lambda name: len(fits[name]))
     return str(model["conv"] if model["pool"] == "none" else model["pool"])
+
+
+def _named_options(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a network, those of its pooler by dotted name."""
+    flat = {name: value for name, value in model.items() if not isinstance(value, dict)}
+    options: dict[str, Any] = model.get("pool_options", {})
+    return {**flat, **{f"pool_options.{name}": value for name, value in options.items()}}

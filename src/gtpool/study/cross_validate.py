@@ -146,6 +146,7 @@ def cross_validate(
     data: str | Path,
     spec: str | Mapping[str, Any] | RunSpec = "gtpool-v",
     *,
+    recipe: str = "best",
     seeds: int | None = None,
     folder: Path | str | None = None,
     data_dir: Path | None = None,
@@ -165,8 +166,9 @@ def cross_validate(
     Args:
         data: A name of ``DATASETS``, or the path of a table, folder or JSON lines file.
         spec: Name of a method or pooler, or options as in a settings file of ``gtpool train
-            --config``; the recipe of the dataset supplies the rest. A ``RunSpec`` is used as it is,
-            except for its data source and fold.
+            --config``; the recipe supplies the rest. A ``RunSpec`` is used as it is, except for its
+            data source and fold.
+        recipe: "best", or "paper" for the letter of the paper.
         seeds: Number of seeds, starting at that of the spec. By default that of the options, or 1.
         folder: Store of finished runs, so that repeating the call does only missing runs. By
             default nothing is stored.
@@ -193,7 +195,7 @@ def cross_validate(
         >>> sum(len(part.graph) for part in result.predictions)
         188
     """
-    plan = _plan(data, spec, seeds)
+    plan = _plan(data, spec, seeds, recipe)
     specs, loaded = plan_runs(plan, data_dir)
     if on_start is not None:
         on_start(loaded, specs)
@@ -235,12 +237,14 @@ def plan_runs(
     return specs, loaded
 
 
-def _plan(data: str | Path, spec: str | Mapping[str, Any] | RunSpec, seeds: int | None) -> Plan:
+def _plan(
+    data: str | Path, spec: str | Mapping[str, Any] | RunSpec, seeds: int | None, recipe: str
+) -> Plan:
     if isinstance(spec, RunSpec):
         run = replace(spec, data=replace(spec.data, source=str(data)))
         return check_plan(Plan(run, 1 if seeds is None else seeds))
     settings = {"model": {"pool": spec}} if isinstance(spec, str) else spec
-    return make_plan(settings, {"": {"seeds": seeds}, "data": {"source": str(data)}})
+    return make_plan(settings, {"": {"seeds": seeds}, "data": {"source": str(data)}}, recipe)
 
 
 def _check_classes(loaded: Loaded, source: str) -> None:

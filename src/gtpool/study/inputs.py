@@ -170,7 +170,7 @@ def _rule(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> SplitRule:
         return "stratified" if _fixed_folder(loaded, data_dir) is None else "fixed"
     if loaded.split_values is not None:
         return "column"
-    return "stratified" if loaded.dataset.schema.task == "classes" else "random"
+    return "stratified" if loaded.dataset.schema.task == "classes" else "folds"
 
 
 def _fixed(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:

@@ -9,10 +9,17 @@ from typing import Any, NamedTuple, cast
 
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
-from gtpool.spec import RunSpec
-from gtpool.study.recipe import protocol, reads_smiles, resolve_conv, set_score_order
+from gtpool.spec import ModelSpec, RunSpec
+from gtpool.study.recipe import (
+    protocol,
+    reads_smiles,
+    recipe_options,
+    resolve_conv,
+    set_score_order,
+)
 
 _Options = dict[str, Any]
+_PARTS = ("data", "split", "model", "train")
 _MAX_TARGET_CHARS = 60  # in the name of the output folder
 
 
@@ -23,6 +30,8 @@ class Plan(NamedTuple):
     """The first run."""
     seeds: int
     """Number of seeds, starting at ``run.seed``."""
+    recipe: str = "paper"
+    """Name of the recipe that completed the options."""
 
     @property
     def data(self) -> str:
@@ -46,7 +55,7 @@ class Plan(NamedTuple):
 
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
-        return {"seeds": self.seeds, **self.run.to_json()}
+        return {"recipe": self.recipe, "seeds": self.seeds, **self.run.to_json()}
 
 
 def read_settings(path: Path) -> _Options:
@@ -64,40 +73,41 @@ def read_settings(path: Path) -> _Options:
     return cast("_Options", value)
 
 
-def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> Plan:
+def make_plan(
+    settings: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Any]],
+    recipe: str = "paper",
+) -> Plan:
     """Return the checked plan: options override settings, which override the recipe.
 
     Args:
-        settings: Content of a settings file: ``seeds`` and the parts of a ``RunSpec``.
+        settings: Content of a settings file: ``recipe``, ``seeds`` and the parts of a ``RunSpec``.
         options: Command-line options by part; None if not given.
+        recipe: Name of the recipe if neither settings nor options name one.
     """
     given = {part: _given(values) for part, values in options.items()}
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
-    parts = ("data", "split", "model", "train")
-    for part in parts:
+    recipe = top.pop("recipe", "paper" if _is_complete(settings) else recipe)
+    for part in _PARTS:
         held = top.get(part, {})
         if not isinstance(held, dict):
             raise ValueError(f"{part} must be a table of options, got {held!r}")
         top[part] = dict(cast("_Options", held))
-    top["data"] |= given.get("data", {})
+    for part in ("data", "split", "train"):
+        top[part] |= given.get(part, {})
     if "source" not in top["data"]:
         raise ValueError("no dataset given: name one (see `gtpool data list`) or give a path")
     source = str(top["data"]["source"])
-    top["split"] |= given.get("split", {})
-    conv_given = "conv" in top["model"] or "conv" in given.get("model", {})
-    top["model"], model = _expand_method(top["model"]), _expand_method(given.get("model", {}))
-    for part in ("pool", "readout"):
-        if part in model:  # the settings were for another layer
-            top["model"].pop(f"{part}_options", None)
-    top["model"] |= model
-    if not conv_given:
-        top["model"]["conv"] = resolve_conv(source, top["model"].get("conv", "gcn"))
+    pool = {"pool": ModelSpec.pool, **top["model"], **given.get("model", {})}["pool"]
+    added = recipe_options(recipe, source, str(pool))
+    top["model"] = _complete_model(source, top["model"], given.get("model", {}), added["model"])
+    for part in ("data", "split"):
+        top[part] = added[part] | top[part]
     if reads_smiles(source):  # the order of the atoms in the file must not matter
         top["data"].setdefault("atom_order", "canonical")
-    set_score_order(source, top["model"])
-    top["train"] = _complete_train(source, top["train"] | given.get("train", {}))
-    return check_plan(Plan(RunSpec.from_json(top), seeds))
+    top["train"] = _complete_train(protocol(source).to_json() | added["train"], top["train"])
+    return check_plan(Plan(RunSpec.from_json(top), seeds, recipe))
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -149,17 +159,52 @@ def _given(values: Mapping[str, Any]) -> _Options:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _expand_method(model: Mapping[str, Any]) -> _Options:
-    """Replace the name of a method in ``pool`` by its options."""
+def _is_complete(settings: Mapping[str, Any]) -> bool:
+    """Return whether a file holds all parts of a run, as commands of any version write them."""
+    return {*_PARTS, "seed"} <= settings.keys()
+
+
+def _complete_model(
+    source: str, held: Mapping[str, Any], given: Mapping[str, Any], network: Mapping[str, Any]
+) -> _Options:
+    """Return the options of the network.
+
+    Args:
+        source: The data.
+        held: Options of the settings file.
+        given: Options of the command line, which override them.
+        network: Options of the recipe, for what neither gives.
+    """
+    conv_given = "conv" in {**held, **given}
+    model, changes = _expand_method(held, network), _expand_method(given, network)
+    for part in ("pool", "readout"):
+        if part in changes:  # the settings were for another layer
+            model.pop(f"{part}_options", None)
+    model = {**network, **model, **changes}
+    if not conv_given:
+        model["conv"] = resolve_conv(source, model.get("conv", "gcn"))
+    set_score_order(source, model)
+    return model
+
+
+def _expand_method(model: Mapping[str, Any], network: Mapping[str, Any]) -> _Options:
+    """Replace the name of a method in ``pool`` by its options.
+
+    Args:
+        model: Options of a ``ModelSpec``.
+        network: Those of the recipe; options of the pooler are merged into its own.
+    """
     method = METHODS.get(str(model.get("pool")))
     if method is None:
         return dict(model)
-    return {**method.model, **{key: value for key, value in model.items() if key != "pool"}}
+    own = dict(method.model)
+    if "pool_options" in own and "pool_options" in network:
+        own["pool_options"] = {**network["pool_options"], **own["pool_options"]}
+    return {**own, **{key: value for key, value in model.items() if key != "pool"}}
 
 
-def _complete_train(source: str, train: _Options) -> _Options:
-    """Add missing training options from the protocol of the dataset."""
-    defaults = protocol(source).to_json()
+def _complete_train(defaults: _Options, train: _Options) -> _Options:
+    """Add missing training options."""
     epochs = train.get("epochs")
     if isinstance(epochs, int):  # warm-up is a tenth of the epochs
         defaults["warmup"] = epochs // 10

@@ -1,4 +1,4 @@
-"""The paper's protocol for each dataset. No torch."""
+"""Recipes: the paper's protocol for each dataset, and "best", our default. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any, cast
 from gtpool.data.formats import recognise
 from gtpool.data.registry import DATASETS
 from gtpool.model import WITH_BONDS
-from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
+from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec, did_you_mean
 
 _Options = Mapping[str, Any]
 _WITH_ORDER = (
@@ -18,6 +18,55 @@ _WITH_ORDER = (
     "topkpool",
     "asap",
 )  # poolers with the option ``order``
+
+RECIPES = ("best", "paper")
+"""Names of recipes; the first is the default of commands and estimators."""
+ENCODE = ("rwse:16",)
+"""Structural encodings of "best"."""
+NORM: dict[str, Any] = {"norm": "batch", "residual": True}
+"""Blocks of "best", for all methods."""
+NETWORK: dict[str, Any] = {
+    "levels": 1,
+    "convs_per_level": 3,
+    "ratio": 0.75,
+    "read_input": True,
+    "pool_options": {"gate": "tanh", "order": "score"},
+}
+"""Network of "best", for GTPool and its samplers; the panel in ``gtpool.reproduce`` chose it."""
+
+
+def recipe_options(name: str, source: str, pool: str) -> dict[str, dict[str, Any]]:
+    """Return the options that a recipe adds where the user gives none, by part of a ``RunSpec``.
+
+    Args:
+        name: One of ``RECIPES``; "paper" adds nothing to the protocol.
+        source: The data.
+        pool: Name of the method or pooler.
+
+    Example:
+        >>> recipe_options("best", "MUTAG", "gin")["model"]
+        {'norm': 'batch', 'residual': True}
+        >>> recipe_options("paper", "MUTAG", "gin")
+        {'data': {}, 'split': {}, 'model': {}, 'train': {}}
+    """
+    if name not in RECIPES:
+        hint = did_you_mean(name, RECIPES)
+        raise ValueError(f"unknown recipe {name!r}{hint}; choose one of {', '.join(RECIPES)}")
+    added: dict[str, dict[str, Any]] = {"data": {}, "split": {}, "model": {}, "train": {}}
+    if name == "paper":
+        return added
+    added["data"] = {"encode": list(ENCODE)}
+    added["model"] = {**NORM, **NETWORK} if pool.startswith("gtpool") else dict(NORM)
+    added["train"] = best_training(source)
+    if source not in DATASETS:
+        added["split"] = {"folds": 5}
+    return added
+
+
+def best_training(source: str) -> dict[str, Any]:
+    """Return the training options of "best" for a source."""
+    epochs = 200 if source in DATASETS and not _is_ogb(source) else 100
+    return {"epochs": epochs, "warmup": epochs // 10, "lr": 1e-3, "patience": None, "ema": 0.99}
 
 
 def recipe(

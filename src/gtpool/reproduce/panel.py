@@ -1,0 +1,108 @@
+"""The panel that chose the recipe "best": candidate networks, their runs, and the choice. No torch.
+
+The validation part of fold k is the test part of fold k - 1. A choice on all sets has therefore
+seen every test label. The figure of a set is that of the choice made without that set.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from gtpool.data.registry import DATASETS
+from gtpool.model import METHODS
+from gtpool.spec import RunSpec
+from gtpool.study.recipe import ENCODE, NORM, best_training, recipe
+from gtpool.study.result import RunResult
+
+PANEL = ("MUTAG", "PTC_MR", "ENZYMES", "Synthie", "PROTEINS", "IMDB-BINARY", "ogbg-molbbbp")
+"""Datasets on which networks are compared."""
+SEEDS = {"TU": 1, "OGB": 3}
+"""Seeds of each candidate, by family; TU sets have ten folds as well."""
+_WHEEL: dict[str, Any] = {"gate": "tanh", "order": "score"}
+
+
+def _gtpool(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - values of ModelSpec
+    heads = {"heads": options.pop("heads")} if "heads" in options else {}
+    return {
+        "pool": "gtpool-v",
+        "ratio": 0.75,
+        "read_input": True,
+        "pool_options": {**_WHEEL, **heads},
+        **options,
+    }
+
+
+CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
+    "gtpool-v": {
+        "1 level, 2 gcn": _gtpool(levels=1, convs_per_level=2),
+        "1 level, 3 gcn, norm": _gtpool(levels=1, convs_per_level=3, **NORM),
+        "1 level, 3 gin, norm": _gtpool(levels=1, convs_per_level=3, conv="gin", heads=4, **NORM),
+        "2 levels, 2 gin, norm": _gtpool(levels=2, convs_per_level=2, conv="gin", heads=4, **NORM),
+    }
+}
+"""Networks of each method, by label. Those of rivals keep pooler, convolution and read-out."""
+for _name in ("gcn", "gin", "gmt", "mincutpool", "sagpool_h"):
+    _own = METHODS[_name].model
+    _more = _own.get("convs_per_level", 1) + 1
+    CANDIDATES[_name] = {
+        "own": dict(_own),
+        "norm": {**_own, **NORM},
+        "one convolution more": {**_own, "convs_per_level": _more},
+        "one convolution more, norm": {**_own, "convs_per_level": _more, **NORM},
+    }
+
+
+def candidate_runs(method: str, label: str, dataset: str) -> tuple[RunSpec, ...]:
+    """Return the runs of a candidate on a dataset for the first seed, one per fold."""
+    shared = {"data": {"encode": ENCODE}, "train": best_training(dataset)}
+    return recipe(dataset, CANDIDATES[method][label], **shared)
+
+
+class Choice(NamedTuple):
+    """The network of a method for one dataset."""
+
+    label: str
+    ranks: dict[str, float]
+    """Mean rank of each candidate over the other datasets of the panel."""
+
+
+def choose(method: str, rows: Iterable[RunResult], dataset: str | None = None) -> Choice:
+    """Return the candidate with the best mean rank by validation metric.
+
+    Args:
+        method: A key of ``CANDIDATES``.
+        rows: Finished runs; those of other networks are ignored.
+        dataset: Left out of the panel. None uses the whole panel.
+    """
+    by_key = {row.key: row for row in rows if row.done}
+    labels = list(CANDIDATES[method])
+    ranks: dict[str, list[float]] = {label: [] for label in labels}
+    for name in PANEL:
+        if name == dataset:
+            continue
+        means = {label: _valid_mean(method, label, name, by_key) for label in labels}
+        for label in labels:
+            above = sum(means[other] > means[label] for other in labels)
+            equal = sum(means[other] == means[label] for other in labels)
+            ranks[label].append(above + (equal + 1) / 2)
+    mean = {label: fmean(ranks[label]) for label in labels}
+    return Choice(min(labels, key=mean.__getitem__), mean)
+
+
+def _valid_mean(method: str, label: str, dataset: str, rows: Mapping[str, RunResult]) -> float:
+    """Return the mean validation metric of a candidate; raise if a run is missing."""
+    found: list[float] = []
+    for spec in panel_runs(method, label, dataset):
+        row = rows.get(spec.key)
+        if row is None or row.valid_metric is None:
+            raise ValueError(f"the panel lacks a run of {method}, {label!r}, on {dataset}")
+        found.append(row.valid_metric)
+    return fmean(found)
+
+
+def panel_runs(method: str, label: str, dataset: str) -> list[RunSpec]:
+    """Return all runs of a candidate on a dataset."""
+    seeds = SEEDS["OGB" if DATASETS[dataset].family == "OGB" else "TU"]
+    first = candidate_runs(method, label, dataset)
+    return [replace(spec, seed=spec.seed + at) for at in range(seeds) for spec in first]
