@@ -4,8 +4,11 @@ The validation part of fold k is the test part of fold k - 1. A choice on all se
 seen every test label. The figure of a set is that of the choice made without that set.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -57,6 +60,21 @@ def candidate_runs(method: str, label: str, dataset: str) -> tuple[RunSpec, ...]
     """Return the runs of a candidate on a dataset for the first seed, one per fold."""
     shared = {"data": {"encode": ENCODE}, "train": best_training(dataset)}
     return recipe(dataset, CANDIDATES[method][label], **shared)
+
+
+@cache
+def choices() -> dict[str, dict[str, str]]:
+    """Return the committed choices: method, then dataset, then label of the network.
+
+    The entry "" of a method is the choice on the whole panel.
+    """
+    return json.loads(files("gtpool.reproduce").joinpath("panel.json").read_text(encoding="utf-8"))
+
+
+def chosen_runs(method: str, dataset: str) -> tuple[RunSpec, ...]:
+    """Return the runs of a method on a dataset with the network chosen without that dataset."""
+    known = choices()[method]
+    return candidate_runs(method, known.get(dataset, known[""]), dataset)
 
 
 class Choice(NamedTuple):

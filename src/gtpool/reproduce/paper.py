@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from gtpool.model import METHODS
 from gtpool.reproduce.candidates import config_runs
+from gtpool.reproduce.panel import CANDIDATES, PANEL, candidate_runs, chosen_runs
 from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
 from gtpool.spec import RunSpec, did_you_mean
-from gtpool.study.recipe import recipe
+from gtpool.study.recipe import ENCODE, recipe
 
 _Options = Mapping[str, Any]
 
@@ -208,6 +209,40 @@ HYPOTHESES: dict[str, dict[str, Any]] = {
 }
 """Why MUTAG is hard: what each line of that study changes of GTPool-V, by its name."""
 
+_ENCODED = {"data": {"encode": ENCODE}}
+_RIVALS = ("gcn", "gin", "gmt", "mincutpool", "sagpool_h")
+
+
+def _best_cells() -> tuple[StudyCell, ...]:
+    """Lay out the recipe "best" beside the paper's network, without and with encodings."""
+    arms = {"paper": _UNCHANGED, "paper, rwse": _ENCODED}
+    named = {"best": "gtpool-v", **{method: method for method in _RIVALS}}
+    published = {"best": TABLE_1["gtpool-v"], "paper": TABLE_1["gtpool-v"]}
+    return (
+        *_variant_cells(arms, DATASETS, published),
+        *(
+            StudyCell(
+                line,
+                dataset,
+                chosen_runs(method, dataset),
+                published.get(line, {}).get(dataset),
+            )
+            for line, method in named.items()
+            for dataset in DATASETS
+        ),
+    )
+
+
+def _panel_cells() -> tuple[StudyCell, ...]:
+    """Lay out the candidates of the panel."""
+    return tuple(
+        StudyCell(f"{method}: {label}", dataset, candidate_runs(method, label, dataset))
+        for method, labels in CANDIDATES.items()
+        for label in labels
+        for dataset in PANEL
+    )
+
+
 STUDIES: dict[str, Study] = {
     "table1": Study(
         "Table 1: all methods on all datasets",
@@ -290,6 +325,20 @@ STUDIES: dict[str, Study] = {
         f"Each fold has the network that its own validation part chose among 24. {_POOLED}",
         10,
         _tuned_cells(files("gtpool.reproduce").joinpath("tuned.json").read_text(encoding="utf-8")),
+    ),
+    "best": Study(
+        "The recipe best",
+        "GTPool-V by the letter of the paper, with encodings, and by the recipe best; rivals with "
+        "the same encodings, training and number of candidates. The network of a dataset is the "
+        "one that validation chose on the other datasets of the panel.",
+        10,
+        _best_cells(),
+    ),
+    "panel": Study(
+        "Candidates of the recipe best",
+        "Validation metrics choose; the test figures shown here were not used.",
+        1,
+        _panel_cells(),
     ),
     "ratio": Study(
         "Figure (a): share of nodes that stay",
