@@ -54,7 +54,7 @@ def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
     """Make a batch of some capacity that holds no graphs."""
     sizes = torch.zeros(1, capacity.graphs, dtype=torch.long)
     levels = tuple(layout_of_sizes(sizes.clone(), rows) for rows in capacity.nodes)
-    width = sum(model.shape.node_categories) or model.shape.node_width
+    width = model.shape.node_width + sum(model.shape.node_categories)
     # Two tensors, not one twice: export would take them for one input.
     source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
     batch = _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
