@@ -253,7 +253,7 @@ def test_an_unknown_option_is_an_error_that_lists_the_choices(options, says):
         {"outputs": 0, "node_width": 3},
         {"outputs": 2},
         {"outputs": 2, "node_width": -1},
-        {"outputs": 2, "node_width": 3, "node_categories": (2,)},
+        {"outputs": 2, "node_width": -3, "node_categories": (2,)},
         {"outputs": 2, "node_categories": (2, "b")},
     ],
     ids=str,

@@ -48,8 +48,8 @@ def check_spec(spec: ModelSpec) -> None:
 def check_shape(shape: ShapeSpec) -> None:
     """Raise a ValueError for an impossible shape."""
     check_count("outputs", shape.outputs)
-    if bool(shape.node_width) == bool(shape.node_categories):
-        raise ValueError("the shape needs either node_width or node_categories, not both")
+    if not shape.node_width and not shape.node_categories:
+        raise ValueError("nodes need node_width columns of floats, node_categories or both")
     for name in ("node_categories", "edge_categories"):
         for count in getattr(shape, name):
             check_count(f"each of {name}", count)

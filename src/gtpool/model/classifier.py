@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from gtpool.graph import PackedBatch, check_batch, check_edges, check_features
+from gtpool.graph import PackedBatch, check_batch, check_edges
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
-from gtpool.model.encoder import CategoryEncoder, check_codes
+from gtpool.model.encoder import check_codes, check_nodes, make_encoder
 from gtpool.model.readout import READOUTS
 from gtpool.nn import Linear
 from gtpool.ops.backend import Backend, Pooler
@@ -55,9 +55,8 @@ class Classifier(nn.Module):
         check_shape(shape)
         self.spec, self.shape = spec, shape
         width = spec.width
-        categories = shape.node_categories
-        self.encoder = CategoryEncoder(categories, width) if categories else nn.Identity()
-        entry = width if categories else shape.node_width
+        self.encoder = make_encoder(shape, width)
+        entry = width if shape.node_categories else shape.node_width
         inner = width * spec.convs_per_level if spec.jump else width
         clusters = _count_clusters(spec, shape)
         self.levels = nn.ModuleList()
@@ -120,27 +119,31 @@ class Classifier(nn.Module):
         edge_index: Tensor,
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
+        *,
+        encoded: bool = False,
     ) -> Tensor:
         """Return the logits of each graph, [G, outputs], after a check of the inputs.
 
         Args:
-            x: Node features [N, D], codes [N, F], or outputs of ``encoder``.
+            x: Node features [N, D], codes [N, F], or numbers followed by codes as floats
+                [N, D + F], as the shape says.
             edge_index: Source and target of each edge, [2, E].
             edge_attr: Edge features, [E, ...].
-            batch: Graph of each node, sorted, [N]; if None, all nodes are one graph.
+            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
+            encoded: Whether ``x`` is what ``encoder`` gave. Floats are, where the model has codes
+                alone.
         """
-        coded = self.shape.node_categories
-        if coded and not x.is_floating_point():
-            check_codes("x", x, coded)
-        else:
-            check_features("x", x, self.spec.width if coded else self.shape.node_width)
+        alone = self.shape.node_categories and not self.shape.node_width
+        encoded = encoded or bool(alone and x.is_floating_point())
+        check_nodes(x, self.shape, self.spec.width, encoded=encoded)
         if batch is not None:
             check_batch(batch, x.size(0))
         check_edges(edge_index, edge_attr, batch, x.size(0))
         self._check_edge_features(edge_attr)
         level = layout_from_batch(edge_index.new_zeros(x.size(0)) if batch is None else batch)
         chain = build_chain(edge_index, level, self.chain_steps) if self.chain_steps else ()
-        return self._run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
+        x = x if encoded else self.encoder(x)
+        return self.run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
 
     def classify(self, graphs: PackedBatch, note: Note | None = None) -> Tensor:
         """Return the logits of a ``PackedBatch``, which is already checked, [G, outputs].
@@ -158,7 +161,7 @@ class Classifier(nn.Module):
             )
         level, *later = graphs.levels
         parts = (graphs.edge_index, graphs.edge_attr, level, tuple(later), graphs.chain)
-        return self._run(graphs.x, PackedGraph(*parts), note)
+        return self.run(self.encoder(graphs.x), PackedGraph(*parts), note)
 
     def _check_edge_features(self, edge_attr: Tensor | None) -> None:
         """Raise a ValueError for edge features that the convolution cannot read."""
@@ -173,12 +176,6 @@ class Classifier(nn.Module):
                 f"edge_attr must be of shape [edges, {columns}]{first}: the model needs "
                 f"{'edge weights' if first else 'edge features'}"
             )
-
-    def _run(self, x: Tensor, graph: PackedGraph, note: Note | None = None) -> Outputs:
-        """Encode the nodes of a packed batch if needed, then run the network."""
-        if not x.is_floating_point() or not self.shape.node_categories:
-            x = self.encoder(x)
-        return self.run(x, graph, note)
 
     def run(self, x: Tensor, graph: Backend, note: Note | None = None) -> Outputs:
         """Return logits and auxiliary loss on any back-end, for one run or for many.
