@@ -103,6 +103,16 @@ MODELS = {
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
+    "gine": {"conv": "gine", "residual": True},
+    "dmpnn": {"conv": "dmpnn", "pool": "none"},
+    "blocks": {
+        "conv": "gine",
+        "norm": "layer",
+        "residual": True,
+        "block_dropout": 0.2,
+        "ffn": True,
+        "virtual_node": True,
+    },
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from gtpool.model import WITH_BONDS
+from gtpool.model import READS_EDGES
 from gtpool.report.plot import INK
 from gtpool.report.result_tables import TextTable, methods_table, rules_table, runs_table
 from gtpool.spec import RunSpec
@@ -110,7 +110,7 @@ def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, st
 def describe_network(spec: RunSpec) -> str:
     """Describe the network of a run in a line."""
     model = spec.model
-    sees = "with" if model.conv in WITH_BONDS.values() else "without"
+    sees = "with" if model.conv in READS_EDGES else "without"
     bonds = f" ({sees} bonds)" if has_bonds(spec.data.source) else ""
     layers = f"{model.levels * model.convs_per_level} × {model.conv}{bonds}"
     options = ", ".join(f"{name} {value}" for name, value in model.pool_options.items())
