@@ -113,6 +113,8 @@ def describe_network(spec: RunSpec) -> str:
     sees = "with" if model.conv in READS_EDGES else "without"
     bonds = f" ({sees} bonds)" if has_bonds(spec.data.source) else ""
     layers = f"{model.levels * model.convs_per_level} × {model.conv}{bonds}"
+    added = {"feed-forward": model.ffn, "virtual node": model.virtual_node}
+    layers = ", ".join([layers, *(name for name, used in added.items() if used)])
     options = ", ".join(f"{name} {value}" for name, value in model.pool_options.items())
     pool = model.pool + (f" ({options})" if options else "")
     pooled = "no pooling" if pool == "none" else f"{pool} at ratio {model.ratio:g}"
