@@ -1,4 +1,4 @@
-"""What a network can be made from: choices that go together, shapes that data can have."""
+"""Validation of model options and data shapes."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from gtpool.spec import Combine, ModelSpec, ShapeSpec
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Raise a ValueError for a choice that does not exist, or that does not go with another."""
+    """Raise a ValueError for an unknown choice or an invalid combination of options."""
     check_choice("pool", spec.pool, ("none", *POOLS))
     check_choice("conv", spec.conv, CONVS)
     check_choice("readout", spec.readout, READOUTS)
@@ -48,14 +48,14 @@ def check_spec(spec: ModelSpec) -> None:
             )
     elif spec.pool_options or spec.read_input:
         which = "pool_options" if spec.pool_options else "read_input"
-        raise ValueError(f"{which} is for models that pool, and pool is 'none'")
+        raise ValueError(f"{which} needs a pooler, but pool is 'none'")
 
 
 def check_shape(shape: ShapeSpec) -> None:
-    """Raise a ValueError for a shape that no data has."""
+    """Raise a ValueError for an impossible shape."""
     check_count("outputs", shape.outputs)
     if bool(shape.node_width) == bool(shape.node_categories):
-        raise ValueError("nodes have either node_width columns of floats or node_categories")
+        raise ValueError("the shape needs either node_width or node_categories, not both")
     for name in ("node_categories", "edge_categories"):
         for count in getattr(shape, name):
             check_count(f"each of {name}", count)
@@ -64,7 +64,7 @@ def check_shape(shape: ShapeSpec) -> None:
 
 
 def _check_room(spec: ModelSpec) -> None:
-    """Refuse a network whose weights need more memory than is free, before any are made."""
+    """Raise an error, before allocation, if the weights need more memory than is free."""
     block = (4 if spec.conv == "dmpnn" else 1) + 4 * spec.ffn + 4 * spec.virtual_node
     squares = spec.convs_per_level * block + (0 if spec.pool == "none" else 7)  # of width x width
     check_memory(
@@ -75,10 +75,10 @@ def _check_room(spec: ModelSpec) -> None:
 
 
 def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
-    """Refuse an option that the pooler or read-out does not have."""
+    """Raise a ValueError for an option that the pooler or read-out does not have."""
     parameters = inspect.signature(factory).parameters.values()
     known = [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
-    known = [option for option in known if option != "weighted"]  # which the level decides
+    known = [option for option in known if option != "weighted"]  # set by the level
     for option in options:
         if option not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
