@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from gtpool.graph import PackedBatch, check_batch, check_edges
+from gtpool.model import READS_EDGES
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
 from gtpool.model.encoder import check_codes, check_nodes, make_encoder
 from gtpool.model.readout import READOUTS
+from gtpool.model.virtual_node import VirtualNode
 from gtpool.nn import Linear
 from gtpool.ops.backend import Backend, Pooler
 from gtpool.ops.coarsening import build_chain
@@ -59,12 +61,14 @@ class Classifier(nn.Module):
         entry = width if shape.node_categories else shape.node_width
         inner = width * spec.convs_per_level if spec.jump else width
         clusters = _count_clusters(spec, shape)
-        self.levels = nn.ModuleList()
+        self.levels, widths = nn.ModuleList(), list[int]()
         for level in range(spec.levels):
             coarse = level > 0 and weighs_edges(spec.pool)
             enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
             blocks = (ConvBlock(spec, shape, channels, coarse=coarse) for channels in enter)
             self.levels.append(nn.ModuleList(blocks))
+            widths += enter
+        self.virtual_node = VirtualNode(spec, widths) if spec.virtual_node else None
         self.pools = nn.ModuleList(
             _make_pool(spec, shape, inner, level, clusters)
             for level in range(spec.levels if spec.pool != "none" else 0)
@@ -99,8 +103,10 @@ class Classifier(nn.Module):
     @property
     def uses_edge_features(self) -> bool:
         """Whether the network reads ``edge_attr``, as edge features or as weights."""
-        weighted = self.spec.conv == "gcn" and self.shape.edge_weighted
-        return weighted or self.spec.conv in {"ogb-gcn", "gine"}
+        if self.spec.conv == "gcn":
+            return self.shape.edge_weighted
+        there = bool(self.shape.edge_categories or self.shape.edge_width)
+        return there and self.spec.conv in READS_EDGES
 
     @property
     def edge_categories(self) -> tuple[int, ...]:
@@ -188,8 +194,9 @@ class Classifier(nn.Module):
         reads: list[Tensor] = []
         losses: list[Tensor] = []
         last = len(self.pools) - 1
+        virtual: Tensor | None = None
         for index, blocks in enumerate(self.levels):
-            x = self._convolve(cast("nn.ModuleList", blocks), x, graph)
+            x, virtual = self._convolve(cast("nn.ModuleList", blocks), x, graph, virtual, index)
             if not self.pools:
                 continue
             if self.spec.read_input and index == 0:
@@ -209,13 +216,20 @@ class Classifier(nn.Module):
         logits = per_run(torch.add, per_run(torch.mul, self.head(h), self.scale), self.shift)
         return logits, torch.stack(losses).sum(0) if losses else None
 
-    def _convolve(self, blocks: nn.ModuleList, x: Tensor, graph: Backend) -> Tensor:
-        """Return the output of a level's last convolution, or of all, concatenated."""
+    def _convolve(
+        self, blocks: nn.ModuleList, x: Tensor, graph: Backend, virtual: Tensor | None, level: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of a level's last convolution, or of all, concatenated.
+
+        ``virtual`` are the virtual nodes, [G, D], which go on to the next level.
+        """
         outputs: list[Tensor] = []
-        for block in blocks:
+        for number, block in enumerate(blocks, level * len(blocks)):
+            if self.virtual_node is not None:
+                x, virtual = self.virtual_node(x, graph, virtual, number)
             x = block(x, graph)
             outputs.append(x)
-        return torch.cat(outputs, 1) if self.spec.jump else x
+        return torch.cat(outputs, 1) if self.spec.jump else x, virtual
 
 
 def chain_steps(spec: ModelSpec) -> int:

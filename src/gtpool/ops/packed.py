@@ -15,6 +15,7 @@ from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.backend import Pooled
 from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.coarsening import build_chain, haar_transform
+from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.drop import keep, kept_layout
 from gtpool.ops.entry import no_compile
 from gtpool.ops.memory import check_fits
@@ -41,6 +42,10 @@ class PackedRows(NamedTuple):
     @property
     def graphs(self) -> int:  # noqa: D102
         return self.level.sizes.numel()
+
+    @property
+    def real_graphs(self) -> None:  # noqa: D102
+        return None
 
     @property
     def num_rows(self) -> int:  # noqa: D102
@@ -162,6 +167,12 @@ class PackedGraph(NamedTuple):
         passed = aggregate.edge_sum(x, encoder(self.edge_attr), scale, self._edges)
         own = x if root is None else (x + root).relu()
         return passed + (own if degree is None else own / degree.unsqueeze(1))
+
+    def encode_edges(self, encoder: nn.Module) -> Tensor:  # noqa: D102
+        return encoder(self.edge_attr)
+
+    def directed_edges(self) -> DirectedEdges:  # noqa: D102
+        return DirectedEdges.of(self._edges)
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
         return aggregate.gat_sum(x, sent, got, self._edges)
