@@ -12,7 +12,7 @@ from gtpool.model.readout import LEARNED_READOUTS, READOUTS
 from gtpool.ops.memory import check_memory
 from gtpool.ops.sample import check_choice, check_ratio
 from gtpool.pool import POOLS, weighs_edges
-from gtpool.spec import Combine, ModelSpec, ShapeSpec
+from gtpool.spec import Combine, Connect, ModelSpec, ShapeSpec
 
 
 def check_spec(spec: ModelSpec) -> None:
@@ -40,13 +40,20 @@ def check_spec(spec: ModelSpec) -> None:
                 f"after {spec.pool} edges have weights, which conv {spec.conv!r} cannot use; "
                 f"choose one of {', '.join(COARSE_CONVS)}"
             )
-    elif spec.pool_options or spec.read_input:
+        _check_connect(spec)
+    elif spec.pool_options or spec.read_input or spec.connect != "induced":
         which = "pool_options" if spec.pool_options else "read_input"
+        which = which if spec.pool_options or spec.read_input else "connect"
         raise ValueError(f"{which} is for models that pool, and pool is 'none'")
 
 
-def check_shape(shape: ShapeSpec) -> None:
-    """Raise a ValueError for a shape that no data has."""
+def check_shape(shape: ShapeSpec, spec: ModelSpec) -> None:
+    """Raise a ValueError for a shape that no data has, or that a network cannot take."""
+    if spec.connect == "khop:2" and spec.conv == "gcn" and shape.edge_weighted:
+        raise ValueError(
+            "connect 'khop:2' joins nodes by edges without a weight, and conv 'gcn' weighs the "
+            "edges of this data; choose connect 'closest'"
+        )
     check_count("outputs", shape.outputs)
     if bool(shape.node_width) == bool(shape.node_categories):
         raise ValueError("nodes have either node_width columns of floats or node_categories")
@@ -55,6 +62,17 @@ def check_shape(shape: ShapeSpec) -> None:
             check_count(f"each of {name}", count)
     if shape.node_width:
         check_count("node_width", shape.node_width)
+
+
+def _check_connect(spec: ModelSpec) -> None:
+    """Refuse other edges than a pooler makes, where it makes all of its own."""
+    check_choice("connect", spec.connect, get_args(Connect))
+    able = [name for name in POOLS if "connect" in inspect.signature(POOLS[name]).parameters]
+    if spec.connect != "induced" and spec.pool not in able:
+        raise ValueError(
+            f"connect {spec.connect!r} is for poolers that take the edges between kept nodes: "
+            f"{', '.join(able)}; {spec.pool} joins its clusters by itself"
+        )
 
 
 def _check_room(spec: ModelSpec) -> None:
@@ -71,7 +89,7 @@ def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[s
     """Refuse an option that the pooler or read-out does not have."""
     parameters = inspect.signature(factory).parameters.values()
     known = [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
-    known = [option for option in known if option != "weighted"]  # which the level decides
+    known = [part for part in known if part not in {"weighted", "connect"}]  # set by the network
     for option in options:
         if option not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
