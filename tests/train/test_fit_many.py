@@ -111,6 +111,13 @@ def test_runs_side_by_side_are_runs_alone(options, mutag):
     assert_like_fit(mutag, stratified_folds(mutag.y)[:3], SPEC, **options)
 
 
+def test_averaged_weights_and_smoothed_labels_are_those_of_runs_alone(mutag):
+    spec = replace(SPEC, ema=0.9, label_smoothing=0.1)
+    assert_like_fit(mutag, stratified_folds(mutag.y)[:3], spec, conv="gin", levels=1)
+    graphs = rings([torch.tensor([[1e3 + number]]) for number in range(24)])
+    assert_like_fit(graphs, [random_split(24)] * 2, replace(SPEC, ema=0.9), scaled=True)
+
+
 def test_runs_of_different_rates_train_side_by_side(mutag):
     rates = ((1e-3, 1e-4), (3e-2, 0.0), (1e-4, 5e-2))
     specs = [replace(SPEC, lr=lr, weight_decay=decay) for lr, decay in rates]

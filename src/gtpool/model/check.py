@@ -1,4 +1,4 @@
-"""What a network can be made from: choices that go together, shapes that data can have."""
+"""Validation of model options and data shapes."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from gtpool.spec import Combine, Connect, ModelSpec, ShapeSpec
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Raise a ValueError for a choice that does not exist, or that does not go with another."""
+    """Raise a ValueError for an unknown choice or an invalid combination of options."""
     check_choice("pool", spec.pool, ("none", *POOLS))
     check_choice("conv", spec.conv, CONVS)
     check_choice("readout", spec.readout, READOUTS)
@@ -44,11 +44,11 @@ def check_spec(spec: ModelSpec) -> None:
     elif spec.pool_options or spec.read_input or spec.connect != "induced":
         which = "pool_options" if spec.pool_options else "read_input"
         which = which if spec.pool_options or spec.read_input else "connect"
-        raise ValueError(f"{which} is for models that pool, and pool is 'none'")
+        raise ValueError(f"{which} needs a pooler, but pool is 'none'")
 
 
 def check_shape(shape: ShapeSpec, spec: ModelSpec) -> None:
-    """Raise a ValueError for a shape that no data has, or that a network cannot take."""
+    """Raise a ValueError for a shape that is impossible, or that the network cannot take."""
     if spec.connect == "khop:2" and spec.conv == "gcn" and shape.edge_weighted:
         raise ValueError(
             "connect 'khop:2' joins nodes by edges without a weight, and conv 'gcn' weighs the "
@@ -56,7 +56,7 @@ def check_shape(shape: ShapeSpec, spec: ModelSpec) -> None:
         )
     check_count("outputs", shape.outputs)
     if bool(shape.node_width) == bool(shape.node_categories):
-        raise ValueError("nodes have either node_width columns of floats or node_categories")
+        raise ValueError("the shape needs either node_width or node_categories, not both")
     for name in ("node_categories", "edge_categories"):
         for count in getattr(shape, name):
             check_count(f"each of {name}", count)
@@ -65,18 +65,18 @@ def check_shape(shape: ShapeSpec, spec: ModelSpec) -> None:
 
 
 def _check_connect(spec: ModelSpec) -> None:
-    """Refuse other edges than a pooler makes, where it makes all of its own."""
+    """Raise a ValueError for ``connect`` with a pooler that makes its own edges."""
     check_choice("connect", spec.connect, get_args(Connect))
     able = [name for name in POOLS if "connect" in inspect.signature(POOLS[name]).parameters]
     if spec.connect != "induced" and spec.pool not in able:
         raise ValueError(
-            f"connect {spec.connect!r} is for poolers that take the edges between kept nodes: "
-            f"{', '.join(able)}; {spec.pool} joins its clusters by itself"
+            f"connect {spec.connect!r} does not apply to pool {spec.pool!r}, which makes the edges "
+            f"between its clusters itself; choose 'induced', or one of {', '.join(able)}"
         )
 
 
 def _check_room(spec: ModelSpec) -> None:
-    """Refuse a network whose weights need more memory than is free, before any are made."""
+    """Raise an error, before allocation, if the weights need more memory than is free."""
     squares = spec.convs_per_level + (0 if spec.pool == "none" else 7)  # matrices of width x width
     check_memory(
         4 * spec.levels * squares * spec.width**2,
@@ -86,7 +86,7 @@ def _check_room(spec: ModelSpec) -> None:
 
 
 def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[str, Any]) -> None:
-    """Refuse an option that the pooler or read-out does not have."""
+    """Raise a ValueError for an option that the pooler or read-out does not have."""
     parameters = inspect.signature(factory).parameters.values()
     known = [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
     known = [part for part in known if part not in {"weighted", "connect"}]  # set by the network

@@ -1,4 +1,4 @@
-"""Convolutions by name, and the block that adds norm, ReLU and residual to one."""
+"""Convolutions by name, and the block of a convolution with norm, ReLU and residual."""
 
 from collections.abc import Callable
 from typing import cast
@@ -16,7 +16,7 @@ from gtpool.spec import ModelSpec, ShapeSpec
 
 
 class GCN(nn.Module):
-    """Kipf and Welling's convolution; a weight of edges enters, other edge features do not."""
+    """Kipf and Welling's convolution, with edge weights but without other edge features."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
@@ -34,9 +34,10 @@ class GCN(nn.Module):
 
 
 class CoarseGCN(nn.Module):
-    """Kipf and Welling's convolution of clusters: the weight of an edge counts, and I is added.
+    """Kipf and Welling's convolution of clusters, with edge weights, on A + I.
 
-    PyG's own adds a loop only where there is none; here loops hold what is inside a cluster.
+    PyG's ``GCNConv`` adds a self-loop only to nodes without one. Here existing self-loops carry the
+    edges inside a cluster, so every node gets another one.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -50,11 +51,11 @@ class CoarseGCN(nn.Module):
 
 
 class GIN(nn.Module):
-    """Xu et al.'s convolution: a two-layer network of a node plus the sum of its neighbours."""
+    """Xu et al.'s convolution: a two-layer MLP of a node plus the sum of its neighbours."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
-        del shape  # edges enter by their presence alone
+        del shape  # GIN does not read edge features
         self.conv = GINConv(_gin_network(in_channels, out_channels))
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
@@ -63,7 +64,7 @@ class GIN(nn.Module):
 
 
 class GINE(nn.Module):
-    """GIN with edge features: what a neighbour sends is relu(x_j + e_ij), e the encoded edge."""
+    """GIN with edge features: messages are relu(x_j + e_ij) with the encoded edge e_ij."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class GINE(nn.Module):
 
 
 class GAT(nn.Module):
-    """Velickovic et al.'s convolution, four heads side by side."""
+    """Velickovic et al.'s convolution with four concatenated heads."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class GAT(nn.Module):
         """Convolve, [N, in] -> [N, out]."""
         conv = self.conv
         if conv._message_forward_hooks and isinstance(graph, PackedGraph):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            return conv(x, graph.edge_index)  # for PyG's AttentionExplainer, which listens there
+            return conv(x, graph.edge_index)  # PyG's AttentionExplainer hooks into GATConv
         by_head = linear(x, cast("nn.Linear", conv.lin).weight).unflatten(
             1, conv.att_src.shape[-2:]
         )
@@ -114,7 +115,7 @@ class OgbGCN(MessagePassing):
     """
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
-        super().__init__(aggr="add")  # a layer of PyG's for its Explainer alone
+        super().__init__(aggr="add")  # a MessagePassing only for PyG's Explainer
         if not shape.edge_categories:
             raise ValueError("conv 'ogb-gcn' needs molecules with coded bonds; choose conv 'gcn'")
         self.linear = Linear(in_channels, out_channels)
@@ -129,7 +130,7 @@ class OgbGCN(MessagePassing):
 
 
 class PerNode(nn.Module):
-    """A linear map of each node alone, blind to edges."""
+    """Linear map of each node; ignores edges."""
 
     def __init__(self, in_channels: int, out_channels: int, _: object = None) -> None:
         super().__init__()
@@ -154,7 +155,7 @@ COARSE_CONVS: dict[str, Callable[[int, int], nn.Module]] = {
     "ogb-gcn": CoarseGCN,
     "linear": PerNode,
 }
-"""What a convolution becomes where nodes are clusters, and edges have weights."""
+"""Counterpart of each convolution on clusters with weighted edges."""
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "none": lambda _: Identity(),
     "batch": BatchNorm,
@@ -163,7 +164,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 class ConvBlock(nn.Module):
-    """A convolution, its norm and ReLU, with the input added where asked and widths agree."""
+    """Convolution, norm and ReLU; a residual is added if enabled and the widths agree."""
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 def _gin(conv: GINConv | GINEConv, x: Tensor, graph: Backend) -> Tensor:
-    """Run the network of a GIN on a node plus the sum of its neighbours."""
+    """Apply the MLP of a GIN to the sum of a node and its neighbours."""
     *maps, norm = cast("nn.Sequential", conv.nn)
     for part in maps:
         x = part(x)
