@@ -122,6 +122,10 @@ SPECS = {
     "sagpool by relu": {"pool": "sagpool", "pool_options": {"act": "relu"}},
     "mid": {"pool": "mid"},
     "mid, projected": {"pool": "mid", "pool_options": {"scorer": "projection", "merge": "mean"}},
+    "closest": {"connect": "closest"},
+    "closest, gat": {"connect": "closest", "conv": "gat", "ratio": 0.3},
+    "closest, gate": {"connect": "closest", "pool_options": {"gate": "tanh", "order": "score"}},
+    "closest, sagpool, gin": {"connect": "closest", "pool": "sagpool", "conv": "gin"},
     "gmt of one seed": {**METHODS["gmt"].model, "conv": "gat", "ratio": 1},
     "feed-forward": {"ffn": True, "norm": "layer", "convs_per_level": 2},
     "feed-forward, batch norm": {"ffn": True, "norm": "batch", "residual": True},
@@ -174,6 +178,8 @@ BONDED = {
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
     "gmt at each level": {"readout": "gmt", "combine": "cat"},
+    "closest": {"connect": "closest"},
+    "gine, closest": {"conv": "gine", "connect": "closest", "pool": "topkpool", "ratio": 0.3},
     "flat gine": {"conv": "gine", "pool": "none", "levels": 1, "readout": "sum"},
     "gine, all of a block": {
         "conv": "gine",
@@ -417,6 +423,7 @@ def test_chains_of_graphs_of_any_form_do(drawn, extra):
 NUMBERED = {
     "weighted gcn": {},
     "weighted gcn, sagpool": {"pool": "sagpool", "convs_per_level": 2},
+    "weighted gcn, closest": {"connect": "closest"},
     "weighted gcn, diffpool": {"pool": "diffpool"},
     "weighted gcn, mincutpool": {"pool": "mincutpool"},
     "weighted gcn, structpool": {"pool": "structpool"},

@@ -12,7 +12,7 @@ from gtpool.model.readout import LEARNED_READOUTS, READOUTS
 from gtpool.ops.memory import check_memory
 from gtpool.ops.sample import check_choice, check_ratio
 from gtpool.pool import POOLS, weighs_edges
-from gtpool.spec import Combine, ModelSpec, ShapeSpec
+from gtpool.spec import Combine, Connect, ModelSpec, ShapeSpec
 
 
 def check_spec(spec: ModelSpec) -> None:
@@ -46,13 +46,20 @@ def check_spec(spec: ModelSpec) -> None:
                 f"after {spec.pool} edges have weights, which conv {spec.conv!r} cannot use; "
                 f"choose one of {', '.join(COARSE_CONVS)}"
             )
-    elif spec.pool_options or spec.read_input:
+        _check_connect(spec)
+    elif spec.pool_options or spec.read_input or spec.connect != "induced":
         which = "pool_options" if spec.pool_options else "read_input"
+        which = which if spec.pool_options or spec.read_input else "connect"
         raise ValueError(f"{which} needs a pooler, but pool is 'none'")
 
 
-def check_shape(shape: ShapeSpec) -> None:
-    """Raise a ValueError for an impossible shape."""
+def check_shape(shape: ShapeSpec, spec: ModelSpec) -> None:
+    """Raise a ValueError for a shape that is impossible, or that the network cannot take."""
+    if spec.connect == "khop:2" and spec.conv == "gcn" and shape.edge_weighted:
+        raise ValueError(
+            "connect 'khop:2' joins nodes by edges without a weight, and conv 'gcn' weighs the "
+            "edges of this data; choose connect 'closest'"
+        )
     check_count("outputs", shape.outputs)
     if not shape.node_width and not shape.node_categories:
         raise ValueError("nodes need node_width columns of floats, node_categories or both")
@@ -61,6 +68,17 @@ def check_shape(shape: ShapeSpec) -> None:
             check_count(f"each of {name}", count)
     if shape.node_width:
         check_count("node_width", shape.node_width)
+
+
+def _check_connect(spec: ModelSpec) -> None:
+    """Raise a ValueError for ``connect`` with a pooler that makes its own edges."""
+    check_choice("connect", spec.connect, get_args(Connect))
+    able = [name for name in POOLS if "connect" in inspect.signature(POOLS[name]).parameters]
+    if spec.connect != "induced" and spec.pool not in able:
+        raise ValueError(
+            f"connect {spec.connect!r} does not apply to pool {spec.pool!r}, which makes the edges "
+            f"between its clusters itself; choose 'induced', or one of {', '.join(able)}"
+        )
 
 
 def _check_room(spec: ModelSpec) -> None:
@@ -78,7 +96,7 @@ def _check_options(name: str, factory: Callable[..., nn.Module], options: dict[s
     """Raise a ValueError for an option that the pooler or read-out does not have."""
     parameters = inspect.signature(factory).parameters.values()
     known = [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
-    known = [option for option in known if option != "weighted"]  # set by the level
+    known = [part for part in known if part not in {"weighted", "connect"}]  # set by the network
     for option in options:
         if option not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"

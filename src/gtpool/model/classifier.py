@@ -54,7 +54,7 @@ class Classifier(nn.Module):
     def __init__(self, spec: ModelSpec, shape: ShapeSpec) -> None:
         super().__init__()
         check_spec(spec)
-        check_shape(shape)
+        check_shape(shape, spec)
         self.spec, self.shape = spec, shape
         width = spec.width
         self.encoder = make_encoder(shape, width)
@@ -258,6 +258,8 @@ def _make_pool(
         return make(channels, spec.levels - level)
     if weighs_edges(spec.pool):
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
+    elif spec.connect != "induced":
+        options["connect"] = spec.connect
     return make(channels, clusters[level] if clusters else spec.ratio, **options)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gtpool.ops.adjacency import Adjacency
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.sample import Order
+from gtpool.spec import Connect
 
 Kept = Any
 """Which rows stay: what ``keep`` gave, to hand on."""
@@ -185,8 +186,18 @@ class Backend(Protocol):
         """Take the kept rows, [N, ...] -> [K, ...]."""
         ...
 
-    def subgraph(self, kept: Kept, ratio: float, *, edges: bool = True) -> "Backend":
-        """Give the graphs of the kept rows; without ``edges`` nothing may ask for edges."""
+    def subgraph(
+        self, kept: Kept, ratio: float, score: Tensor, connect: Connect, *, edges: bool = True
+    ) -> "Backend":
+        """Give the graphs of the kept rows.
+
+        Args:
+            kept: The rows that stay.
+            ratio: Share of rows that stay.
+            score: Score of every row, which breaks ties between nearest kept rows, [N].
+            connect: Edges between the kept rows; see ``gtpool.pool.layer.DropPool``.
+            edges: Whether anything will ask for edges.
+        """
         ...
 
     def coarsen(self, x: Tensor, steps: int) -> "Pooled":

@@ -15,6 +15,7 @@ from gtpool.ops.adjacency import SparseAdjacency, cluster_layout
 from gtpool.ops.aggregate import Edges
 from gtpool.ops.backend import Backend, Pooled
 from gtpool.ops.clusters import ClusterGraph
+from gtpool.ops.connect import closest_csr
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.padded_ops import WIDEST, KeptRows, PaddedOps, torch_ops
 from gtpool.ops.runs import linear, per_run
@@ -26,6 +27,7 @@ from gtpool.padded_batch import (
     PaddedCSR,
     PaddedLayout,
 )
+from gtpool.spec import Connect
 
 _TORCH_OPS = torch_ops()  # not at each call: a compiler cannot follow it
 
@@ -209,11 +211,24 @@ class PaddedGraph:
             return self.ops.take(x.unsqueeze(1), kept).squeeze(1)
         return self.ops.take(x, kept)
 
-    def subgraph(self, kept: KeptRows, ratio: float, *, edges: bool = True) -> "PaddedGraph":  # noqa: D102
+    def subgraph(  # noqa: D102
+        self, kept: KeptRows, ratio: float, score: Tensor, connect: Connect, *, edges: bool = True
+    ) -> "PaddedGraph":
         del ratio
-        csr = self.ops.induced_csr(self.csr, kept) if edges else self.csr
         sizes = (self.runs, self.longest, self.ops)
-        return PaddedGraph(csr, self.levels[1:], self.edge_types, *sizes, self.edge_attr)
+        if connect == "induced" or not edges:
+            csr = self.ops.induced_csr(self.csr, kept) if edges else self.csr
+            return PaddedGraph(csr, self.levels[1:], self.edge_types, *sizes, self.edge_attr)
+        if connect != "closest":
+            raise ValueError(f"connect {connect!r} has no captured form; choose 'closest'")
+        csr, entering, leaving = closest_csr(
+            self.csr, kept.number, score.detach(), self.levels[1], self.runs
+        )
+        types, attr = self.edge_types, self.edge_attr
+        if types is not None:  # both of one order: ``leaving`` numbers entering edges
+            types = EdgeTypes(*(types.entering.index_select(0, by) for by in (entering, leaving)))
+        attr = None if attr is None else attr.index_select(0, entering)
+        return PaddedGraph(csr, self.levels[1:], types, *sizes, attr)
 
     def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
         del steps  # the chain is there
