@@ -9,6 +9,7 @@ from gtpool.commands.options import (
     Address,
     DataDir,
     Device,
+    Encode,
     ExecutorName,
     Features,
     GpusPerUnit,
@@ -53,6 +54,7 @@ def search(  # noqa: PLR0917 - an option each
         typer.Option(help="Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
     ] = None,
     features: Features = None,
+    encode: Encode = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
@@ -91,7 +93,9 @@ def search(  # noqa: PLR0917 - an option each
     """
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds, "recipe": recipe},
-        "data": data_options(data, features, smiles_column, target_columns, split_column, task),
+        "data": data_options(
+            data, features, smiles_column, target_columns, split_column, task, encode
+        ),
         "split": {"rule": split_type, "folds": folds},
         "model": {"pool": pool},
         "train": {"epochs": epochs},
