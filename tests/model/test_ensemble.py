@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
+from gtpool.data.encodings import with_encodings
 from gtpool.data.sources import load
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
@@ -241,6 +242,28 @@ def test_runs_side_by_side_do_what_they_do_alone(options, mutag):
 def test_one_run_is_a_stack_of_one(options, mutag):
     models = networks(options, shape_of(mutag), runs=1)
     assert_like_classifiers(models, mutag, drawn_index(mutag)[1:2])
+
+
+@pytest.mark.parametrize("options", [{}, {"conv": "gine", "norm": "batch", "residual": True}])
+def test_codes_beside_encodings(options, coded):
+    data = with_encodings(coded, ("rwse:5", "cycles"))
+    data = replace(data, x=data.x.double()).standardized(range(20))
+    models = networks({"conv": "ogb-gcn", **options}, shape_of(data))
+    assert_like_classifiers(models, data, drawn_index(data), extra=5)
+    first = models[0].eval()
+    batch = data.take([0, 3, 5])
+    codes = batch.x[:, 7:].long()
+    expected = first.encoder.numbers(batch.x[:, :7]) + first.encoder.codes(codes)
+    x = first.encoder(batch.x)
+    torch.testing.assert_close(x, expected)
+    rest = (batch.edge_index, batch.edge_attr, batch.batch)
+    wanted = first.classify(data.take([0, 3, 5], first.ratios))
+    torch.testing.assert_close(first(batch.x, *rest), wanted)
+    torch.testing.assert_close(first(x, *rest, encoded=True), wanted)
+    with pytest.raises(ValueError, match="must be codes of categories"):
+        first(batch.x + 0.5, *rest)
+    with pytest.raises(ValueError, match="nodes, 16"):
+        first(x, *rest)
 
 
 @given(drawn=batches(), name=st.sampled_from(STEADY), extra=st.sampled_from((0, 70)))
