@@ -13,7 +13,7 @@ from gtpool.spec import ShapeSpec
 
 
 class CategoryEncoder(nn.Module):
-    """Sum of one embedding a column of codes, [N, F] -> [N, D], as OGB encodes atoms and bonds."""
+    """Sum of one embedding per column of codes, [N, F] -> [N, D], like OGB's atom encoder."""
 
     def __init__(self, sizes: Sequence[int], width: int) -> None:
         super().__init__()
@@ -25,19 +25,19 @@ class CategoryEncoder(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the embeddings anew, each column's table as a matrix of its own."""
+        """Reinitialise the embeddings; each column's table is a separate Xavier matrix."""
         with torch.no_grad():
             for part in self.table.weight.split(self.sizes):
                 nn.init.xavier_uniform_(part)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Encode each row of codes."""
+        """Return the embeddings of each row of codes, [N, F] -> [N, D]."""
         codes = codes + self.first
         on_cpu = codes.device.type == "cpu" and not torch.compiler.is_compiling()
         return sum_embeddings(self.table.weight, codes) if on_cpu else self.table(codes).sum(1)
 
     def encode_one_hot(self, x: Tensor) -> Tensor:
-        """Encode rows that have a one for each code, a column a code, [N, codes] -> [N, D]."""
+        """Return the embeddings of multi-hot rows, one column per code, [N, codes] -> [N, D]."""
         return linear(x.to(self.table.weight.dtype), self.table.weight.mT)
 
 
@@ -63,7 +63,7 @@ class MixedEncoder(nn.Module):
 
 
 class EdgeEncoder(Linear):
-    """A linear map of edge features, given as any numbers."""
+    """Linear map of edge features of any dtype."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
         """Map edges, [E, in] -> [E, out]."""
@@ -95,9 +95,9 @@ def check_nodes(x: Tensor, shape: ShapeSpec, width: int, *, encoded: bool) -> No
 
 
 def check_codes(name: str, codes: object, sizes: Sequence[int]) -> None:
-    """Raise a ValueError unless ``codes`` is an int64 matrix of codes below ``sizes``, by column.
+    """Raise a ValueError unless ``codes`` is int64 [N, F] with entries below ``sizes`` per column.
 
-    A code too high would be looked up in the table of the next column.
+    A code that is too large would select a row of the next column's table.
     """
     columns = len(sizes)
     if not isinstance(codes, Tensor) or codes.dtype != torch.long or codes.shape[1:] != (columns,):
