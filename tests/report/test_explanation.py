@@ -31,6 +31,8 @@ FIRST = LevelView(
     kept=(0, 2),
     topk=(0, 1),
     edges=PATH,
+    pairs=0,
+    isolated=1.0,
 )
 SECOND = FIRST._replace(
     nodes=(0, 2), score=(0.7, 0.6), attention=(0.4, 0.6), kept=(2,), topk=(0,), edges=[]

@@ -30,6 +30,8 @@ MODELS = {
     "top-k": {"pool_options": {"sampler": "topk", "out_proj": True}},
     "gin": {"conv": "gin", "read_input": True, "readout": "sum"},
     "bonds": {"conv": "ogb-gcn", "convs_per_level": 2, "residual": True},
+    "closest": {"connect": "closest"},
+    "closest, bonds": {"connect": "closest", "conv": "ogb-gcn", "pool": "sagpool"},
     "gat": {"conv": "gat"},
     "gine": {"conv": "gine", "convs_per_level": 2},
     "blocks": {
@@ -118,7 +120,18 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
 
 
 @pytest.mark.parametrize(
-    "name", ["the paper's", "bonds", "blocks", "dmpnn", "set2set", "sortpool", "gmt", *MERGES]
+    "name",
+    [
+        "the paper's",
+        "bonds",
+        "blocks",
+        "dmpnn",
+        "closest",
+        "set2set",
+        "sortpool",
+        "gmt",
+        *MERGES,
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_whole_step_never_waits_for_the_host(name):

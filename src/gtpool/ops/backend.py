@@ -179,7 +179,14 @@ class Backend(Protocol):
         ...
 
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Kept:
-        """Choose the rows that stay; equal scores tie whatever rounding did to them."""
+        """Choose the rows that stay; equal scores tie whatever rounding did to them.
+
+        Args:
+            score: Of each row, [N].
+            ratio: Share of rows that stay.
+            sampler: A key of ``SAMPLERS``.
+            order: A name of ``NODE_ORDERS``: "structure" sorts by score, ties by ``node_colours``.
+        """
         ...
 
     def take(self, x: Tensor, kept: Kept) -> Tensor:

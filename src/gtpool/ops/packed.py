@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from gtpool.graph import CoarseningStep, GraphLayout
 from gtpool.ops import aggregate, bag, merge
 from gtpool.ops.adjacency import PackedAdjacency
-from gtpool.ops.aggregate import Edges
+from gtpool.ops.aggregate import Edges, ends
 from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.backend import Pooled
 from gtpool.ops.clusters import ClusterGraph
@@ -29,6 +29,7 @@ from gtpool.ops.segment import (
     segment_softmax,
     segment_sum,
 )
+from gtpool.ops.structure import node_colours, order_by_colour
 from gtpool.spec import Connect
 
 
@@ -206,7 +207,12 @@ class PackedGraph(NamedTuple):
         return PackedAttention(*parts, kind=kind, score_grad=score_grad, ratio=ratio)
 
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Tensor:  # noqa: D102
-        return keep(score, ratio, self.level, sampler=sampler, order=order)
+        if order != "structure":
+            return keep(score, ratio, self.level, sampler=sampler, order=order)
+        colour = node_colours(*ends(self._edges._replace(mask=None), loops=True), score.detach())
+        place = order_by_colour(colour, self.level.batch)
+        found = keep(score[place], ratio, self.level, sampler=sampler, order="score")
+        return place.index_select(0, found).sort().values
 
     def take(self, x: Tensor, kept: Tensor) -> Tensor:  # noqa: D102
         return x.index_select(0, kept)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gtpool.ops.padded_ops import KeptRows
 from gtpool.padded_batch import PaddedLayout
 
 _BITS = 63
@@ -86,6 +87,18 @@ def compose(outer: Tensor, inner: Tensor) -> Tensor:
 def gather_features(x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor:
     """Take rows of the dataset as floats, zeros where the number is -1, [N, F]."""
     return x.index_select(0, number.clamp(min=0)).to(dtype) * (number >= 0).unsqueeze(1)
+
+
+def number_rows(stay: Tensor, rows: PaddedLayout, after: PaddedLayout) -> KeptRows:
+    """Number the rows that stay, bool [N], as many of each graph as ``after`` says."""
+    row = torch.arange(stay.numel(), device=stay.device)
+    before = stay.cumsum(0) - stay.long()
+    shift = after.start - before.index_select(0, rows.start.clamp(max=stay.numel() - 1))
+    graph = rows.batch.clamp(max=rows.size.numel() - 1)
+    number = torch.where(stay, before + shift.index_select(0, graph), -1)
+    kept = number.new_full((after.batch.numel() + 1,), -1)
+    kept = kept.index_copy(0, torch.where(stay, number, after.batch.numel()), row)[:-1]
+    return KeptRows(torch.where(after.batch < after.size.numel(), kept, -1), number)
 
 
 def total(x: Tensor, rows: PaddedLayout) -> Tensor:

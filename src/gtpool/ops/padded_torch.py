@@ -27,6 +27,7 @@ from gtpool.ops.padded_segment import (
     gather_shifted,
     maximum,
     mean,
+    number_rows,
     row_numbers,
     total,
 )
@@ -151,14 +152,7 @@ def sample(
     """
     del longest
     stay = keep_mask(score.detach(), rows, after.size, sampler=sampler, order=order)
-    row = torch.arange(score.numel(), device=score.device)
-    before = stay.cumsum(0) - stay.long()
-    shift = after.start - before.index_select(0, rows.start.clamp(max=score.numel() - 1))
-    graph = rows.batch.clamp(max=rows.size.numel() - 1)
-    number = torch.where(stay, before + shift.index_select(0, graph), -1)
-    kept = number.new_full((after.batch.numel() + 1,), -1)
-    kept = kept.index_copy(0, torch.where(stay, number, after.batch.numel()), row)[:-1]
-    return KeptRows(torch.where(after.batch < after.size.numel(), kept, -1), number)
+    return number_rows(stay, rows, after)
 
 
 def take(x: Tensor, chosen: KeptRows) -> Tensor:

@@ -25,11 +25,14 @@ from torch import Tensor
 from gtpool.graph import GraphLayout
 from gtpool.ops.segment import gather_by_graph, offsets, segment_max, sizes_of
 
-Order = Literal["index", "score"]
+Order = Literal["index", "score", "structure"]
 Points = Literal["fixed", "random"]
 Sampler = Callable[..., Tensor]
 
 ORDERS = ("index", "score")
+"""Orders of a sampler, which sees no edges."""
+NODE_ORDERS = (*ORDERS, "structure")
+"""Orders of a pooler; see ``gtpool.ops.structure``."""
 POINTS = ("fixed", "random")
 
 

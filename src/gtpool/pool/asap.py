@@ -15,7 +15,7 @@ from gtpool.graph import check_count, check_share
 from gtpool.ops.entry import no_compile
 from gtpool.ops.merge import adj_t_matmul, at_least_float32, edge_weight
 from gtpool.ops.packed import PackedGraph
-from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.ops.sample import NODE_ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
 from gtpool.pool.layer import Dropped, DropPool
 
@@ -47,7 +47,7 @@ class ASAPool(DropPool):
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share of clusters kept, ceil(ratio * n) of n; an int keeps that many.
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; a wheel takes the softmax of the fitness.
-        order: How clusters stand on the wheel, a name of ``ORDERS``.
+        order: How clusters stand on the wheel, a name of ``NODE_ORDERS``.
         dropout: Share of the attention coefficients dropped in training.
         weighted: The first column of ``edge_attr`` (or a vector) is the weight of each edge, not
             negative: so for the levels above the first. Without it every edge weighs one.
@@ -65,7 +65,7 @@ class ASAPool(DropPool):
           by a number of random sign that never learns. Here the fittest stay.
         - The sigmoid rounds to one where a cluster is very fit. Top-k compares its logarithm, which
           does not; scores are rounded to half their binary digits first, so that equal clusters
-          tie.
+          tie; of these the lowest index stays, unless ``order`` is ``"structure"``.
         - The output has no self-loops, and listed ones do not count beside the I of A^p: the
           authors set the diagonal to one, and the next level adds that here as well.
         - The authors detach S in A^p; here its gradient flows. PyG's fails on a CPU, so that two of
@@ -94,7 +94,7 @@ class ASAPool(DropPool):
         check_count("in_channels", in_channels)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
-        check_choice("order", order, ORDERS)
+        check_choice("order", order, NODE_ORDERS)
         check_share("dropout", dropout)
         self.in_channels, self.ratio, self.sampler = in_channels, ratio, sampler
         self.order: Order = order

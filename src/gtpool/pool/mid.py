@@ -16,7 +16,7 @@ from gtpool.nn import Linear, gcn
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import DIGITS, KeyedModule, random_bits
 from gtpool.ops.runs import linear
-from gtpool.ops.sample import check_choice, check_ratio
+from gtpool.ops.sample import NODE_ORDERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
 from gtpool.spec import Connect
 
@@ -51,6 +51,7 @@ class MIDPool(DropPool):
             generator. Where too few others are left, the first of them stay after all.
         merge: From the h scaled copies to one: ``"linear"``, the W above (of one copy there is no
             W), or ``"mean"``.
+        order: ``"structure"`` breaks ties by the structure around nodes, else the index does.
         connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
             :class:`~gtpool.pool.layer.DropPool`.
 
@@ -62,7 +63,8 @@ class MIDPool(DropPool):
         - Its dropout sets a dropped node's r to 0, the lowest that absolute scores can be, and
           divides the others by 1 - q, which changes no rank. Here dropped nodes are the last with
           ``flip=False`` too, and ``score`` means the same in training and after it.
-        - Ranked are scores rounded to half their binary digits, so that equal nodes tie.
+        - Ranked are scores rounded to half their binary digits, so that equal nodes tie; of these
+          the lowest index stays, unless ``order`` is ``"structure"``.
         - Edge features do not enter the score.
 
     Example:
@@ -82,6 +84,7 @@ class MIDPool(DropPool):
         flip: bool = True,
         dropscore: float = 0.1,
         merge: Literal["linear", "mean"] = "linear",
+        order: Order = "index",
         connect: Connect = "induced",
     ) -> None:
         super().__init__(connect)
@@ -91,6 +94,8 @@ class MIDPool(DropPool):
         check_count("scores", scores)
         check_share("dropscore", dropscore)
         check_choice("merge", merge, MERGES)
+        check_choice("order", order, NODE_ORDERS)
+        self.order: Order = order
         self.in_channels, self.ratio, self.scorer, self.scores = in_channels, ratio, scorer, scores
         self.flip, self.dropscore, self.merge = flip, dropscore, merge
 
@@ -115,7 +120,7 @@ class MIDPool(DropPool):
         scores = self._score(x if attn is None else attn, graph)  # [N, h]
         rank = (scores.abs() if self.flip else scores).sum(1)
         ranked = self.ignore(rank.detach())
-        kept = graph.keep(ranked, self.ratio, sampler="topk", order="index")
+        kept = graph.keep(ranked, self.ratio, sampler="topk", order=self.order)
         gate = graph.take(scores, kept).tanh()
         return Dropped(self._merge(graph.take(x, kept), gate), kept, rank)
 
@@ -124,7 +129,7 @@ class MIDPool(DropPool):
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"scorer={self.scorer!r}, scores={self.scores}, flip={self.flip}, "
-            f"dropscore={self.dropscore}, merge={self.merge!r}, "
+            f"dropscore={self.dropscore}, merge={self.merge!r}, order={self.order!r}, "
             f"connect={self.connect!r})"
         )
 

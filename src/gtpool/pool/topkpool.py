@@ -12,7 +12,7 @@ from torch_geometric.nn.resolver import activation_resolver
 from gtpool.graph import check_count
 from gtpool.ops.backend import Backend
 from gtpool.ops.runs import linear, per_run
-from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.ops.sample import NODE_ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool, drop_and_scale
 from gtpool.spec import Connect
 
@@ -30,7 +30,8 @@ class TopKPool(DropPool):
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share k of nodes kept, ceil(k * n) of n; an int keeps that many.
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; the paper's is ``"topk"``.
-        order: How nodes stand on the wheel, a name of ``ORDERS``; top-k has none.
+        order: How nodes stand on the wheel, a name of ``NODE_ORDERS``. Of top-k, ``"structure"``
+            alone matters: it breaks ties by the structure around nodes, not by the index.
         act: The activation :math:`\sigma`, a name that PyG resolves or a callable.
         connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
             :class:`~gtpool.pool.layer.DropPool`.
@@ -43,7 +44,7 @@ class TopKPool(DropPool):
           ties would decide. A wheel, which is not there, takes the softmax of :math:`\sigma(y)`,
           as PyG ranks it: no single node can dominate it.
         - Scores are rounded to half their binary digits before sampling, so that equal nodes tie;
-          of these top-k keeps the lowest index.
+          of these top-k keeps the lowest index, unless ``order`` is ``"structure"``.
         - The edges between nodes two steps apart, which it adds before it pools, are the caller's
           business. The authors' code projects with a bias and without the norm.
         - In PyG's ``TopKPooling`` a ratio of 1.0 keeps one node, and bf16 miscounts large graphs.
@@ -71,7 +72,7 @@ class TopKPool(DropPool):
         check_count("in_channels", in_channels)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
-        check_choice("order", order, ORDERS)
+        check_choice("order", order, NODE_ORDERS)
         self.in_channels, self.ratio, self.sampler = in_channels, ratio, sampler
         self.order: Order = order
         self.act = activation_resolver(act)

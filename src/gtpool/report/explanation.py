@@ -15,7 +15,14 @@ from gtpool.study.store import write_atomic
 
 # Values only: the page needs no torch, which the module does.
 if TYPE_CHECKING:
-    from gtpool.explain import Explained, Explanation, Explanations, Fidelity, LevelView
+    from gtpool.explain import (
+        Explained,
+        Explanation,
+        Explanations,
+        Fidelity,
+        LevelEdges,
+        LevelView,
+    )
 
 MOST_LISTED = 500
 """Nodes of a graph above which the table ends: the first so many are listed."""
@@ -47,9 +54,20 @@ def write_explanation(
             "table": diversity_table(diversity),
             "picture": Markup(draw_diversity(diversity)),  # noqa: S704 - ours, numbers only
         },
+        connectivity=connectivity_table(found.connectivity) if found.connectivity else None,
         graphs=[_graph_values(graph, found) for graph in found.graphs],
     )
     write_atomic(path, text.encode())
+
+
+def connectivity_table(levels: "Sequence[LevelEdges]") -> TextTable:
+    """List the nodes of each level, the pairs that an edge joins, and the share without an edge."""
+    names = ["input", *(f"after step {step}" for step in range(1, len(levels)))]
+    lines = (
+        (name, str(level.nodes), str(level.pairs), f"{100 * level.isolated:.1f}")
+        for name, level in zip(names, levels, strict=True)
+    )
+    return TextTable(("level", "nodes", "joined pairs", "isolated nodes, %"), tuple(lines))
 
 
 def draw_level(
@@ -164,10 +182,12 @@ def _step_caption(step: int, view: "LevelView", sampler: str | None) -> str:
     """Say what a step did, under its picture."""
     name = TITLES[sampler or "topk"]
     said = f"Step {step}: {name} keeps {len(view.kept)} of {len(view.nodes)} nodes"
+    share = f"{100 * view.isolated:.0f} %"
+    edges = f" Edges join {view.pairs} pairs of them; {share} of them have no edge."
     if sampler == "topk":
-        return f"{said}."
+        return f"{said}.{edges}"
     others = len(set(view.topk) - set(view.kept))
-    return f"{said}; top-k would keep {others or 'no'} other{'s' * (others > 1)} (ringed)."
+    return f"{said}; top-k would keep {others or 'no'} other{'s' * (others > 1)} (ringed).{edges}"
 
 
 def _fidelity_text(told: "Fidelity", task: str, target: str) -> str:
