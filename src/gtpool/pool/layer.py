@@ -1,4 +1,4 @@
-"""What all poolers share: PyG's call on a packed batch, and the step inside a classifier.
+"""Base classes of poolers: PyG's interface on packed batches, and the step inside a classifier.
 
 A pooler is written once, against ``gtpool.ops.backend.Backend``. It runs on packed and on padded
 batches, for one run and for many.
@@ -18,57 +18,57 @@ from gtpool.ops.sample import Order
 
 
 class Dropped(NamedTuple):
-    """What a pooler that drops nodes decides."""
+    """Result of ``DropPool.select``."""
 
     x: Tensor
     """Features of the kept nodes, [K, D]."""
     kept: Kept
-    """Which they are."""
+    """The kept nodes, as returned by ``Backend.keep``."""
     score: Tensor
     """Score of every node, [N]."""
 
 
 class DropPool(nn.Module):
-    """A pooler that drops nodes; a subclass has ``in_channels``, ``ratio`` and ``select``."""
+    """Base of node-dropping poolers; a subclass has ``in_channels``, ``ratio`` and ``select``."""
 
     kind = "dropping"
     in_channels: int
     ratio: float
     multiplies = False
-    """Whether features are multiplied with features: those that overflow are then refused."""
+    """Whether the layer multiplies features with features; products must then not overflow."""
 
     @abstractmethod
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Choose the nodes that stay, and their features.
+        """Return the kept nodes and their features.
 
         Args:
             x: Node features, [N, D].
             graph: The graphs of the batch.
-            attn: Stands in for ``x`` in the score, [N, D].
+            attn: Features for the score instead of ``x``, [N, D].
         """
 
     def shown(self, score: Tensor, rows: RowLayout) -> Tensor:
-        """Give the score of every node as ``NodeDrop`` has it, [N]."""
+        """Return the score of every node for ``NodeDrop.score``, [N]."""
         del rows
         return score
 
     def step(
         self,
         x: Tensor,
-        graph: Any,  # noqa: ANN401 - a Backend; ASAP takes packed ones alone
+        graph: Any,  # noqa: ANN401 - a Backend; for ASAP a PackedGraph
         attn: Tensor | None = None,
         *,
         edges: bool = True,
     ) -> tuple[Dropped, Any]:
-        """Give what is selected and the graphs of what stays, as the back-end has them."""
+        """Return the selection and the pooled graphs."""
         out = self.select(x, graph, attn)
         return out, graph.subgraph(out.kept, self.ratio, edges=edges)
 
     def check(self, x: Tensor, graph: PackedGraph) -> None:
-        """Raise a ValueError for graphs that this pooler alone cannot take."""
+        """Raise a ValueError for graphs that this pooler cannot handle."""
 
     def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
-        """Take one step in a network; without ``edges`` nothing will ask for edges after it."""
+        """Return the pooled graphs; with ``edges=False`` their edges are undefined."""
         out, after = self.step(x, graph, edges=edges)
         return Pooled(out.x, after)
 
@@ -82,17 +82,16 @@ class DropPool(nn.Module):
         *,
         level: GraphLayout | None = None,
     ) -> NodeDrop:
-        """Pool a batch of graphs.
+        """Return the pooled batch of graphs.
 
         Args:
             x: Node features, [N, D].
             edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, which travel along, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            attn: Stands in for ``x`` in the score, never in the result, [N, D].
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted, so that nothing synchronises a GPU before edges are
-                filtered.
+            edge_attr: Edge features, filtered with the edges, [E, ...].
+            batch: Graph of each node, sorted, [N]; if None, all nodes are one graph.
+            attn: Features for the score instead of ``x``, [N, D]; the output still pools ``x``.
+            level: The layout of the batch, instead of ``batch``. Inputs are then not checked, and
+                there is no device sync before edges are filtered.
         """
         if level is None:
             level = check_inputs(
@@ -116,10 +115,10 @@ def drop_and_scale(
     sampler: str,
     order: Order,
 ) -> Dropped:
-    """Keep nodes by their score, and scale the features of those that stay by it.
+    """Return the nodes kept by score, with features scaled by their scores.
 
-    Top-k ranks the score before its activation, ``raw``: where the activation is flat, rounding
-    would make unequal nodes tie. A wheel takes the softmax of ``score`` itself.
+    Top-k ranks ``raw``, the score before its activation: where the activation saturates, rounding
+    would make unequal nodes tie. A wheel takes the softmax of ``score``.
     """
     ranked = raw if sampler == "topk" else score
     kept = graph.keep(ranked, ratio, sampler=sampler, order=order)
@@ -128,20 +127,20 @@ def drop_and_scale(
 
 
 class Merged(NamedTuple):
-    """What a pooler that merges nodes decides, in the floats it computed in."""
+    """Result of ``MergePool.merge``, in the dtype of the computation."""
 
     x: Tensor
     """Features of the clusters, [G, C, D]."""
     coarse: Tensor
     """Weights between the clusters, [G, C, C]."""
     assign: Tensor
-    """Share of each node in each cluster of its graph, [N, C]."""
+    """Soft assignment of nodes to the clusters of their graph, [N, C]."""
     loss: Tensor | None
     """Auxiliary loss of each graph, [G]."""
 
 
 class MergePool(nn.Module):
-    """A pooler that merges the nodes of each graph into as many clusters."""
+    """Base of poolers that merge nodes into the same number of clusters per graph."""
 
     kind = "clustering"
     in_channels: int
@@ -149,7 +148,7 @@ class MergePool(nn.Module):
 
     @abstractmethod
     def merge(self, x: Tensor, graph: Backend) -> Merged:
-        """Merge the nodes of each graph.
+        """Return the clusters of each graph.
 
         Args:
             x: Node features, [N, D].
@@ -157,8 +156,8 @@ class MergePool(nn.Module):
         """
 
     def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
-        """Take one step in a network."""
-        del edges  # a matrix a graph is there anyway
+        """Return the graphs of clusters."""
+        del edges  # the matrices are computed anyway
         out = self.merge(x, graph)
         pooled = out.x.flatten(0, 1).to(x.dtype)
         return Pooled(pooled, graph.merged(out.coarse.to(x.dtype)), out.loss)
@@ -172,15 +171,14 @@ class MergePool(nn.Module):
         *,
         level: GraphLayout | None = None,
     ) -> NodeMerge:
-        """Pool a batch of graphs.
+        """Return the pooled batch of graphs.
 
         Args:
             x: Node features, [N, D].
             edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, the weight first where edges are weighted, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted.
+            edge_attr: Edge features; with ``weighted``, column 0 is the edge weight, [E, ...].
+            batch: Graph of each node, sorted, [N]; if None, all nodes are one graph.
+            level: The layout of the batch, instead of ``batch``; inputs are then not checked.
         """
         if level is None:
             level = check_inputs(

@@ -1,4 +1,4 @@
-"""SAGPool: score each node by one graph convolution, keep the best and scale them by their scores.
+"""SAGPool: node dropping by scores of a graph convolution.
 
 Lee, Lee, Kang: "Self-Attention Graph Pooling", arXiv 1904.08082.
 """
@@ -27,27 +27,26 @@ class SAGPool(DropPool):
         X'  &= X_{idx, :} \odot Z_{idx} \\
         A'  &= A_{idx, idx}
 
-    The same layer serves SAGPool_h (one after each convolution) and SAGPool_g (one after all).
+    SAGPool_h has this layer after each convolution, SAGPool_g once after all convolutions.
 
     Args:
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share k of nodes kept, ceil(k * n) of n; an int keeps that many.
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; the paper's is ``"topk"``.
-        order: How nodes stand on the wheel, a name of ``ORDERS``; top-k has none.
+        order: Order of the nodes on the wheel, a name of ``ORDERS``; no effect for top-k.
         act: The activation of the score, a name that PyG resolves or a callable.
 
     Differs from the paper:
-        - tanh and the bias b are those of the authors' code; the sampler is a choice.
-        - Top-k ranks z, as the authors' code does, not Z: the same nodes for an increasing
-          :math:`\sigma`, but rounded to float32 tanh is flat beyond 5, and ties would decide. A
-          wheel takes the softmax of Z, which no single node can dominate.
-        - Scores are rounded to half their binary digits before sampling, so that equal nodes tie;
-          of these top-k keeps the lowest index. Neighbours that share all other neighbours do tie.
-        - A listed self-loop does not count beside I, repeated edges add up, and
-          :math:`\tilde{D}` counts the edges to a node, as in PyG's ``GCNConv``. Edge features do
-          not enter the score.
-        - PyG's ``SAGPooling`` scores by ``GraphConv`` unless told otherwise, and multiplies z by a
-          number of random sign that never learns: if it is negative, the lowest scores are kept.
+        - tanh and the bias b follow the authors' code; the sampler is an option.
+        - Top-k ranks z instead of Z, as the authors' code does. An increasing :math:`\sigma` gives
+          the same order, but tanh saturates beyond 5 after rounding, and ties would decide. A wheel
+          takes the softmax of Z, which no single node can dominate.
+        - Scores are rounded to half their bits before sampling, so that equal nodes tie; top-k
+          keeps the lowest index. Adjacent nodes with the same other neighbours tie.
+        - Listed self-loops are ignored beside I, repeated edges add up, and :math:`\tilde{D}` is
+          the in-degree, as in PyG's ``GCNConv``. Edge features do not enter the score.
+        - PyG's ``SAGPooling`` scores by ``GraphConv`` by default, and multiplies z by an untrained
+          number of random sign: if it is negative, the lowest scores are kept.
 
     Example:
         >>> pool = SAGPool(16, ratio=0.5)
@@ -80,13 +79,13 @@ class SAGPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as PyG's ``GCNConv`` does."""
+        """Reinitialise all parameters as PyG's ``GCNConv`` does."""
         bound = (6 / (self.in_channels + 1)) ** 0.5
         nn.init.uniform_(self.theta, -bound, bound)
         nn.init.zeros_(self.bias)
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Score nodes by a graph convolution; scale the features of those that stay."""
+        """Return the nodes kept by scores of a graph convolution, with scaled features."""
         value = at_least_float32(linear(x if attn is None else attn, self.theta.unsqueeze(-2)))
         raw = per_run(torch.add, graph.gcn_sum(value), self.bias).squeeze(1)
         return drop_and_scale(
@@ -94,7 +93,7 @@ class SAGPool(DropPool):
         )
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"sampler={self.sampler!r}, order={self.order!r})"

@@ -1,4 +1,4 @@
-"""TopKPool: score each node by its projection on a learned direction, keep the highest.
+"""TopKPool: node dropping by a learned projection.
 
 Gao, Ji: "Graph U-Nets", arXiv 1905.05178, where the layer is called gPool.
 """
@@ -29,23 +29,23 @@ class TopKPool(DropPool):
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share k of nodes kept, ceil(k * n) of n; an int keeps that many.
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; the paper's is ``"topk"``.
-        order: How nodes stand on the wheel, a name of ``ORDERS``; top-k has none.
+        order: Order of the nodes on the wheel, a name of ``ORDERS``; no effect for top-k.
         act: The activation :math:`\sigma`, a name that PyG resolves or a callable.
 
     Differs from the paper:
-        - Its :math:`\sigma` is ``act="sigmoid"``; the default is PyG's tanh.
-        - It keeps a fixed number of nodes, which an int ``ratio`` does.
-        - Top-k ranks y, as there, while PyG's ``TopKPooling`` ranks :math:`\sigma(y)`: the same
-          nodes for an increasing :math:`\sigma`, but rounded to float32 tanh is flat beyond 5, and
-          ties would decide. A wheel, which is not there, takes the softmax of :math:`\sigma(y)`,
-          as PyG ranks it: no single node can dominate it.
-        - Scores are rounded to half their binary digits before sampling, so that equal nodes tie;
-          of these top-k keeps the lowest index.
-        - The edges between nodes two steps apart, which it adds before it pools, are the caller's
-          business. The authors' code projects with a bias and without the norm.
+        - The paper's :math:`\sigma` is ``act="sigmoid"``; the default is PyG's tanh.
+        - The paper keeps a fixed number of nodes, as an int ``ratio`` does.
+        - Top-k ranks y, as in the paper; PyG's ``TopKPooling`` ranks :math:`\sigma(y)`. An
+          increasing :math:`\sigma` gives the same order, but tanh saturates beyond 5 after
+          rounding, and ties would decide. A wheel (not in the paper) takes the softmax of
+          :math:`\sigma(y)`, which no single node can dominate.
+        - Scores are rounded to half their bits before sampling, so that equal nodes tie; top-k
+          keeps the lowest index.
+        - The paper adds edges between nodes two hops apart before pooling; here the caller may do
+          so. The authors' code projects with a bias and without the norm.
         - In PyG's ``TopKPooling`` a ratio of 1.0 keeps one node, and bf16 miscounts large graphs.
 
-    With one channel, p is a sign that cannot learn.
+    With one channel, p is a sign and cannot be trained.
 
     Example:
         >>> pool = TopKPool(16, ratio=0.5)
@@ -77,12 +77,12 @@ class TopKPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the direction anew."""
+        """Reinitialise the direction."""
         bound = self.in_channels**-0.5
         nn.init.uniform_(self.direction, -bound, bound)
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Score nodes by a projection; scale the features of those that stay."""
+        """Return the nodes kept by a projection, with scaled features."""
         raw = linear(x if attn is None else attn, self.direction.unsqueeze(-2))
         raw = per_run(torch.div, raw, self.direction.norm(dim=-1, keepdim=True)).squeeze(1)
         return drop_and_scale(
@@ -90,7 +90,7 @@ class TopKPool(DropPool):
         )
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"sampler={self.sampler!r}, order={self.order!r})"
