@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.ops.adjacency import Adjacency
+from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.sample import Order
+from gtpool.spec import Connect
 
 Kept = Any
 """The kept rows: result of ``Backend.keep``, opaque to layers."""
@@ -28,6 +30,11 @@ class RowLayout(Protocol):
     @property
     def graphs(self) -> int:
         """Number G of graphs, or of graph slots."""
+        ...
+
+    @property
+    def real_graphs(self) -> Tensor | None:
+        """Whether each place holds a graph, bool [G]; None where all do."""
         ...
 
     @property
@@ -135,6 +142,14 @@ class Backend(Protocol):
         """
         ...
 
+    def encode_edges(self, encoder: nn.Module) -> Tensor:
+        """Encode the features of the edges, in the order of ``directed_edges``, [E, D]."""
+        ...
+
+    def directed_edges(self) -> DirectedEdges:
+        """Give the edges for messages that each edge carries itself."""
+        ...
+
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:
         """Return the attention-weighted mean of each row and its neighbours, [N, H, C].
 
@@ -174,8 +189,18 @@ class Backend(Protocol):
         """Return the kept rows, [N, ...] -> [K, ...]."""
         ...
 
-    def subgraph(self, kept: Kept, ratio: float, *, edges: bool = True) -> "Backend":
-        """Return the graphs of the kept rows; with ``edges=False`` their edges are undefined."""
+    def subgraph(
+        self, kept: Kept, ratio: float, score: Tensor, connect: Connect, *, edges: bool = True
+    ) -> "Backend":
+        """Return the graphs of the kept rows.
+
+        Args:
+            kept: The kept rows.
+            ratio: Share of kept rows.
+            score: Score of every row, which breaks ties between nearest kept rows, [N].
+            connect: Edges between the kept rows; see ``gtpool.pool.layer.DropPool``.
+            edges: Whether edges are needed; if False, they are undefined.
+        """
         ...
 
     def coarsen(self, x: Tensor, steps: int) -> "Pooled":

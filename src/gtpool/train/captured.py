@@ -19,6 +19,7 @@ from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import next_key
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
+from gtpool.train.average import WeightAverage
 from gtpool.train.epoch import autocast, lr_factor
 from gtpool.train.loss import Loss
 from gtpool.train.metric import METRICS
@@ -58,14 +59,22 @@ class CapturedTrainer:
         self.ensemble, self.dataset, self.spec, self.scaler = ensemble, dataset, specs[0], scaler
         self.data, self.splits = data, list(splits)
         self.adam = Adam(ensemble.theta, specs)
+        self.average: WeightAverage | None = None
         self.epochs = 0
         self._prepare()
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Current weights and statistics of all runs, by name."""
+        return {"theta": self.ensemble.theta.detach(), **self.ensemble.fixed}
 
     def select(self, runs: Sequence[int]) -> None:
         """Keep only the given runs."""
         rows = torch.tensor(runs, device=self.dataset.x.device)
         self.ensemble.select(rows)
         self.adam.select(rows, self.ensemble.theta)
+        if self.average is not None:
+            self.average.select(rows)
         self.splits = [self.splits[run] for run in runs]
         if self.scaler is not None:
             self.scaler = FeatureScaler(*(part[rows] for part in self.scaler))
@@ -111,10 +120,17 @@ class CapturedTrainer:
         device, runs = self.dataset.x.device, self.ensemble.runs
         self.train_step = self.evaluate_step = _nothing  # frees the memory of earlier captures
         trains = [split.train for split in self.splits]
-        self.loss_of = Loss(self.data, trains, weigh=self.spec.class_weights)
+        self.loss_of = Loss(
+            self.data,
+            trains,
+            weigh=self.spec.class_weights,
+            smoothing=self.spec.label_smoothing,
+        )
         for name, part in (("shift", self.loss_of.shift), ("scale", self.loss_of.scale)):
             if part is not None:
                 self.ensemble.fixed[name].copy_(part)
+        if self.spec.ema and self.average is None:
+            self.average = WeightAverage(self.state, self.spec.ema, runs)
         size = self.spec.batch_size
         single = any(train.numel() > size and (train.numel() - 1) % size == 0 for train in trains)
         self.places = min(size + single, max(train.numel() for train in trains))
@@ -166,12 +182,14 @@ class CapturedTrainer:
         with autocast(self.spec, batch.x.device):
             logits, auxiliary = self.ensemble.learn(batch, next_key(self.seeds, self.step))
         logits = logits.to(self.ensemble.theta.dtype)
-        loss = self.loss_of(logits, batch.y, batch.present)
+        loss = self.loss_of(logits, batch.y, batch.present, training=True)
         if auxiliary is not None:
             loss = loss + self._mean(auxiliary, batch.present)
         (grad,) = torch.autograd.grad(loss.sum(), [self.ensemble.theta])
         active = batch.present.view(self.ensemble.runs, -1).any(1)
         self.adam.update(grad, active)
+        if self.average is not None:
+            self.average.update(self.state, active)
         self.losses.index_copy_(0, self.step, loss.detach().unsqueeze(0))
         self.step += 1
 

@@ -16,6 +16,7 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
 from gtpool.spec import TrainSpec
+from gtpool.train.average import averaged
 from gtpool.train.captured import CapturedTrainer, FeatureScaler
 from gtpool.train.epoch import (
     EarlyStopping,
@@ -116,6 +117,19 @@ class _Runs:
             shuffled_batches(self.splits[run].train, size, self.randoms[run]) for run in self.active
         ]
         losses = self.trainer.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.active])
+        with averaged(self.trainer.state, self.trainer.average):
+            return self._evaluate(batches, losses, start)
+
+    def _evaluate(
+        self, batches: Sequence[Sequence[Tensor]], losses: Tensor, start: float
+    ) -> dict[int, Epoch]:
+        """Measure the held-out parts and store the weights of runs that improved.
+
+        Args:
+            batches: Training graphs of each run, batch by batch.
+            losses: Loss of each step and run, [S, R].
+            start: Time at which the epoch started.
+        """
         measured, losses = self.trainer.measure().tolist(), losses.cpu()
         sizes = _sizes(batches, losses)
         means = ((losses.where(sizes > 0, 0.0) * sizes).sum(0) / sizes.sum(0)).tolist()
