@@ -147,7 +147,7 @@ class Backend(Protocol):
         ...
 
     def directed_edges(self) -> DirectedEdges:
-        """Give the edges for messages that each edge carries itself."""
+        """Return the edges as rows, for messages between edges."""
         ...
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:

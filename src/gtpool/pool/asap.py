@@ -106,7 +106,7 @@ class ASAPool(DropPool):
 
     @property
     def why_not_captured(self) -> str:
-        """Say why the layer has no captured form."""
+        """Reason why the layer cannot be captured."""
         return "pool 'asap' has no static form: the number of its edges depends on its weights"
 
     def reset_parameters(self) -> None:

@@ -54,7 +54,7 @@ class DropPool(nn.Module):
 
     @property
     def why_not_captured(self) -> str | None:
-        """Say why the layer has no captured form, where it has none."""
+        """Reason why the layer cannot be captured; None if it can."""
         if self.connect != "khop:2":
             return None
         return "connect 'khop:2' has no captured form: the number of edges depends on the weights"
