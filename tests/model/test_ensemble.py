@@ -490,7 +490,7 @@ def test_bonds_may_be_directed_and_repeated_and_lead_back(drawn, name, extra):
 def test_a_batch_without_the_bonds_that_are_read_is_refused(coded):
     models, index = networks({"conv": "ogb-gcn"}, shape_of(coded)), drawn_index(coded)
     batch = gathered(coded, index, models)._replace(edge_types=None)
-    with pytest.raises(ValueError, match=r"no features of edges: give Stock\.of edge_categories"):
+    with pytest.raises(ValueError, match="edge_features"):
         ModelEnsemble(models, 99)(batch)
 
 
