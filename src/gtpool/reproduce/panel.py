@@ -58,8 +58,11 @@ for _name in ("gcn", "gin", "gmt", "mincutpool", "sagpool_h"):
 
 def candidate_runs(method: str, label: str, dataset: str) -> tuple[RunSpec, ...]:
     """Return the runs of a candidate on a dataset for the first seed, one per fold."""
-    shared = {"data": {"encode": ENCODE}, "train": best_training(dataset)}
-    return recipe(dataset, CANDIDATES[method][label], **shared)
+    return _runs(CANDIDATES[method][label], dataset)
+
+
+def _runs(model: Mapping[str, Any], dataset: str) -> tuple[RunSpec, ...]:
+    return recipe(dataset, model, data={"encode": ENCODE}, train=best_training(dataset))
 
 
 @cache
@@ -72,21 +75,27 @@ def choices() -> dict[str, dict[str, str]]:
 
 
 def chosen_runs(method: str, dataset: str) -> tuple[RunSpec, ...]:
-    """Return the runs of a method on a dataset with the network chosen without that dataset."""
+    """Return the runs of a method on a dataset with the network chosen without that dataset.
+
+    GTPool-V runs with ``order="structure"``, which the panel did not have yet.
+    """
     known = choices()[method]
-    return candidate_runs(method, known.get(dataset, known[""]), dataset)
+    model = CANDIDATES[method][known.get(dataset, known[""])]
+    if "order" in model.get("pool_options", {}):
+        model = {**model, "pool_options": {**model["pool_options"], "order": "structure"}}
+    return _runs(model, dataset)
 
 
 class Choice(NamedTuple):
     """The network of a method for one dataset."""
 
     label: str
-    ranks: dict[str, float]
-    """Mean rank of each candidate over the other datasets of the panel."""
+    means: dict[str, float]
+    """Mean validation metric of each candidate over the other datasets of the panel."""
 
 
 def choose(method: str, rows: Iterable[RunResult], dataset: str | None = None) -> Choice:
-    """Return the candidate with the best mean rank by validation metric.
+    """Return the candidate with the best mean validation metric.
 
     Args:
         method: A key of ``CANDIDATES``.
@@ -94,18 +103,12 @@ def choose(method: str, rows: Iterable[RunResult], dataset: str | None = None) -
         dataset: Left out of the panel. None uses the whole panel.
     """
     by_key = {row.key: row for row in rows if row.done}
-    labels = list(CANDIDATES[method])
-    ranks: dict[str, list[float]] = {label: [] for label in labels}
-    for name in PANEL:
-        if name == dataset:
-            continue
-        means = {label: _valid_mean(method, label, name, by_key) for label in labels}
-        for label in labels:
-            above = sum(means[other] > means[label] for other in labels)
-            equal = sum(means[other] == means[label] for other in labels)
-            ranks[label].append(above + (equal + 1) / 2)
-    mean = {label: fmean(ranks[label]) for label in labels}
-    return Choice(min(labels, key=mean.__getitem__), mean)
+    others = [name for name in PANEL if name != dataset]
+    means = {
+        label: fmean(_valid_mean(method, label, name, by_key) for name in others)
+        for label in CANDIDATES[method]
+    }
+    return Choice(max(means, key=means.__getitem__), means)
 
 
 def _valid_mean(method: str, label: str, dataset: str, rows: Mapping[str, RunResult]) -> float:

@@ -30,7 +30,7 @@ NETWORK: dict[str, Any] = {
     "convs_per_level": 3,
     "ratio": 0.75,
     "read_input": True,
-    "pool_options": {"gate": "tanh", "order": "score"},
+    "pool_options": {"gate": "tanh", "order": "structure"},
 }
 """Network of "best", for GTPool and its samplers; the panel in ``gtpool.reproduce`` chose it."""
 
