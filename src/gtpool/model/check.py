@@ -24,8 +24,14 @@ def check_spec(spec: ModelSpec) -> None:
     check_choice("combine", spec.combine, get_args(Combine))
     check_ratio(spec.ratio)
     check_share("dropout", spec.dropout)
+    check_share("block_dropout", spec.block_dropout)
     for name in ("width", "levels", "convs_per_level"):
         check_count(name, getattr(spec, name))
+    if spec.virtual_node and spec.levels * spec.convs_per_level == 1:
+        raise ValueError(
+            "virtual_node needs at least two convolutions to pass messages from one to the next; "
+            "set convs_per_level or levels to 2 or more"
+        )
     _check_room(spec)
     step = 4 if spec.conv == "gat" else 2
     if spec.width % step:
@@ -55,8 +61,8 @@ def check_shape(shape: ShapeSpec, spec: ModelSpec) -> None:
             "edges of this data; choose connect 'closest'"
         )
     check_count("outputs", shape.outputs)
-    if bool(shape.node_width) == bool(shape.node_categories):
-        raise ValueError("the shape needs either node_width or node_categories, not both")
+    if not shape.node_width and not shape.node_categories:
+        raise ValueError("nodes need node_width columns of floats, node_categories or both")
     for name in ("node_categories", "edge_categories"):
         for count in getattr(shape, name):
             check_count(f"each of {name}", count)
@@ -77,7 +83,8 @@ def _check_connect(spec: ModelSpec) -> None:
 
 def _check_room(spec: ModelSpec) -> None:
     """Raise an error, before allocation, if the weights need more memory than is free."""
-    squares = spec.convs_per_level + (0 if spec.pool == "none" else 7)  # matrices of width x width
+    block = (4 if spec.conv == "dmpnn" else 1) + 4 * spec.ffn + 4 * spec.virtual_node
+    squares = spec.convs_per_level * block + (0 if spec.pool == "none" else 7)  # of width x width
     check_memory(
         4 * spec.levels * squares * spec.width**2,
         f"weights of a network of width {spec.width:,} and {spec.levels:,} levels need about",

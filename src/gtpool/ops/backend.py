@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.ops.adjacency import Adjacency
+from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.sample import Order
 from gtpool.spec import Connect
 
@@ -29,6 +30,11 @@ class RowLayout(Protocol):
     @property
     def graphs(self) -> int:
         """Number G of graphs, or of places for them."""
+        ...
+
+    @property
+    def real_graphs(self) -> Tensor | None:
+        """Whether each place holds a graph, bool [G]; None where all do."""
         ...
 
     @property
@@ -134,6 +140,14 @@ class Backend(Protocol):
             root: The r of o_i = relu(x_i + r); None makes o_i = x_i.
             scaled: Whether s is d^-1/2, d one more than the edges that leave a row; else it is 1.
         """
+        ...
+
+    def encode_edges(self, encoder: nn.Module) -> Tensor:
+        """Encode the features of the edges, in the order of ``directed_edges``, [E, D]."""
+        ...
+
+    def directed_edges(self) -> DirectedEdges:
+        """Give the edges for messages that each edge carries itself."""
         ...
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from gtpool.ops.aggregate import Edges
 from gtpool.ops.backend import Backend, Pooled
 from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.connect import closest_csr
+from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.padded_ops import WIDEST, KeptRows, PaddedOps, torch_ops
 from gtpool.ops.padded_segment import number_rows
 from gtpool.ops.runs import linear, per_run
@@ -47,6 +48,10 @@ class PaddedRows(NamedTuple):
     @property
     def graphs(self) -> int:  # noqa: D102
         return self.rows.size.numel()
+
+    @property
+    def real_graphs(self) -> Tensor:  # noqa: D102
+        return self.rows.size > 0
 
     @property
     def num_rows(self) -> int:  # noqa: D102
@@ -164,6 +169,17 @@ class PaddedGraph:
         table = torch.cat([table, last], 1)
         out = self.ops.bond_sum(x, table, self._scales[key], self.csr, self.edge_types)
         return out if root is not None else out - x.relu() + x  # relu(x + 0) is in the sum
+
+    def encode_edges(self, encoder: nn.Module) -> Tensor:  # noqa: D102
+        if self.edge_types is None:
+            return encoder(self._features())
+        table: Tensor = encoder.table.weight  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
+        codes = self.edge_types.entering.long()
+        one_hot = table.new_zeros(codes.size(0), table.size(-2)).scatter(1, codes, 1.0)
+        return encoder.encode_one_hot(one_hot)  # pyright: ignore[reportCallIssue]
+
+    def directed_edges(self) -> DirectedEdges:  # noqa: D102
+        return DirectedEdges.of(self.csr)
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
         return aggregate.gat_sum(x, sent, got, self.csr)
