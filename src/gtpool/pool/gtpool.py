@@ -1,4 +1,4 @@
-"""GTPool: keep a diverse sample of nodes, each of which has seen its whole graph.
+"""GTPool: diverse node sampling with self-attention over the whole graph.
 
 Li, Chen, Hopcroft, He: "Diversified Node Sampling based Hierarchical Transformer Pooling for
 Graph Representation Learning", arXiv 2310.20250.
@@ -50,7 +50,7 @@ class GTPool(DropPool):
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share of nodes kept, ceil(ratio * n) of n; an int keeps that many.
         heads: Attention heads, a divisor of the width.
-        lam: Weight of the global score, from 0 to 1; the local score has the rest.
+        lam: Weight of the global score, from 0 to 1; the local score has weight 1 - lam.
         sampler: ``"rwsv"`` (the paper's GTPool-V), ``"rws"`` (its GTPool) or ``"topk"``.
         order: How nodes stand on the wheel: ``"index"``, as numbered; ``"score"``, ascending, ties
             by index; or ``"structure"``, ascending, ties by the structure around the nodes (see
@@ -59,17 +59,17 @@ class GTPool(DropPool):
             kernelised attention of ``gtpool.ops.attention_linear``, another function.
         gate: ``"tanh"`` scales the attended part of X-hat by tanh(s), so that the score learns.
         act: The activation of the scores, a name that PyG resolves or a callable.
-        out_proj: Map the concatenated heads by W_O before the residual is added.
+        out_proj: Map the concatenated heads by W_O before the residual connection.
         ffn_channels: Hidden width of the FFN; None means twice the width.
         dropout: Share of the FFN's hidden units dropped in training.
-        temperature: The wheel takes softmax(s / temperature): above 1 its shares are more alike,
-            below 1 less. The gate sees s.
-        points: ``"even"`` as in the paper, or ``"random"``: the wheel is spun once for each node to
-            keep, and the node that is hit leaves it. That keeps the highest of s / temperature +
-            Gumbel noise, whichever wheel and order. The noise is drawn anew at each step of
-            training (see ``gtpool.ops.dropout``); otherwise it is the same for the same graph.
-        learn_score: Whether :math:`\Theta` learns, which takes a gate; False keeps its random start
-            beside one.
+        temperature: The wheel takes softmax(s / temperature): values above 1 make it more uniform,
+            values below 1 less. The gate uses s.
+        points: ``"even"`` as in the paper, or ``"random"``: Gumbel top-k, which samples nodes
+            without replacement from softmax(s / temperature), for any ``sampler`` wheel and
+            ``order``. In training each step draws new noise (see ``gtpool.ops.dropout``); in
+            evaluation the noise of a graph is fixed.
+        learn_score: Whether :math:`\Theta` is trained, which needs a gate; False keeps its random
+            initial values.
         connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
             :class:`~gtpool.pool.layer.DropPool`.
 
@@ -139,9 +139,9 @@ class GTPool(DropPool):
         if not 0 < temperature < inf:
             raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
         if points == "random" and sampler == "topk":
-            raise ValueError("points='random' spins a wheel, and sampler='topk' has none")
+            raise ValueError("points='random' needs a wheel: choose sampler 'rws' or 'rwsv'")
         if gate is None and not learn_score:
-            raise ValueError("learn_score=False needs a gate: without one no score learns anyway")
+            raise ValueError("learn_score=False needs a gate; without one scores are not trained")
         self.in_channels, self.ratio, self.heads, self.lam = in_channels, ratio, heads, lam
         self.sampler, self.gate, self.dropout = sampler, gate, dropout
         self.temperature, self.points, self.learn_score = temperature, points, learn_score
@@ -171,7 +171,7 @@ class GTPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.LayerNorm):
                 part.reset_parameters()
@@ -180,7 +180,7 @@ class GTPool(DropPool):
             nn.init.uniform_(theta, -bound, bound)
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Keep a diverse sample of nodes, each of which attends to its whole graph."""
+        """Return a diverse sample of nodes with attention over their whole graph."""
         attention = graph.attention(
             x, x if attn is None else attn, **self._attention_options()
         )  # (4)
@@ -198,7 +198,7 @@ class GTPool(DropPool):
         return Dropped(self.ffn(self.norm(x)) + x, kept, wheel)  # (16)
 
     def shown(self, score: Tensor, rows: RowLayout) -> Tensor:
-        """Give each node its share of the wheel, [N]."""
+        """Return each node's share of the wheel, [N]."""
         return rows.softmax(score)
 
     def scores(
@@ -208,7 +208,7 @@ class GTPool(DropPool):
         batch: Tensor | None = None,
         attn: Tensor | None = None,
     ) -> Scores:
-        """Show the raw score of every node and its two parts; the arguments are the layer's."""
+        """Return the raw score of every node and its two parts; arguments as in ``forward``."""
         level = check_inputs(x, edge_index, None, batch, self.in_channels, attn, multiplied=True)
         graph, options = PackedGraph(edge_index, None, level), self._attention_options()
         options["score_grad"] = True
@@ -222,18 +222,18 @@ class GTPool(DropPool):
 
     @property
     def why_not_captured(self) -> str | None:
-        """Say why the layer has no captured form, where it has none."""
+        """Reason why the layer cannot be captured; None if it can."""
         if self.attention == "exact":
             return super().why_not_captured
-        return "linear attention has no static form, exact attention has"
+        return "linear attention has no static form; use attention='exact'"
 
     @property
     def chooser(self) -> str:
-        """What chooses the nodes by their score, with noise if there is any; in ``SAMPLERS``."""
+        """Sampler applied to the (noisy) scores, a key of ``SAMPLERS``."""
         return self.sampler if self.noise is None else "topk"
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, heads={self.heads}, "
             f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, "

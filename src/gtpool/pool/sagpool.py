@@ -1,4 +1,4 @@
-"""SAGPool: score each node by one graph convolution, keep the best and scale them by their scores.
+"""SAGPool: node dropping by scores of a graph convolution.
 
 Lee, Lee, Kang: "Self-Attention Graph Pooling", arXiv 1904.08082.
 """
@@ -28,7 +28,7 @@ class SAGPool(DropPool):
         X'  &= X_{idx, :} \odot Z_{idx} \\
         A'  &= A_{idx, idx}
 
-    The same layer serves SAGPool_h (one after each convolution) and SAGPool_g (one after all).
+    SAGPool_h has this layer after each convolution, SAGPool_g once after all convolutions.
 
     Args:
         in_channels: Width D of the node features, kept unchanged.
@@ -86,13 +86,13 @@ class SAGPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as PyG's ``GCNConv`` does."""
+        """Reinitialise all parameters as PyG's ``GCNConv`` does."""
         bound = (6 / (self.in_channels + 1)) ** 0.5
         nn.init.uniform_(self.theta, -bound, bound)
         nn.init.zeros_(self.bias)
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Score nodes by a graph convolution; scale the features of those that stay."""
+        """Return the nodes kept by scores of a graph convolution, with scaled features."""
         value = at_least_float32(linear(x if attn is None else attn, self.theta.unsqueeze(-2)))
         raw = per_run(torch.add, graph.gcn_sum(value), self.bias).squeeze(1)
         return drop_and_scale(
@@ -100,7 +100,7 @@ class SAGPool(DropPool):
         )
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"sampler={self.sampler!r}, order={self.order!r}, "

@@ -1,4 +1,4 @@
-"""TopKPool: score each node by its projection on a learned direction, keep the highest.
+"""TopKPool: node dropping by a learned projection.
 
 Gao, Ji: "Graph U-Nets", arXiv 1905.05178, where the layer is called gPool.
 """
@@ -49,7 +49,7 @@ class TopKPool(DropPool):
           business. The authors' code projects with a bias and without the norm.
         - In PyG's ``TopKPooling`` a ratio of 1.0 keeps one node, and bf16 miscounts large graphs.
 
-    With one channel, p is a sign that cannot learn.
+    With one channel, p is a sign and cannot be trained.
 
     Example:
         >>> pool = TopKPool(16, ratio=0.5)
@@ -82,12 +82,12 @@ class TopKPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the direction anew."""
+        """Reinitialise the direction."""
         bound = self.in_channels**-0.5
         nn.init.uniform_(self.direction, -bound, bound)
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Score nodes by a projection; scale the features of those that stay."""
+        """Return the nodes kept by a projection, with scaled features."""
         raw = linear(x if attn is None else attn, self.direction.unsqueeze(-2))
         raw = per_run(torch.div, raw, self.direction.norm(dim=-1, keepdim=True)).squeeze(1)
         return drop_and_scale(
@@ -95,7 +95,7 @@ class TopKPool(DropPool):
         )
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"sampler={self.sampler!r}, order={self.order!r}, "
