@@ -189,6 +189,7 @@ BONDED = {
     "gmt": METHODS["gmt"].model,
     "gmt at each level": {"readout": "gmt", "combine": "cat"},
     "closest": {"connect": "closest"},
+    "dmpnn, closest": {"conv": "dmpnn", "connect": "closest", "virtual_node": True},
     "gine, closest": {"conv": "gine", "connect": "closest", "pool": "topkpool", "ratio": 0.3},
     "flat gine": {"conv": "gine", "pool": "none", "levels": 1, "readout": "sum"},
     "gine, all of a block": {

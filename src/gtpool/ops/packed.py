@@ -177,7 +177,7 @@ class PackedGraph(NamedTuple):
         attr = self.edge_attr
         if attr is None or not self.joined or attr.is_floating_point():
             return encoder(attr)
-        return encoder(attr.clamp(min=0)).masked_fill(attr[:, :1] < 0, 0)
+        return encoder(attr.clamp(min=0)).masked_fill(attr[:, :1] < 0, 0)  # -1: no code
 
     def directed_edges(self) -> DirectedEdges:  # noqa: D102
         return DirectedEdges.of(self._edges)
