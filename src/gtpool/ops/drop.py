@@ -31,9 +31,9 @@ def keep(score: Tensor, ratio: float, level: GraphLayout, *, sampler: str, order
 
 @no_compile
 def kept_layout(level: GraphLayout, ratio: float) -> GraphLayout:
-    """Lay out what is left when a share of the nodes of each graph stays."""
+    """Return the layout of the pooled graphs when each graph keeps ``ratio`` of its nodes."""
 
-    def lay_out() -> GraphLayout:
+    def compute() -> GraphLayout:
         return layout_from_sizes(kept_counts(level.sizes, ratio), level.batch.device)
 
-    return level.cached(("kept level", str(ratio)), lay_out)  # 1 and 1.0 are not one ratio
+    return level.cached(("kept level", str(ratio)), compute)  # 1 and 1.0 differ
