@@ -1,4 +1,8 @@
-"""A paired test over folds whose training sets overlap; average ranks over datasets."""
+"""A paired test over folds whose training sets overlap; average ranks over datasets.
+
+scipy is not imported: no dependency needs it, and a report needs one distribution of it. The tests
+compare with ``scipy.stats``.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
@@ -10,7 +14,7 @@ from gtpool.study.summarize import ScoreGrid
 
 # Quantiles of the studentized range at infinitely many degrees of freedom, alpha 0.05, over √2,
 # for k = 2 … 20 methods. Up to 10: Demšar, Statistical comparisons of classifiers over multiple
-# data sets, JMLR 7, 2006, table 5(a); beyond: the same integral solved. A test solves all again.
+# data sets, JMLR 7, 2006, table 5(a); beyond: the same integral solved.
 _QUANTILES = (
     *(1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164),
     *(3.219, 3.268, 3.313, 3.354, 3.391, 3.426, 3.458, 3.489, 3.517, 3.544),
