@@ -76,6 +76,9 @@ VARIANTS = [
     {"norm": "batch", "residual": True},
     {"norm": "layer", "ratio": 3, "levels": 2},
     {"pool_options": {"gate": "tanh", "heads": 2, "sampler": "topk"}},
+    {"ffn": True, "block_dropout": 0.2, "norm": "layer"},
+    {"virtual_node": True, "residual": True},
+    {"virtual_node": True, "pool": "haarpool", "ffn": True},
 ]
 
 
@@ -99,6 +102,8 @@ def test_a_batch_gives_what_its_graphs_give_one_by_one(mutag, options):
         *({"conv": "ogb-gcn", "pool": "none", "readout": readout} for readout in READOUTS),
         {"conv": "gine", "pool": "gtpool-v"},
         {"conv": "gine", "pool": "none", "readout": "sum"},
+        {"conv": "gine", "norm": "batch", "ffn": True, "virtual_node": True},
+        {"conv": "dmpnn", "pool": "none", "readout": "sum", "virtual_node": True},
     ],
     ids=str,
 )
@@ -229,6 +234,7 @@ def test_named_methods_differ_in_the_sampler_alone():
         ({"pool": "none", "read_input": True}, "read_input"),
         ({"ratio": 0.0}, "ratio"),
         ({"dropout": 1.5}, "dropout must lie between 0 and 1"),
+        ({"block_dropout": -0.1}, "block_dropout must lie between 0 and 1"),
         ({"levels": 0}, "levels must be an int of at least 1"),
         ({"width": 18, "conv": "gat"}, "width must be a multiple of 4"),
         ({"width": 7}, "width must be a multiple of 2"),
@@ -253,7 +259,7 @@ def test_an_unknown_option_is_an_error_that_lists_the_choices(options, says):
         {"outputs": 0, "node_width": 3},
         {"outputs": 2},
         {"outputs": 2, "node_width": -1},
-        {"outputs": 2, "node_width": 3, "node_categories": (2,)},
+        {"outputs": 2, "node_width": -3, "node_categories": (2,)},
         {"outputs": 2, "node_categories": (2, "b")},
     ],
     ids=str,
@@ -339,8 +345,9 @@ def test_gnn_explainer_on_a_molecule_of_mutag(mutag, options):
     torch.testing.assert_close(model(graph.x, graph.edge_index), before)
 
 
-def test_gnn_explainer_on_a_molecule_of_codes(molecules):
-    model = _model(MOLECULES, conv="ogb-gcn").float()
+@pytest.mark.parametrize("conv", ["ogb-gcn", "dmpnn"])
+def test_gnn_explainer_on_a_molecule_of_codes(conv, molecules):
+    model = _model(MOLECULES, conv=conv).float()
     batch = molecules.take([1])
     x = model.encoder(batch.x).detach()
     explanation = _explain(model, x, batch.edge_index, batch.edge_attr)

@@ -94,6 +94,10 @@ CASES = {
     "auxiliary loss": Case(replace(SMALL, pool="diffpool")),
     # A bias before a batch norm has a gradient of zero but for rounding, which Adam magnifies.
     "batch norm": Case(GIN, near=1e-6),
+    "blocks": Case(
+        replace(SMALL, conv="dmpnn", block_dropout=0.2, ffn=True, virtual_node=True, norm="batch"),
+        near=1e-5,
+    ),
     "class weights": Case(class_weights=True),
     "missing labels": Case(task="binary", class_weights=True, select="metric"),
     "missing targets": Case(task="regression"),

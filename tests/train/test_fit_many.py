@@ -103,6 +103,16 @@ MODELS = {
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
+    "gine": {"conv": "gine", "residual": True},
+    "dmpnn": {"conv": "dmpnn", "pool": "none"},
+    "blocks": {
+        "conv": "gine",
+        "norm": "layer",
+        "residual": True,
+        "block_dropout": 0.2,
+        "ffn": True,
+        "virtual_node": True,
+    },
 }
 
 
@@ -358,6 +368,13 @@ def test_a_test_graph_that_overflows_does_not_fail_the_run(mutag):
         {},
         {"conv": "gin"},
         {"norm": "batch"},
+        {
+            "norm": "batch",
+            "residual": True,
+            "block_dropout": 0.1,
+            "ffn": True,
+            "virtual_node": True,
+        },
         *({"readout": readout} for readout in ("set2set", "sortpool", "gmt")),
     ],
     ids=str,
@@ -372,7 +389,7 @@ def test_short_floats_train_every_norm_and_read_out(options):
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
 
 
-@pytest.mark.parametrize("conv", ["ogb-gcn", "gine"])
+@pytest.mark.parametrize("conv", ["ogb-gcn", "gine", "dmpnn"])
 def test_short_floats_train_bonds(conv):
     data = molecules(30)
     models = [model.float() for model in networks(data, conv=conv)]

@@ -37,7 +37,7 @@ class GraphDataset:
     """
 
     x: Tensor
-    """Node features, [N, D]."""
+    """Node features: structural encodings, attributes, then labels or codes, [N, D]."""
     edge_index: Tensor
     """Edges, numbered inside their graph, int32 [2, E]."""
     edge_attr: Tensor | None
@@ -120,7 +120,7 @@ class GraphDataset:
             train: Indices of the graphs whose nodes give mean and standard deviation; the recipe
                 stores both.
         """
-        columns = self.schema.recipe.attributes
+        columns = self.schema.recipe.continuous
         if columns == 0 or self.schema.recipe.mean is not None:
             return self
         index = self._index(train)
@@ -243,8 +243,9 @@ def standardize_columns(x: Tensor, recipe: Recipe) -> Tensor:
     if recipe.mean is None or recipe.std is None:
         return x
     mean, std = (torch.tensor(part, dtype=torch.double) for part in (recipe.mean, recipe.std))
-    columns = (x[:, : recipe.attributes].double() - mean.to(x.device)) / std.to(x.device)
-    return torch.cat([columns.to(x.dtype), x[:, recipe.attributes :]], 1)
+    count = recipe.continuous
+    columns = (x[:, :count].double() - mean.to(x.device)) / std.to(x.device)
+    return torch.cat([columns.to(x.dtype), x[:, count:]], 1)
 
 
 def to_smallest_int(codes: Tensor) -> Tensor:

@@ -77,6 +77,8 @@ METHODS: dict[str, Method] = {
 """Networks by name."""
 WITH_BONDS = {"gcn": "ogb-gcn", "gin": "gine"}
 """Counterpart of each convolution that uses edge features."""
+READS_EDGES = (*WITH_BONDS.values(), "dmpnn")
+"""Convolutions that read all features of edges; "gcn" reads a weight alone."""
 
 
 def method_name(model: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ def _facts(model: Classifier, about: _Json) -> list[str]:
     target = _listed(_part(about, "data").get("target_columns"))
     count = sum(part.numel() for part in model.parameters())
     options = ", ".join(f"{name} {value}" for name, value in model.spec.to_json().items())
-    columns = model.shape.node_width or len(model.shape.node_categories)
+    columns = model.shape.node_width + len(model.shape.node_categories)
     recipe = _part(schema, "recipe").get("kind", "given")
     return [
         *([f"- target: {target}"] if target else []),

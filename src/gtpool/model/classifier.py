@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from gtpool.graph import PackedBatch, check_batch, check_edges, check_features
+from gtpool.graph import PackedBatch, check_batch, check_edges
+from gtpool.model import READS_EDGES
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
-from gtpool.model.encoder import CategoryEncoder, check_codes
+from gtpool.model.encoder import check_codes, check_nodes, make_encoder
 from gtpool.model.readout import READOUTS
+from gtpool.model.virtual_node import VirtualNode
 from gtpool.nn import Linear
 from gtpool.ops.backend import Backend, Pooler
 from gtpool.ops.coarsening import build_chain
@@ -52,20 +54,21 @@ class Classifier(nn.Module):
     def __init__(self, spec: ModelSpec, shape: ShapeSpec) -> None:
         super().__init__()
         check_spec(spec)
-        check_shape(shape)
+        check_shape(shape, spec)
         self.spec, self.shape = spec, shape
         width = spec.width
-        categories = shape.node_categories
-        self.encoder = CategoryEncoder(categories, width) if categories else nn.Identity()
-        entry = width if categories else shape.node_width
+        self.encoder = make_encoder(shape, width)
+        entry = width if shape.node_categories else shape.node_width
         inner = width * spec.convs_per_level if spec.jump else width
         clusters = _count_clusters(spec, shape)
-        self.levels = nn.ModuleList()
+        self.levels, widths = nn.ModuleList(), list[int]()
         for level in range(spec.levels):
             coarse = level > 0 and weighs_edges(spec.pool)
             enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
             blocks = (ConvBlock(spec, shape, channels, coarse=coarse) for channels in enter)
             self.levels.append(nn.ModuleList(blocks))
+            widths += enter
+        self.virtual_node = VirtualNode(spec, widths) if spec.virtual_node else None
         self.pools = nn.ModuleList(
             _make_pool(spec, shape, inner, level, clusters)
             for level in range(spec.levels if spec.pool != "none" else 0)
@@ -100,8 +103,10 @@ class Classifier(nn.Module):
     @property
     def uses_edge_features(self) -> bool:
         """Whether the network reads ``edge_attr``, as edge features or as weights."""
-        weighted = self.spec.conv == "gcn" and self.shape.edge_weighted
-        return weighted or self.spec.conv in {"ogb-gcn", "gine"}
+        if self.spec.conv == "gcn":
+            return self.shape.edge_weighted
+        there = bool(self.shape.edge_categories or self.shape.edge_width)
+        return there and self.spec.conv in READS_EDGES
 
     @property
     def edge_categories(self) -> tuple[int, ...]:
@@ -120,27 +125,31 @@ class Classifier(nn.Module):
         edge_index: Tensor,
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
+        *,
+        encoded: bool = False,
     ) -> Tensor:
         """Return the logits of each graph, [G, outputs], after a check of the inputs.
 
         Args:
-            x: Node features [N, D], codes [N, F], or outputs of ``encoder``.
+            x: Node features [N, D], codes [N, F], or numbers followed by codes as floats
+                [N, D + F], as the shape says.
             edge_index: Source and target of each edge, [2, E].
             edge_attr: Edge features, [E, ...].
-            batch: Graph of each node, sorted, [N]; if None, all nodes are one graph.
+            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
+            encoded: Whether ``x`` is what ``encoder`` gave. Floats are, where the model has codes
+                alone.
         """
-        coded = self.shape.node_categories
-        if coded and not x.is_floating_point():
-            check_codes("x", x, coded)
-        else:
-            check_features("x", x, self.spec.width if coded else self.shape.node_width)
+        alone = self.shape.node_categories and not self.shape.node_width
+        encoded = encoded or bool(alone and x.is_floating_point())
+        check_nodes(x, self.shape, self.spec.width, encoded=encoded)
         if batch is not None:
             check_batch(batch, x.size(0))
         check_edges(edge_index, edge_attr, batch, x.size(0))
         self._check_edge_features(edge_attr)
         level = layout_from_batch(edge_index.new_zeros(x.size(0)) if batch is None else batch)
         chain = build_chain(edge_index, level, self.chain_steps) if self.chain_steps else ()
-        return self._run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
+        x = x if encoded else self.encoder(x)
+        return self.run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
 
     def classify(self, graphs: PackedBatch, note: Note | None = None) -> Tensor:
         """Return the logits of a ``PackedBatch``, which is already checked, [G, outputs].
@@ -158,7 +167,7 @@ class Classifier(nn.Module):
             )
         level, *later = graphs.levels
         parts = (graphs.edge_index, graphs.edge_attr, level, tuple(later), graphs.chain)
-        return self._run(graphs.x, PackedGraph(*parts), note)
+        return self.run(self.encoder(graphs.x), PackedGraph(*parts), note)
 
     def _check_edge_features(self, edge_attr: Tensor | None) -> None:
         """Raise a ValueError for edge features that the convolution cannot read."""
@@ -174,12 +183,6 @@ class Classifier(nn.Module):
                 f"{'edge weights' if first else 'edge features'}"
             )
 
-    def _run(self, x: Tensor, graph: PackedGraph, note: Note | None = None) -> Outputs:
-        """Encode the nodes of a packed batch if needed, then run the network."""
-        if not x.is_floating_point() or not self.shape.node_categories:
-            x = self.encoder(x)
-        return self.run(x, graph, note)
-
     def run(self, x: Tensor, graph: Backend, note: Note | None = None) -> Outputs:
         """Return logits and auxiliary loss on any back-end, for one run or for many.
 
@@ -191,8 +194,9 @@ class Classifier(nn.Module):
         reads: list[Tensor] = []
         losses: list[Tensor] = []
         last = len(self.pools) - 1
+        virtual: Tensor | None = None
         for index, blocks in enumerate(self.levels):
-            x = self._convolve(cast("nn.ModuleList", blocks), x, graph)
+            x, virtual = self._convolve(cast("nn.ModuleList", blocks), x, graph, virtual, index)
             if not self.pools:
                 continue
             if self.spec.read_input and index == 0:
@@ -212,13 +216,20 @@ class Classifier(nn.Module):
         logits = per_run(torch.add, per_run(torch.mul, self.head(h), self.scale), self.shift)
         return logits, torch.stack(losses).sum(0) if losses else None
 
-    def _convolve(self, blocks: nn.ModuleList, x: Tensor, graph: Backend) -> Tensor:
-        """Return the output of a level's last convolution, or of all, concatenated."""
+    def _convolve(
+        self, blocks: nn.ModuleList, x: Tensor, graph: Backend, virtual: Tensor | None, level: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of a level's last convolution, or of all, concatenated.
+
+        ``virtual`` are the virtual nodes, [G, D], which go on to the next level.
+        """
         outputs: list[Tensor] = []
-        for block in blocks:
+        for number, block in enumerate(blocks, level * len(blocks)):
+            if self.virtual_node is not None:
+                x, virtual = self.virtual_node(x, graph, virtual, number)
             x = block(x, graph)
             outputs.append(x)
-        return torch.cat(outputs, 1) if self.spec.jump else x
+        return torch.cat(outputs, 1) if self.spec.jump else x, virtual
 
 
 def chain_steps(spec: ModelSpec) -> int:
@@ -247,6 +258,8 @@ def _make_pool(
         return make(channels, spec.levels - level)
     if weighs_edges(spec.pool):
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
+    elif spec.connect != "induced":
+        options["connect"] = spec.connect
     return make(channels, clusters[level] if clusters else spec.ratio, **options)
 
 

@@ -1,4 +1,4 @@
-"""Convolutions by name, and the block of a convolution with norm, ReLU and residual."""
+"""Convolutions by name, and the block around one: norm, ReLU, dropout, residual, FFN."""
 
 from collections.abc import Callable
 from typing import cast
@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, MessagePassing
 
+from gtpool.model.dmpnn import DMPNN
 from gtpool.model.encoder import CategoryEncoder, EdgeEncoder
 from gtpool.nn import BatchNorm, Identity, LayerNorm, Linear, gcn, with_edge_mask
 from gtpool.ops.backend import Backend
+from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import linear, per_run
 from gtpool.spec import ModelSpec, ShapeSpec
@@ -148,6 +150,7 @@ CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
     "gat": GAT,
     "ogb-gcn": OgbGCN,
     "gine": GINE,
+    "dmpnn": DMPNN,
     "linear": PerNode,
 }
 COARSE_CONVS: dict[str, Callable[[int, int], nn.Module]] = {
@@ -163,8 +166,38 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
+def make_dropout(p: float) -> nn.Module:
+    """Return dropout by key; no layer without a share, as the key of a layer is its number."""
+    return Dropout(p) if p else nn.Identity()
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a ReLU between them, added to the input, then a norm.
+
+    .. math:: x' = norm(x + W_2 relu(W_1 x))
+    """
+
+    def __init__(self, width: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            Linear(width, 2 * width),
+            nn.ReLU(),
+            make_dropout(dropout),
+            Linear(2 * width, width),
+            make_dropout(dropout),
+        )
+        self.norm = NORMS[norm](width)
+
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
+        """Map each row, [N, width]."""
+        return self.norm(x + self.network(x), graph.rows)
+
+
 class ConvBlock(nn.Module):
-    """Convolution, norm and ReLU; a residual is added if enabled and the widths agree."""
+    """A convolution with norm, ReLU, dropout, residual connection and feed-forward network.
+
+    The input is added where ``residual`` asks for it and the widths agree.
+    """
 
     def __init__(
         self,
@@ -181,11 +214,14 @@ class ConvBlock(nn.Module):
             self.conv = CONVS[spec.conv](in_channels, spec.width, shape)
         self.norm = NORMS[spec.norm](spec.width)
         self.residual = spec.residual and in_channels == spec.width
+        self.dropout = make_dropout(spec.block_dropout)
+        self.ffn = FeedForward(spec.width, spec.norm, spec.block_dropout) if spec.ffn else None
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, width]."""
-        out = self.norm(self.conv(x, graph), graph.rows).relu()
-        return out + x if self.residual else out
+        out = self.dropout(self.norm(self.conv(x, graph), graph.rows).relu())
+        out = out + x if self.residual else out
+        return out if self.ffn is None else self.ffn(out, graph)
 
 
 def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:

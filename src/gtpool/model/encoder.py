@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gtpool.graph import check_features
 from gtpool.nn import Linear
 from gtpool.ops.bag import sum_embeddings
 from gtpool.ops.runs import linear
+from gtpool.spec import ShapeSpec
 
 
 class CategoryEncoder(nn.Module):
@@ -39,12 +41,57 @@ class CategoryEncoder(nn.Module):
         return linear(x.to(self.table.weight.dtype), self.table.weight.mT)
 
 
+class MixedEncoder(nn.Module):
+    """Embeddings of codes plus a linear map of the continuous columns before them."""
+
+    def __init__(self, columns: int, sizes: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.columns = columns
+        self.codes, self.numbers = CategoryEncoder(sizes, width), Linear(columns, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode rows of numbers, then codes, as floats, [N, columns + F] -> [N, D]."""
+        numbers, codes = x[:, : self.columns], x[:, self.columns :]
+        return self.numbers(numbers) + self.codes(codes.long())
+
+    def encode_one_hot(self, x: Tensor) -> Tensor:
+        """Encode rows of numbers, then one-hot codes, [N, columns + codes] -> [N, D]."""
+        numbers, codes = x[:, : self.columns], x[:, self.columns :]
+        return self.numbers(numbers.to(self.numbers.weight.dtype)) + self.codes.encode_one_hot(
+            codes
+        )
+
+
 class EdgeEncoder(Linear):
     """Linear map of edge features of any dtype."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
         """Map edges, [E, in] -> [E, out]."""
         return super().forward(input.to(self.weight.dtype))
+
+
+def make_encoder(shape: ShapeSpec, width: int) -> nn.Module:
+    """Make the encoder of nodes; nodes without codes enter as they are."""
+    if not shape.node_categories:
+        return nn.Identity()
+    if not shape.node_width:
+        return CategoryEncoder(shape.node_categories, width)
+    return MixedEncoder(shape.node_width, shape.node_categories, width)
+
+
+def check_nodes(x: Tensor, shape: ShapeSpec, width: int, *, encoded: bool) -> None:
+    """Raise a ValueError unless ``x`` is what the encoder takes, or ``encoded``, what it gave."""
+    columns, sizes = shape.node_width, shape.node_categories
+    if encoded or not sizes:
+        check_features("x", x, width if sizes else columns)
+    elif not columns:
+        check_codes("x", x, sizes)
+    else:
+        check_features("x", x, columns + len(sizes))
+        codes = x[:, columns:]
+        if (codes != codes.round()).any():
+            raise ValueError(f"x[:, {columns}:] must be codes of categories, which are integers")
+        check_codes(f"x[:, {columns}:]", codes.long(), sizes)
 
 
 def check_codes(name: str, codes: object, sizes: Sequence[int]) -> None:

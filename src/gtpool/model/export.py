@@ -55,8 +55,8 @@ def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
     """Return a batch of a given capacity without graphs."""
     sizes = torch.zeros(1, capacity.graphs, dtype=torch.long)
     levels = tuple(layout_of_sizes(sizes.clone(), rows) for rows in capacity.nodes)
-    width = sum(model.shape.node_categories) or model.shape.node_width
-    # Separate tensors: torch.export treats one tensor passed twice as one input.
+    width = model.shape.node_width + sum(model.shape.node_categories)
+    # Two tensors, not one twice: export would take them for one input.
     source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
     batch = _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
     if model.reads_edge_numbers:
