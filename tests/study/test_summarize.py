@@ -145,6 +145,8 @@ def test_tables_for_terminal_and_markdown():
     assert TextTable(("x", "number"), (("a", "1"), ("bc", "10"))).terminal() == (
         "x   number\na        1\nbc      10"
     )
+    wide = TextTable(("x", "n"), (("漢字", "1"), ("[b]", "20")))  # each sign is two columns wide
+    assert wide.terminal() == "x      n\n漢字   1\n[b]   20"
 
 
 def test_a_method_whose_runs_all_failed_does_not_name_the_metric_of_the_others():

@@ -1,4 +1,8 @@
-"""Model cards: the ``README.md`` of a saved model, with metadata for the Hugging Face hub."""
+"""Model cards: the ``README.md`` of a saved model, with metadata for the Hugging Face hub.
+
+Every saved model has a card, and huggingface_hub is only an extra, so its ``ModelCardData`` is not
+used. A test reads the card with it.
+"""
 
 import html
 import json

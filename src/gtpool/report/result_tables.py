@@ -4,6 +4,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import (
     EPOCH_RULES,
@@ -16,6 +20,7 @@ from gtpool.study.summarize import (
     summarize_grid,
 )
 
+_WIDEST = 1 << 16
 _LINE_BREAK = re.compile(r"[\t\n]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -33,13 +38,18 @@ class TextTable(NamedTuple):
         return "\n".join(f"| {' | '.join(_escape(cell) for cell in line)} |" for line in cells)
 
     def terminal(self, text: Collection[int] = (0,)) -> str:
-        """Return padded columns; columns in ``text`` are left-aligned, others right-aligned."""
-        lines = [
-            [_LINE_BREAK.sub(_code, printable(cell)) for cell in line]
-            for line in (self.heads, *self.lines)
-        ]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.heads))]
-        return "\n".join(_aligned(line, widths, text) for line in lines)
+        """Return aligned columns; columns in ``text`` are left-aligned, others right-aligned."""
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for at, head in enumerate(self.heads):
+            justify = "left" if at in text else "right"
+            table.add_column(_cell(head), justify=justify, no_wrap=True)
+        for line in self.lines:
+            table.add_row(*map(_cell, line))
+        # As wide as it takes: a table is neither wrapped nor cut where output goes to a file.
+        console = Console(width=_WIDEST, color_system=None, force_jupyter=False)
+        with console.capture() as shown:
+            console.print(table, crop=False)
+        return "\n".join(line.rstrip() for line in shown.get().splitlines())
 
 
 def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
@@ -131,12 +141,10 @@ def _code(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
+def _cell(text: str) -> Text:
+    """Return a cell of one line, in which brackets are no markup."""
+    return Text(_LINE_BREAK.sub(_code, printable(text)))
+
+
 def _escape(cell: str) -> str:
     return cell.replace("|", "\\|")
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], text: Collection[int]) -> str:
-    cells = enumerate(zip(line, widths, strict=True))
-    return "  ".join(
-        cell.ljust(width) if at in text else cell.rjust(width) for at, (cell, width) in cells
-    ).rstrip()
