@@ -4,13 +4,16 @@ Nothing in it is code: the weights are plain numbers, the rest is JSON that is c
 
 ``config.json`` names its format. Format 1 is that of gtpool 0.1; what names none is read as 1.
 Format 2 adds ``atom_order`` to the recipe of the features, and of the data keeps a file's name in
-place of its path. Options that a config does not have yet are read with the values that held then.
+place of its path. Format 3 is that of an ensemble: ``members`` counts its networks, each tensor has
+a leading axis of members, and their feature statistics are tensors, too. A single network is
+written in format 2. Options that a config does not have yet are read with the values that held
+then.
 """
 
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, cast, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -20,15 +23,19 @@ from torch import Tensor
 from gtpool.atomic import new_folder, recover_folder
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import EnsemblePredictor, Predictor, members_of
 from gtpool.model.readout import LEARNED_READOUTS
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
-FORMAT = 2
-"""What ``save_bundle`` writes; ``load_bundle`` reads this and all before it."""
+FORMAT = 3
+"""Newest format that ``load_bundle`` reads; ``save_bundle`` writes it for an ensemble."""
+_SINGLE = 2  # format of a single network
 FILES = _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
 _KEYS = {"format", "model", "shape", "about"}
+_MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members, [M, C]
 _Json = dict[str, Any]
+_Task = Literal["classes", "binary", "regression"]
 _RUN = {"data": DataSpec, "split": SplitSpec, "model": ModelSpec, "train": TrainSpec}
 _STEPS = 1000  # of a read-out or a pooler, which no tensor bounds
 _LARGEST = 2**31 - 1
@@ -39,10 +46,11 @@ _LONGEST = 300  # characters of a message, which may quote what a stranger wrote
 class Bundle(NamedTuple):
     """A model and what is known about it."""
 
-    model: Classifier
-    """In evaluation mode, on the CPU."""
+    model: Predictor
+    """A network or an ensemble, in evaluation mode, on the CPU."""
     about: dict[str, Any]
-    """Plain values: ``schema`` (features and targets), ``metrics``, ``versions``, ``run``."""
+    """Plain values: ``schema`` (features and targets), ``metrics``, ``versions``, ``run``; for an
+    ensemble also ``members``, the seed, fold and validation loss of each."""
     folder: Path | None = None
     """Where it was loaded from."""
 
@@ -54,31 +62,32 @@ class Bundle(NamedTuple):
         return cast("_Json", found) if isinstance(found, dict) else {}
 
 
-def save_bundle(folder: Path | str, model: Classifier, about: dict[str, Any]) -> None:
+def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> None:
     """Write a model, whole or not at all.
 
     A model that is there already is replaced; a folder with anything else in it is refused.
 
     Args:
         folder: Where to; made if it is not there.
-        model: The trained network.
+        model: The trained network or ensemble.
         about: Plain values that JSON can hold; a number that is not finite is kept as null, and of
             the path of the data in ``run`` only the file's name.
     """
     folder = Path(folder)
     config = {
-        "format": FORMAT,
+        "format": _SINGLE,
         "model": model.spec.to_json(),
         "shape": model.shape.to_json(),
         "about": _without_path(about),
     }
+    if isinstance(model, EnsemblePredictor):
+        config |= {"format": FORMAT, "members": len(model.members)}
     try:
         text = json.dumps(_finite(config), indent=1, allow_nan=False)
     except TypeError as error:
         raise ValueError(f"the model cannot be saved to {folder}: {error}") from error
-    tensors = {name: part.cpu().contiguous() for name, part in model.state_dict().items()}
     with new_folder(folder, FILES, "a model") as made:
-        save_file(tensors, made / _WEIGHTS)
+        save_file(_tensors(model), made / _WEIGHTS)
         (made / _CONFIG).write_text(text, encoding="utf-8")
         (made / _CARD).write_text(model_card(model, about), encoding="utf-8")
 
@@ -111,6 +120,18 @@ def load_bundle(folder: Path | str) -> Bundle:
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{folder} does not hold a sound model: {_brief(error)}") from error
     return Bundle(model, config["about"], folder)
+
+
+def _tensors(model: Predictor) -> dict[str, Tensor]:
+    """Return the weights of a network, or those of all members, stacked."""
+    states = [member.state_dict() for member in members_of(model)]
+    if isinstance(model, Classifier):
+        found = states[0]
+    else:
+        found = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        if model.mean.size(1):
+            found |= {_MEAN: model.mean, _STD: model.std}
+    return {name: part.cpu().contiguous() for name, part in found.items()}
 
 
 def _without_path(about: _Json) -> _Json:
@@ -162,8 +183,9 @@ def _read_config(folder: Path) -> _Json:
         )
     if type(number) is not int or number < 1:
         raise ValueError(f"{path}: format must be from 1 to {FORMAT}, got {_brief(number)}")
-    if set(config) != _KEYS:
-        wrong = min(set(config) ^ _KEYS)
+    keys = _KEYS | ({"members"} if number > _SINGLE else set())
+    if set(config) != keys:
+        wrong = min(set(config) ^ keys)
         is_there = "unknown" if wrong in config else "missing"
         raise ValueError(f"{path}: key {_brief(wrong)!r} is {is_there}")
     for key in sorted(_KEYS - {"format"}):
@@ -201,8 +223,9 @@ def _check_about(about: _Json) -> None:
         check_value(str | None, about.get(name), name)
     for name, number in about.get("versions", {}).items():
         check_value(str, number, f"versions.{name}")
-    for name, figure in about.get("metrics", {}).items():
-        check_value(str | float | int | None, figure, f"metrics.{name}")
+    _check_figures(about.get("metrics", {}), "metrics")
+    for member in check_value(list, about.get("members", []), "members"):
+        _check_figures(check_value(dict, member, "members"), "members")
     run = about.get("run", {})
     check_value(int, run.get("seed", 0), "run.seed")
     for name, kind in _RUN.items():
@@ -211,6 +234,11 @@ def _check_about(about: _Json) -> None:
             check_value(hints[option], part[option], f"run.{name}.{option}")
             if isinstance(part[option], str) and len(part[option]) > _NAMED:
                 raise ValueError(f"run.{name}.{option} is longer than {_NAMED} characters")
+
+
+def _check_figures(figures: _Json, where: str) -> None:
+    for name, figure in figures.items():
+        check_value(str | float | int | None, figure, f"{where}.{name}")
 
 
 def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
@@ -232,7 +260,38 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
                 raise ValueError(f"{name} must be from 0 to {_LARGEST}, got {number}")
 
 
-def _build(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
+def _build(config: _Json, tensors: dict[str, Tensor]) -> Predictor:
+    """Make the network or ensemble of a config, once names, shapes and kinds of tensors agree."""
+    if config["format"] <= _SINGLE:
+        return _build_one(config, tensors)
+    count = check_value(int, config["members"], "members")
+    if count < 1 or any(part.shape[:1] != (count,) for part in tensors.values()):
+        raise ValueError(f"not every tensor is of {count} members")
+    if len(told := config["about"].get("members", [])) not in {0, count}:
+        raise ValueError(f"about describes {len(told)} members, and there are {count}")
+    mean, std = (tensors.pop(name, None) for name in (_MEAN, _STD))
+    members = [
+        _build_one(config, {name: part[member] for name, part in tensors.items()})
+        for member in range(count)
+    ]
+    _check_scaling(mean, std)
+    task: Any = config["about"].get("schema", {}).get("task")
+    return EnsemblePredictor(members, check_value(_Task, task, "about.schema.task"), mean, std)
+
+
+def _check_scaling(mean: Tensor | None, std: Tensor | None) -> None:
+    """Raise a ValueError unless mean and deviation are of the same columns, or both missing."""
+    if mean is None and std is None:
+        return
+    if mean is None or std is None or mean.dim() != 2 or mean.shape != std.shape:
+        raise ValueError(f"{_MEAN} and {_STD} must be of one shape, [members, columns]")
+    if {mean.dtype, std.dtype} != {torch.double}:
+        raise ValueError(f"{_MEAN} and {_STD} must be of type float64")
+    if not (mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
+        raise ValueError(f"{_MEAN} and {_STD} must be finite, and deviations above 0")
+
+
+def _build_one(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
     """Make the network of a config and fill it, once names, shapes and kinds of tensors agree."""
     spec, shape = ModelSpec.from_stored(config["model"]), ShapeSpec.from_stored(config["shape"])
     _check_options(spec, shape)

@@ -9,18 +9,19 @@ from torch.export import ExportedProgram
 
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
+from gtpool.model.predictor import Predictor
 from gtpool.ops.padded_ops import torch_ops
 from gtpool.ops.padded_segment import layout_of_sizes
 from gtpool.padded_batch import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, PaddedLayout
 
 
-def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> ExportedProgram:
+def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> ExportedProgram:
     """Export a classifier; the program takes the tensors that ``inputs_of`` gives, in that order.
 
     It needs no gtpool where it runs: plain PyTorch operations, shapes fixed by the capacity.
 
     Args:
-        model: The trained classifier, on a CPU.
+        model: The trained classifier, on a CPU; an ensemble is an error that says what to do.
         capacity: What a batch may hold.
         longest: Nodes of the largest graph there can be.
 
@@ -31,6 +32,11 @@ def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> Ex
         >>> inputs_of(empty_batch(model, Capacity.rounded(2, [10, 5], 20)))[0].shape
         torch.Size([64, 3])
     """
+    if not isinstance(model, Classifier):
+        raise ValueError(
+            "an ensemble cannot be exported as one program; export each of its members, with "
+            "features from gtpool.model.predictor.member_features, and average their probabilities"
+        )
     if model.chain_steps:
         raise ValueError(f"pool {model.spec.pool!r} cannot be exported: its clusters are data")
     module = _Flat(model, longest).eval()

@@ -311,5 +311,5 @@ def _clipped(text: str) -> Text:
 
 
 def _kind(spec: RunSpec) -> str:
-    """Name a run without its fold and seed."""
-    return replace(spec, split=replace(spec.split, fold=0), seed=0).key
+    """Name a run without its fold, bag and seed."""
+    return replace(spec, split=replace(spec.split, fold=0, bag=0), seed=0).key

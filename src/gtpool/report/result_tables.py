@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import (
     EPOCH_RULES,
+    MetricSummary,
     ScoreGrid,
     format_metric,
     has_folds,
@@ -42,13 +43,17 @@ class TextTable(NamedTuple):
         return "\n".join(_aligned(line, widths, text) for line in lines)
 
 
-def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
+def methods_table(
+    methods: Mapping[str, Sequence[RunResult]], cells: Mapping[str, MetricSummary] | None = None
+) -> TextTable:
     """Set methods side by side.
 
     Args:
         methods: The rows of each, by its name; all on the same metric.
+        cells: Mean and deviation of each; by default of its rows.
     """
-    cells = {name: summarize(rows) for name, rows in methods.items()}
+    if cells is None:
+        cells = {name: summarize(rows) for name, rows in methods.items()}
     # Of runs that were lost before they began, nobody knows the metric.
     metric = next((cell.metric for cell in cells.values() if cell.n), "accuracy")
     lines: list[tuple[str, ...]] = []
@@ -61,14 +66,24 @@ def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
     return TextTable(heads, tuple(lines))
 
 
-def runs_table(rows: Sequence[RunResult]) -> TextTable:
+def runs_table(rows: Sequence[RunResult], ensembles: ScoreGrid | None = None) -> TextTable:
     """Lay out the test metric of every run: one line a fold, one column a seed, the mean below.
 
     A split without folds has one line, which names its rule. A run that failed or is not there is
     a dash.
+
+    Args:
+        rows: The runs.
+        ensembles: Test metric of each ensemble of seeds, as further columns.
     """
     laid, rule = score_grid(rows), rows[0].spec.split.rule
-    folded = has_folds(rule)
+    folded, heads = has_folds(rule), [f"seed {seed}" for seed in laid.seeds]
+    if ensembles is not None:
+        laid = laid._replace(values=laid.values + ensembles.values)
+        several = len(ensembles.seeds) > 1
+        heads += [
+            f"ensemble {n}" if several else "ensemble" for n, _ in enumerate(ensembles.seeds, 1)
+        ]
     lines = [
         (
             f"{fold + 1}" if folded else rule,
@@ -78,8 +93,7 @@ def runs_table(rows: Sequence[RunResult]) -> TextTable:
     ]
     if len(laid.folds) > 1:
         lines.append(("mean", *(format_metric(mean, laid.metric) for mean in laid.means)))
-    heads = ("fold" if folded else "split", *(f"seed {seed}" for seed in laid.seeds))
-    return TextTable(heads, tuple(lines))
+    return TextTable(("fold" if folded else "split", *heads), tuple(lines))
 
 
 def rules_table(rows: Sequence[RunResult]) -> TextTable:
