@@ -120,7 +120,7 @@ def _figures(about: _Json) -> list[tuple[str, str]]:
     figures = [
         (_clean(words.get(name, name)), _clean(_number(value)))
         for name, value in metrics.items()
-        if name != "metric"
+        if name not in {"metric", "cross_validated"}  # the latter is that of all runs
     ]
     return [*_all_runs(about), *figures]
 

@@ -311,7 +311,7 @@ def _metrics(final: FinalModel, result: CrossValidation) -> dict[str, Any]:
     if len(final.runs) == 1:
         return {**found, "test": row.test, "valid_metric": row.valid_metric}
     scores = result.ensembles
-    if scores is None or len({run.spec.split.fold for run in final.runs}) > 1:
-        return found
+    if len({run.spec.split.fold for run in final.runs}) > 1 or scores is None:
+        return {**found, "cross_validated": result.mean}
     place = scores.seeds.index(first_seed(row.spec.seed, result.plan))
     return {**found, "test": scores.values[place][scores.folds.index(row.spec.split.fold)]}
