@@ -103,10 +103,10 @@ def test_what_would_be_ignored_is_refused(folder, tmp_path, option):
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ("[]", "no JSON object"),
+        ("[]", "JSON object"),
         ("{", "is not JSON"),
         ('{"bundle": 1}', "'about' is missing"),
-        ('{"format": 7}', "is of format 7"),
+        ('{"format": 7}', "format 7"),
     ],
 )
 def test_a_folder_of_a_strangers_is_checked_before_it_is_trusted(folder, config, says):

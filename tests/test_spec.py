@@ -255,6 +255,7 @@ def test_the_defaults_are_the_letter_of_the_paper_for_ever():
         "dropout": 0.0,
         "temperature": 1.0,
         "points": "even",
+        "connect": "induced",
         "learn_score": True,
     }
 

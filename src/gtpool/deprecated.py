@@ -1,4 +1,4 @@
-"""Old names of public things, kept for one version."""
+"""Deprecated aliases of public names, kept for one version."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,18 +6,18 @@ from warnings import warn
 
 
 def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a module that knows things by old names too.
+    """Return a module ``__getattr__`` that resolves old names with a DeprecationWarning.
 
     Args:
         module: The ``__name__`` of the module.
-        names: From the old names to the new ones.
+        names: New name of each old name.
     """
 
-    def find(name: str) -> Any:  # noqa: ANN401 - whatever it is
+    def find(name: str) -> Any:  # noqa: ANN401 - any object of the module
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         warn(
-            f"{module}.{name} is now {names[name]}; the old name goes in gtpool 0.3",
+            f"{module}.{name} is now {names[name]}; the old name will be removed in gtpool 0.3",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -168,7 +168,8 @@ class _GraphEstimator:
             valid_fraction: Fraction of the graphs, per class, that is held out for validation if
                 ``fit`` receives no ``validation_data``.
             features: Node features of networkx graphs, a key of ``FEATURES``.
-            encode: Structural encodings of nodes, such as ``("rwse:16",)``.
+            encode: Structural encodings of nodes, such as ``("rwse:16", "cycles")``; see
+                ``gtpool.ops.encodings``.
             standardize: Standardize continuous features by the training part.
             node_features: Numeric node attributes of networkx graphs.
             node_label: Categorical node attribute of networkx graphs.
@@ -318,7 +319,7 @@ class _GraphEstimator:
         found = cls().set_params(**{**params, **tuples})
         found.model_, found.schema_, found.history_ = bundle.model, schema, []
         shape = bundle.model.shape
-        found.n_features_in_ = shape.node_width or len(shape.node_categories)
+        found.n_features_in_ = shape.node_width + len(shape.node_categories)
         return found, told
 
     def _read_validation(
@@ -391,6 +392,7 @@ class _GraphEstimator:
             graphs,
             recipe,
             features=self.features,
+            encode=self.encode,
             node_features=self.node_features,
             node_label=self.node_label,
             edge_features=self.edge_features,

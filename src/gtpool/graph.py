@@ -1,7 +1,7 @@
-"""The values that travel between layers, and the checks at the public door.
+"""Data types passed between layers, and checks of public inputs.
 
-Shape letters, fixed for the project: N nodes, K kept nodes, E edges, G graphs, H heads,
-C channels a head, D width.
+Shape letters of the whole project: N nodes, K kept nodes, E edges, G graphs, H heads,
+C channels per head, D width.
 """
 
 from collections.abc import Callable, Hashable
@@ -17,26 +17,26 @@ _T = TypeVar("_T")
 
 
 class LayoutCache:
-    """What follows from the sizes of a batch and was worked out once, by name."""
+    """Cache of values that depend only on the sizes of a batch, by name."""
 
     def __init__(self) -> None:
         self.values: dict[Hashable, Any] = {}
 
 
 class GraphLayout(NamedTuple):
-    """The shape of a batch before or after a pooling step, which follows from sizes alone."""
+    """Layout of a packed batch at one level; depends only on the sizes of the graphs."""
 
     sizes: Tensor
     """Nodes of each graph, on the host, [G]."""
     ptr: Tensor
-    """First node of each graph and the number of all nodes at the end, on the host, [G + 1]."""
+    """First node of each graph, then the total number of nodes, on the host, [G + 1]."""
     batch: Tensor
     """Graph of each node, on the device of the batch, [N]."""
     cache: LayoutCache | None = None
-    """Where what follows from the sizes is kept; None works it out whenever it is asked for."""
+    """Cache for derived values; None recomputes them on every call."""
 
     def cached(self, name: Hashable, make: Callable[[], _T]) -> _T:
-        """Give what was made before under a name that tells it from all others, or make it."""
+        """Return the value cached under a unique name, or compute and cache it with ``make``."""
         values = {} if self.cache is None else self.cache.values
         if name not in values:
             values[name] = make()
@@ -44,26 +44,26 @@ class GraphLayout(NamedTuple):
 
 
 class CoarseningStep(NamedTuple):
-    """One step of a chain of clusterings, for a packed batch."""
+    """One coarsening step of a chain, for a packed batch."""
 
     cluster: Tensor
-    """Cluster of each node, numbered through the batch, [N]; ascending but for the first step."""
+    """Cluster of each node, counted over the batch, [N]; ascending except in the first step."""
     edge_index: Tensor
-    """Edges between clusters, a loop for what is inside one, [2, E']."""
+    """Edges between clusters, with self-loops for edges inside a cluster, [2, E']."""
     edge_attr: Tensor
-    """Weight of each of those edges: how many edges of the input it stands for, [E', 1]."""
+    """Weight of each edge: the number of input edges merged into it, [E', 1]."""
     level: GraphLayout
     """The layout of the clusters."""
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the step to a device; the sizes stay on the host."""
+        """Return the step on a device; the sizes stay on the host."""
         level = self.level._replace(batch=self.level.batch.to(device))
         edges, weight = self.edge_index.to(device), self.edge_attr.to(device)
         return type(self)(self.cluster.to(device), edges, weight, level)
 
 
 class PackedBatch(NamedTuple):
-    """A packed batch of graphs that was checked and planned when it was built."""
+    """A packed batch of checked graphs, with the layouts of all pooling steps."""
 
     x: Tensor
     """Node features, float [N, D], or codes of categories, int64 [N, F]."""
@@ -72,11 +72,11 @@ class PackedBatch(NamedTuple):
     edge_attr: Tensor | None
     """Edge features, [E, F]."""
     y: Tensor
-    """Class of each graph, int64 [G], or one float a task, NaN where missing, [G, T]."""
+    """Class of each graph, int64 [G], or one float per task, NaN if missing, [G, T]."""
     levels: tuple[GraphLayout, ...]
-    """The input's shape, then the shape after each planned pooling step."""
+    """Layout of the input, then the layout after each pooling step."""
     chain: tuple[CoarseningStep, ...] = ()
-    """The steps by which the graphs are clustered, where the dataset has them."""
+    """Coarsening steps of the graphs, if the dataset has them."""
 
     @property
     def batch(self) -> Tensor:
@@ -89,7 +89,7 @@ class PackedBatch(NamedTuple):
         return self.levels[0].sizes.numel()
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the batch to a device; the planned sizes stay on the host."""
+        """Return the batch on a device; the sizes stay on the host."""
         levels = tuple(level._replace(batch=level.batch.to(device)) for level in self.levels)
         attr = None if self.edge_attr is None else self.edge_attr.to(device)
         chain = tuple(step.to(device) for step in self.chain)
@@ -99,41 +99,41 @@ class PackedBatch(NamedTuple):
 
 
 class NodeDrop(NamedTuple):
-    """What a node-dropping pooler returns: PyG's six, by name."""
+    """Result of a node-dropping pooler: the six values of PyG's poolers, by name."""
 
     x: Tensor
     """Features of the kept nodes, [K, D]."""
     edge_index: Tensor
-    """Edges of the induced subgraph, numbered in the kept nodes, [2, E']."""
+    """Edges of the induced subgraph, as indices of kept nodes, [2, E']."""
     edge_attr: Tensor | None
     """Features of those edges, [E', ...]."""
     batch: Tensor
     """Graph of each kept node, sorted, [K]."""
     perm: Tensor
-    """Which input node each kept node was, ascending, [K]."""
+    """Input node of each kept node, ascending, [K]."""
     score: Tensor
-    """Score of each kept node: of GTPool its share of the wheel, of others what they scale by."""
+    """Score of each kept node: its share of the wheel in GTPool, its scale factor elsewhere."""
 
 
 class NodeMerge(NamedTuple):
-    """What a pooler returns that merges nodes into clusters; the first four as in NodeDrop."""
+    """Result of a pooler that merges nodes into clusters; the first four fields as in NodeDrop."""
 
     x: Tensor
     """Features of the clusters, [K, D]."""
     edge_index: Tensor
-    """Edges between clusters, a loop for what is inside one, [2, E']."""
+    """Edges between clusters, with self-loops for edges inside a cluster, [2, E']."""
     edge_attr: Tensor
-    """Weight of each of those edges, [E', 1]."""
+    """Weight of each edge, [E', 1]."""
     batch: Tensor
     """Graph of each cluster, sorted, [K]."""
     assign: Tensor
-    """Share of each node in each cluster of its graph, [N, C], or the one it is in, [N]."""
+    """Soft assignment of nodes to the clusters of their graph, [N, C], or cluster indices, [N]."""
     loss: Tensor | None
     """Auxiliary loss of each graph, [G]."""
 
 
 def unpool(x: Tensor, perm: Tensor, num_nodes: int) -> Tensor:
-    """Put pooled features back where their nodes stood; dropped nodes get zeros.
+    """Return pooled features at the positions of their input nodes; dropped nodes get zeros.
 
     Args:
         x: Features of the kept nodes, [K, ...].
@@ -159,11 +159,11 @@ def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = Fa
     """Raise a ValueError unless ``x`` is a finite [N, channels] matrix of floats with N >= 1.
 
     Args:
-        name: What the caller calls it, for the message.
+        name: Name of the argument, for the message.
         x: The matrix.
-        channels: Columns that it must have.
-        multiplied: Whether the layer multiplies features with features, in float32 or better;
-            those whose products overflow are then refused.
+        channels: Required number of columns.
+        multiplied: Whether the layer multiplies features with features. Features whose products
+            overflow (in float32 or better) then raise an error.
     """
     if not _is(x, dim=2) or x.size(1) != channels or not x.is_floating_point():
         raise ValueError(
@@ -171,7 +171,7 @@ def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = Fa
             f"got {_describe(x)}; the layer was made with in_channels={channels}"
         )
     if x.size(0) == 0:
-        raise ValueError(f"{name} has no rows: the batch is empty, there is nothing to pool")
+        raise ValueError(f"{name} has no rows: the batch has no nodes")
     largest = largest_allowed(x, multiplied=multiplied)
     sound = x.detach().abs() <= largest
     if not sound.all():
@@ -187,17 +187,17 @@ def check_features(name: str, x: Tensor, channels: int, *, multiplied: bool = Fa
 
 
 def largest_allowed(x: Tensor, *, multiplied: bool) -> float:
-    """Give the largest entry that features may have, as ``check_features`` says."""
+    """Return the largest entry that ``check_features`` accepts."""
     largest = torch.finfo(x.dtype).max
     if not multiplied:
         return largest
     exact = torch.promote_types(x.dtype, torch.float32)
-    # Sixteen products of each pair of entries, added up.
+    # The sum of 16 products per pair of entries must not overflow.
     return min(largest, (torch.finfo(exact).max / (16 * x.numel())) ** 0.5)
 
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:
-    """Raise a ValueError unless ``batch`` is sorted and numbers graphs 0, 1, 2 … without gaps."""
+    """Raise a ValueError unless ``batch`` is sorted and holds 0, 1, 2 … without gaps."""
     if not _is(batch, dim=1) or batch.dtype != torch.long:
         raise ValueError(f"batch must be an int64 vector, got {_describe(batch)}")
     if batch.numel() != num_nodes:
@@ -209,19 +209,19 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
     at = int(wrong.nonzero()[0])
     here = f"batch[{at}] = {int(batch[at])}"
     if batch[at] < 0:
-        raise ValueError(f"batch numbers graphs from 0, but {here}")
+        raise ValueError(f"batch must start at 0, but {here}")
     if step[at] < 0:
         raise ValueError(f"batch must be sorted, but {here} follows {int(batch[at - 1])}")
     raise ValueError(
         f"graph {int(batch[at]) - 1} of the batch has no nodes ({here}); "
-        "number the graphs 0, 1, 2 … and leave empty graphs out"
+        "number the graphs 0, 1, 2 … and omit empty graphs"
     )
 
 
 def check_edges(
     edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor | None, num_nodes: int
 ) -> None:
-    """Raise a ValueError unless the edges join nodes that exist, inside one graph each."""
+    """Raise a ValueError unless each edge joins two existing nodes of one graph."""
     if not _is(edge_index, dim=2) or edge_index.size(0) != 2 or edge_index.dtype != torch.long:
         raise ValueError(
             f"edge_index must be an int64 tensor of shape [2, edges], got {_describe(edge_index)}"
@@ -244,7 +244,7 @@ def check_edges(
     if not torch.equal(source, target):
         at = int((source != target).nonzero()[0])
         raise ValueError(
-            f"edge {at} joins nodes {edge_index[:, at].tolist()} of two graphs, "
+            f"edge {at} joins nodes {edge_index[:, at].tolist()} of different graphs, "
             f"{int(source[at])} and {int(target[at])}"
         )
 
@@ -262,7 +262,7 @@ def check_share(name: str, value: float) -> None:
 
 
 def _is(value: object, *, dim: int) -> bool:
-    """Say whether a value is a tensor of so many dimensions."""
+    """Whether a value is a tensor with ``dim`` dimensions."""
     return isinstance(value, Tensor) and value.dim() == dim
 
 

@@ -1,4 +1,4 @@
-"""Layers whose weights are [...] or, for R runs side by side, [R, ...]; see ``gtpool.ops.runs``."""
+"""Layers with weights [...], or [R, ...] for R runs side by side; see ``gtpool.ops.runs``."""
 
 from typing import Protocol, TypeVar, cast
 
@@ -14,11 +14,11 @@ _Graph = TypeVar("_Graph", bound=Backend)
 
 
 class HasRealRows(Protocol):
-    """The layout of rows, as far as normalisation asks: which of them are no padding."""
+    """Row layout as normalisation needs it: the mask of real rows."""
 
     @property
     def real(self) -> Tensor | None:
-        """Whether each row is a node, bool [N]; None where all are."""
+        """Mask of rows that are nodes, not padding, bool [N]; None if all are nodes."""
         ...
 
 
@@ -26,15 +26,15 @@ class Linear(nn.Linear):
     """``nn.Linear`` for one run or many."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
-        """Map rows, [..., I] -> [..., O]."""
+        """Return the mapped rows, [..., I] -> [..., O]."""
         return linear(input, self.weight, self.bias)
 
 
 class Identity(nn.Identity):
-    """A norm that changes nothing."""
+    """Identity with the signature of a norm."""
 
     def forward(self, input: Tensor, rows: HasRealRows | None = None) -> Tensor:  # noqa: A002
-        """Give back what came in."""
+        """Return the input."""
         del rows
         return input
 
@@ -56,7 +56,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """``nn.BatchNorm1d``, over the rows of each run that are no padding."""
+    """``nn.BatchNorm1d`` over the real rows of each run; padding is excluded."""
 
     def forward(self, input: Tensor, rows: HasRealRows | None = None) -> Tensor:  # noqa: A002
         """Normalise each column, [N, D]."""
@@ -75,23 +75,23 @@ class BatchNorm(nn.BatchNorm1d):
             centred = (x - mean) * counted
             var = centred.square().sum(1, keepdim=True) / count
             with torch.no_grad():
-                seen = counted.amax(1) * 0.1  # a batch without graphs changes no statistics
+                seen = counted.amax(1) * 0.1  # an empty batch does not change the statistics
                 unbiased = var * count / (count - 1).clamp(min=1)
                 for held, now in ((running_mean, mean), (running_var, unbiased)):
                     held.lerp_(now.squeeze(1), seen.expand_as(held))
         else:
             mean, var = running_mean.unsqueeze(1), running_var.unsqueeze(1)
             centred = (x - mean) * counted
-        # Padding is zero here: far from all real rows, a small deviation would make it very large.
+        # Set padding to zero: divided by a small deviation, its values could become very large.
         factor = (var + self.eps).rsqrt() * self.weight.unsqueeze(1)
         return torch.addcmul(self.bias.unsqueeze(1), centred, factor).flatten(0, 1)
 
 
 def gcn(conv: GCNConv, x: Tensor, graph: Backend) -> Tensor:
-    """Convolve without weights of edges, over the narrower of input and output.
+    """Return a GCN convolution without edge weights; propagates the narrower of input and output.
 
     Args:
-        conv: Holds the weights, [out, in] and [out], or those of R runs.
+        conv: Module with the weights, [out, in] and [out], or those of R runs.
         x: Node features, [N, in].
         graph: The graphs of the batch.
     """
@@ -103,7 +103,7 @@ def gcn(conv: GCNConv, x: Tensor, graph: Backend) -> Tensor:
 
 
 def with_edge_mask(conv: MessagePassing, graph: _Graph) -> _Graph:
-    """Scale what edges carry as PyG's ``Explainer`` asks of a layer, if it does."""
+    """Return the graph with the edge mask that PyG's ``Explainer`` set on a layer, if any."""
     if not conv.explain:
         return graph
     mask, sigmoid = (getattr(conv, name) for name in ("_edge_mask", "_apply_sigmoid"))

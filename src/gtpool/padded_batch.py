@@ -1,6 +1,6 @@
-"""Batches of fixed capacity: shapes that do not depend on the graphs they hold.
+"""Padded batches: static shapes for a fixed capacity of graphs, nodes and edges.
 
-Shape letters as in ``gtpool.graph``; R runs stand side by side, each with G places for graphs.
+Shape letters as in ``gtpool.graph``. A batch holds R runs side by side, each with G graph slots.
 """
 
 from collections.abc import Sequence
@@ -9,55 +9,55 @@ from typing import NamedTuple, Self
 from torch import Tensor
 
 _BLOCK = 64
-"""Capacities are multiples of it, as kernels take rows in blocks."""
+"""Capacities are multiples of this; kernels process rows in blocks."""
 
 
 class Capacity(NamedTuple):
-    """How much a run's part of a batch may hold."""
+    """Maximum graphs, nodes and edges of one run in a batch."""
 
     graphs: int
     nodes: tuple[int, ...]
     """Rows at each level."""
     edges: int
     chain: tuple[int, ...] = ()
-    """Of each step of a chain of clusterings, entries of its transform and edges after it."""
+    """For each coarsening step, entries of its transform and edges after it."""
 
     @classmethod
     def rounded(
         cls, graphs: int, nodes: Sequence[int], edges: int, chain: Sequence[int] = ()
     ) -> Self:
-        """Round rows and edges up to whole blocks."""
+        """Return a capacity with rows and edges rounded up to whole blocks."""
         counts = [max(1, -(-count // _BLOCK)) * _BLOCK for count in (*nodes, edges, *chain)]
         levels = len(nodes)
         return cls(graphs, tuple(counts[:levels]), counts[levels], tuple(counts[levels + 1 :]))
 
     def holds(self, other: Self) -> bool:
-        """Say whether a batch of another capacity fits."""
+        """Whether a batch of another capacity fits."""
         pairs = zip((*self.nodes, *self.chain), (*other.nodes, *other.chain), strict=True)
         fits = all(mine >= theirs for mine, theirs in pairs)
         return fits and self.graphs >= other.graphs and self.edges >= other.edges
 
 
 class PaddedLayout(NamedTuple):
-    """A batch of fixed capacity at one level: R runs of G graphs, each run padded to N rows.
+    """Layout of a padded batch at one level: R runs of G graph slots, each run padded to N rows.
 
     The rows of a run are the nodes of its graphs, graph after graph, then padding. All tensors are
-    int64 and on the device, so that shapes do not depend on which graphs a batch has.
+    int64 and on the device; their shapes do not depend on the graphs.
     """
 
     start: Tensor
     """First row of each graph, [RG]."""
     size: Tensor
-    """Nodes of each graph, 0 where a place is empty, [RG]."""
+    """Nodes of each graph, 0 for an empty slot, [RG]."""
     batch: Tensor
     """Graph of each row, RG on padding, [RN]."""
 
 
 class PaddedCSR(NamedTuple):
-    """The edges of a batch of fixed capacity, at the level of the input, and where nodes are now.
+    """The edges of a padded batch at level 0, and the row of each node at the current level.
 
-    Edges are never filtered: an edge counts where both its ends have a place at the level. E is the
-    capacity of a run, N0 that of its rows at level 0, N that of its rows at this level.
+    Edges are never filtered. An edge is active at a level if both its ends have a row there. E is
+    the edge capacity of a run, N0 its row capacity at level 0, N its row capacity at this level.
     """
 
     source: Tensor
@@ -65,35 +65,35 @@ class PaddedCSR(NamedTuple):
     sink: Tensor
     """Target row of the same edges, ascending inside a run, -1 on padding, [RE]."""
     begin: Tensor
-    """First of the edges that enter each row of level 0, [RN0]."""
+    """First incoming edge of each row of level 0, [RN0]."""
     end: Tensor
-    """One past the last of them; equal to ``begin`` where there are none, [RN0]."""
+    """One past the last incoming edge; equal to ``begin`` if there is none, [RN0]."""
     target: Tensor
     """Target row of each edge, sorted by source, -1 on padding, [RE]."""
     out_begin: Tensor
-    """First of the edges that leave each row of level 0, in ``target``, [RN0]."""
+    """First outgoing edge of each row of level 0, as an index into ``target``, [RN0]."""
     out_end: Tensor
-    """One past the last of them, [RN0]."""
+    """One past the last outgoing edge, [RN0]."""
     origin: Tensor
-    """Row of level 0 of each row of this level, -1 on padding, [RN]."""
+    """Row at level 0 of each row at this level, -1 on padding, [RN]."""
     place: Tensor
-    """Row of this level of each row of level 0, -1 where it was dropped or is padding, [RN0]."""
+    """Row at this level of each row at level 0, -1 if dropped or padding, [RN0]."""
 
 
 class EdgeTypes(NamedTuple):
-    """The kinds of the edges: codes of categories, numbered on from column to column.
+    """Category codes of the edges; each column has its own range of codes, padding is 0.
 
-    Of padding 0. Both are one tensor where edges and codes are the same either way.
+    Both fields are the same tensor if edges and codes are symmetric.
     """
 
     entering: Tensor
-    """Of the edges as ``PaddedCSR.source`` has them, whole numbers, [RE, F]."""
+    """Codes in the order of ``PaddedCSR.source``, integers, [RE, F]."""
     leaving: Tensor
-    """Of the edges as ``PaddedCSR.target`` has them, [RE, F]."""
+    """Codes in the order of ``PaddedCSR.target``, [RE, F]."""
 
 
 class COOMatrix(NamedTuple):
-    """A sparse matrix a graph; of padding any place and the value 0."""
+    """Sparse matrices of all graphs in COO format; padding has any index and the value 0."""
 
     row: Tensor
     """[M]"""
@@ -104,30 +104,30 @@ class COOMatrix(NamedTuple):
 
 
 class PaddedCoarseningStep(NamedTuple):
-    """One step of a chain of clusterings."""
+    """One coarsening step of a padded batch."""
 
     transform: COOMatrix
-    """From the nodes before to the coefficients after."""
+    """Maps nodes before the step to Haar coefficients after it."""
     edges: COOMatrix
     """Source, target and weight of the edges between clusters."""
 
 
 class PaddedBatch(NamedTuple):
-    """A batch of fixed capacity: R runs of G places for graphs, some of which may be empty."""
+    """A padded batch: R runs of G graph slots, some of which may be empty."""
 
     x: Tensor
     """Node features, zeros on padding, [RN, F]."""
     csr: PaddedCSR
     """The edges, at level 0."""
     levels: tuple[PaddedLayout, ...]
-    """The input's layout, then that after each pooling step."""
+    """Layout of the input, then the layout after each pooling step."""
     y: Tensor
-    """Targets as a dataset has them; of an empty place, any, [RG] or [RG, T]."""
+    """Targets as in the dataset, arbitrary for empty slots, [RG] or [RG, T]."""
     present: Tensor
-    """Whether a place holds a graph, bool [RG]."""
+    """Mask of slots that hold a graph, bool [RG]."""
     edge_types: EdgeTypes | None = None
-    """The kinds of the edges; None where nobody asked for them."""
+    """Category codes of the edges; None if not requested."""
     edge_attr: Tensor | None = None
-    """Features of the edges as ``PaddedCSR.source`` has them, zeros on padding, [RE, F]."""
+    """Edge features in the order of ``PaddedCSR.source``, zeros on padding, [RE, F]."""
     chain: tuple[PaddedCoarseningStep, ...] = ()
-    """The steps by which graphs are clustered, where the network asks for them."""
+    """Coarsening steps of the graphs, if the network needs them."""

@@ -268,10 +268,10 @@ def schema_of(bundle: Bundle) -> Schema:
 
 def _check_scaling(columns: int, recipe: Recipe, where: str) -> None:
     """Raise a ValueError unless the members standardise the columns that the recipe leaves raw."""
-    if recipe.mean is not None or columns not in {0, recipe.attributes}:
+    if columns and (recipe.mean is not None or columns != recipe.continuous):
         raise ValueError(
-            f"{where} does not hold a sound model: its members standardise {columns} columns of "
-            f"{recipe.attributes}, or its recipe standardises, too"
+            f"{where} does not contain a valid model: its members standardise {columns} of "
+            f"{recipe.continuous} continuous columns, or its recipe does so, too"
         )
 
 

@@ -134,7 +134,10 @@ class DataSpec(_Spec):
     atom_order: AtomOrder = "given"
     """Order of the atoms of a SMILES, as in ``Recipe``; "given" in runs stored without it."""
     encode: tuple[str, ...] = ()
-    """Structural encodings of nodes, such as "rwse:16", in order; continuous columns of ``x``."""
+    """Structural encodings of nodes: "rwse:K", "lappe:K", "degree", "cycles" or "cycles:K".
+
+    In order, they are the leading continuous columns of ``x``; see ``gtpool.ops.encodings``.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +163,7 @@ class ShapeSpec(_Spec):
     outputs: int
     """Number of logits: one per class or per task."""
     node_width: int = 0
-    """Number of float node features; 0 if nodes have categorical features."""
+    """Number of float node features, which come before categorical ones; 0 if there are none."""
     node_categories: tuple[int, ...] = ()
     """Number of categories of each categorical node feature."""
     edge_width: int = 0

@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from both_forms import train_both_forms
 from torch import nn
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
@@ -16,6 +17,7 @@ from gtpool.model.conv import (
     OgbGCN,
 )
 from gtpool.model.encoder import CategoryEncoder, check_codes
+from gtpool.ops.dropout import drop_by_key, set_keys
 from gtpool.ops.packed import PackedGraph
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -155,6 +157,35 @@ def test_residual_adds_the_input_where_widths_agree():
     x = torch.randn(3, 8)
     torch.testing.assert_close(added(x, on(RING, 3)), plain(x, on(RING, 3)) + x)
     assert not ConvBlock(spec(residual=True), FLOATS, 5).residual
+
+
+def test_a_feed_forward_network_has_a_residual_and_a_norm():
+    block = ConvBlock(spec(norm="layer", ffn=True, residual=True), FLOATS, 8)
+    plain = ConvBlock(spec(norm="layer", residual=True), FLOATS, 8)
+    plain.load_state_dict({k: v for k, v in block.state_dict().items() if "ffn" not in k})
+    x = torch.randn(3, 8)
+    h = plain(x, on(RING, 3))
+    first, second = (part for part in block.ffn.network if isinstance(part, nn.Linear))
+    assert first.out_features == 16
+    wanted = block.ffn.norm(h + second(first(h).relu()))
+    torch.testing.assert_close(block(x, on(RING, 3)), wanted)
+
+
+def test_dropout_of_a_block_is_before_its_residual_and_in_training_alone():
+    x, key = torch.randn(3, 8), torch.tensor([5])
+    block = ConvBlock(spec(block_dropout=0.5, residual=True), FLOATS, 8)
+    plain = ConvBlock(spec(), FLOATS, 8)
+    plain.load_state_dict(block.state_dict())
+    set_keys(block, key)
+    wanted = drop_by_key(plain(x, on(RING, 3)), 0.5, block.dropout.key) + x
+    torch.testing.assert_close(block(x, on(RING, 3)), wanted)
+    torch.testing.assert_close(block.eval()(x, on(RING, 3)), plain(x, on(RING, 3)) + x)
+
+
+def test_gine_trains_on_the_edge_labels_of_a_tu_set_in_both_forms():
+    eager, captured = train_both_forms(conv="gine", norm="batch", residual=True, convs_per_level=2)
+    assert eager == pytest.approx(captured, rel=1e-3)
+    assert eager[1] < eager[0]
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,38 @@ SPECS = {
     "sagpool by relu": {"pool": "sagpool", "pool_options": {"act": "relu"}},
     "mid": {"pool": "mid"},
     "mid, projected": {"pool": "mid", "pool_options": {"scorer": "projection", "merge": "mean"}},
+    "closest": {"connect": "closest"},
+    "closest, gat": {"connect": "closest", "conv": "gat", "ratio": 0.3},
+    "closest, gate": {"connect": "closest", "pool_options": {"gate": "tanh", "order": "score"}},
+    "closest, sagpool, gin": {"connect": "closest", "pool": "sagpool", "conv": "gin"},
     "gmt of one seed": {**METHODS["gmt"].model, "conv": "gat", "ratio": 1},
+    "feed-forward": {"ffn": True, "norm": "layer", "convs_per_level": 2},
+    "feed-forward, batch norm": {"ffn": True, "norm": "batch", "residual": True},
+    "dropout in the blocks": {"block_dropout": 0.3, "ffn": True, "residual": True},
+    "virtual node": {"virtual_node": True},
+    "virtual node, flat": {"pool": "none", "levels": 2, "virtual_node": True, "readout": "sum"},
+    "virtual node, diffpool": {"pool": "diffpool", "virtual_node": True, "norm": "layer"},
+    "virtual node, jump": {"virtual_node": True, "jump": True, "convs_per_level": 2},
+    "all of a block, batch norm": {
+        "conv": "gin",
+        "convs_per_level": 2,
+        "norm": "batch",
+        "residual": True,
+        "block_dropout": 0.2,
+        "ffn": True,
+        "virtual_node": True,
+        "ratio": 0.75,
+        "read_input": True,
+    },
+    "dmpnn": {"conv": "dmpnn"},
+    "dmpnn, batch norm": {
+        "conv": "dmpnn",
+        "norm": "batch",
+        "residual": True,
+        "convs_per_level": 2,
+    },
+    "dmpnn, sagpool": {"conv": "dmpnn", "pool": "sagpool", "virtual_node": True},
+    "dmpnn, flat": {"conv": "dmpnn", "pool": "none", "levels": 1, "readout": "sum"},
 }
 BONDED = {
     "as the paper has it": {},
@@ -147,7 +178,22 @@ BONDED = {
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
     "gmt at each level": {"readout": "gmt", "combine": "cat"},
+    "closest": {"connect": "closest"},
+    "gine, closest": {"conv": "gine", "connect": "closest", "pool": "topkpool", "ratio": 0.3},
     "flat gine": {"conv": "gine", "pool": "none", "levels": 1, "readout": "sum"},
+    "gine, all of a block": {
+        "conv": "gine",
+        "convs_per_level": 2,
+        "norm": "batch",
+        "residual": True,
+        "block_dropout": 0.2,
+        "ffn": True,
+        "virtual_node": True,
+    },
+    "virtual node": {"virtual_node": True, "residual": True, "block_dropout": 0.2},
+    "dmpnn": {"conv": "dmpnn"},
+    "dmpnn, diffpool": {"conv": "dmpnn", "pool": "diffpool", "levels": 1},
+    "dmpnn, flat": {"conv": "dmpnn", "pool": "none", "levels": 2, "residual": True},
 }
 """Networks that read bonds, of conv "ogb-gcn" unless they say otherwise."""
 SIZED = ShapeSpec(outputs=2, node_width=3, mean_nodes=8, common_nodes=5)
@@ -266,6 +312,8 @@ def test_graphs_of_any_form_do(drawn, name, extra):
         "set2set",
         "sortpool",
         "gmt",
+        "dmpnn, batch norm",
+        "all of a block, batch norm",
         *CLUSTERED,
     ],
 )
@@ -375,11 +423,14 @@ def test_chains_of_graphs_of_any_form_do(drawn, extra):
 NUMBERED = {
     "weighted gcn": {},
     "weighted gcn, sagpool": {"pool": "sagpool", "convs_per_level": 2},
+    "weighted gcn, closest": {"connect": "closest"},
     "weighted gcn, diffpool": {"pool": "diffpool"},
     "weighted gcn, mincutpool": {"pool": "mincutpool"},
     "weighted gcn, structpool": {"pool": "structpool"},
     "gine": {"conv": "gine"},
     "gine, sagpool": {"conv": "gine", "pool": "sagpool"},
+    "gine, all of a block": {"conv": "gine", "norm": "batch", "ffn": True, "virtual_node": True},
+    "dmpnn": {"conv": "dmpnn"},
 }
 
 
@@ -414,7 +465,19 @@ def test_a_batch_without_the_bonds_that_are_read_is_refused(coded):
 
 @pytest.mark.parametrize(
     "name",
-    ["the paper's", "random points", "gin", "flat", "sum", "set2set", "sortpool", "gmt", *MERGES],
+    [
+        "the paper's",
+        "random points",
+        "gin",
+        "flat",
+        "sum",
+        "set2set",
+        "sortpool",
+        "gmt",
+        "dmpnn",
+        "all of a block, batch norm",
+        *MERGES,
+    ],
 )
 def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
     models = networks(SPECS[name], shape_of(mutag), runs=1)
@@ -436,6 +499,8 @@ def test_a_graph_is_the_same_alone_and_in_a_full_batch(name, mutag):
         "set2set",
         "sortpool",
         "gmt at each level",
+        "dmpnn, batch norm",
+        "all of a block, batch norm",
         *CLUSTERED,
     ],
 )
@@ -454,7 +519,8 @@ def test_more_room_changes_nothing(name, mutag):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"conv": conv} for conv in ("gcn", "gin", "gat", "ogb-gcn", "gine")),
+        *({"conv": conv} for conv in ("gcn", "gin", "gat", "ogb-gcn", "gine", "dmpnn")),
+        {"virtual_node": True, "norm": "batch", "residual": True, "ffn": True},
         *({"readout": readout} for readout in ("set2set", "sortpool", "gmt")),
     ],
     ids=str,
@@ -568,6 +634,8 @@ def test_others_do_not_mind_weighted_edges():
                 {"pool_options": {"points": "random"}},
                 {"pool": "sagpool"},
                 {"conv": "gat"},
+                {"conv": "dmpnn"},
+                {"virtual_node": True, "ffn": True, "norm": "batch", "convs_per_level": 2},
                 {"pool": "mincutpool", "levels": 2},
                 {"pool": "diffpool", "levels": 2},
                 {"pool": "structpool"},

@@ -59,10 +59,10 @@ def test_a_program_that_was_saved_gives_the_logits_of_any_batch_that_fits(option
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("conv", ["ogb-gcn", "gine"])
+@pytest.mark.parametrize("conv", ["ogb-gcn", "gine", "dmpnn"])
 def test_a_program_takes_the_codes_of_bonds(conv):
     data, index = molecules(30), torch.arange(20).view(2, 1, 10)
-    model = network(data, {"conv": conv})
+    model = network(data, {"conv": conv, "virtual_node": True, "ffn": True, "norm": "batch"})
     stock = DeviceDataset.of(data, model.shape.node_categories, model.shape.edge_categories)
     capacity = stock.capacity(index[:, 0], model.ratios)
     program = export_classifier(model, capacity, int(data.sizes.max())).module()

@@ -31,7 +31,7 @@ BAD_INPUTS = {
     "x of integers": ({"x": X.long()}, r"x must be a float tensor .* got int64 of shape \[5, 4\]"),
     "x is no tensor": ({"x": np.ones((5, 4))}, r"x must be a float tensor .* got a ndarray"),
     "x is missing": ({"x": None}, r"x must be a float tensor .* got a NoneType"),
-    "x has no rows": ({"x": X[:0]}, "x has no rows: the batch is empty, there is nothing to pool"),
+    "x has no rows": ({"x": X[:0]}, "x has no rows"),
     "x holds NaN": ({"x": with_value(3, 2, math.nan)}, r"must be finite, but x\[3, 2\] is nan"),
     "x is infinite": ({"x": with_value(1, 0, -math.inf)}, r"must be finite, but x\[1, 0\] is -inf"),
     "x overflows": ({"x": with_value(2, 1, -1e19)}, r"x\[2, 1\] is -1e\+19: .* overflow"),
@@ -62,7 +62,7 @@ BAD_INPUTS = {
     ),
     "batch of int32": ({"batch": BATCH.int()}, "batch must be an int64 vector, got int32"),
     "batch a matrix": ({"batch": BATCH[:, None]}, r"got int64 of shape \[5, 1\]"),
-    "batch negative": ({"batch": BATCH - 1}, r"graphs from 0, but batch\[0\] = -1"),
+    "batch negative": ({"batch": BATCH - 1}, r"batch must start at 0, but batch\[0\] = -1"),
     "batch without the first graph": (
         {"batch": BATCH + 1},
         r"graph 0 of the batch has no nodes \(batch\[0\] = 1\); number the graphs 0, 1, 2",
@@ -78,7 +78,7 @@ BAD_INPUTS = {
     "edge to a node too many": ({"edge_index": EDGES + 2}, r"edge 2 joins nodes \[4, 5\], but"),
     "edge between two graphs": (
         {"edge_index": torch.tensor([[0, 3], [1, 4]]), "batch": BATCH},
-        r"edge 1 joins nodes \[3, 4\] of two graphs, 0 and 1",
+        r"edge 1 joins nodes \[3, 4\] of different graphs, 0 and 1",
     ),
     "attn of another width": (
         {"attn": X[:, :3]},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from html_page import Page
 
-from gtpool.report.page import MethodSection, write_report
+from gtpool.report.page import MethodSection, describe_network, write_report
 from gtpool.report.plot import (
     _mean_and_range,
     draw_confusion,
@@ -266,3 +266,9 @@ def test_the_browser_test_would_notice_a_request(browse, tmp_path):
     path.write_text("<img src='http://elsewhere.test/x.png'>")
     _, asked = browse(path, "--dump-dom")
     assert "http://elsewhere.test" in asked
+
+
+def test_the_line_of_a_network_names_what_its_blocks_have():
+    model = ModelSpec(conv="dmpnn", pool="none", levels=2, ffn=True, virtual_node=True)
+    line = describe_network(RunSpec(data=DataSpec(source="B3DB"), model=model))
+    assert line.startswith("2 × dmpnn (with bonds), feed-forward, virtual node, no pooling")

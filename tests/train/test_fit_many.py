@@ -103,12 +103,29 @@ MODELS = {
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
+    "gine": {"conv": "gine", "residual": True},
+    "dmpnn": {"conv": "dmpnn", "pool": "none"},
+    "blocks": {
+        "conv": "gine",
+        "norm": "layer",
+        "residual": True,
+        "block_dropout": 0.2,
+        "ffn": True,
+        "virtual_node": True,
+    },
 }
 
 
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_runs_side_by_side_are_runs_alone(options, mutag):
     assert_like_fit(mutag, stratified_folds(mutag.y)[:3], SPEC, **options)
+
+
+def test_averaged_weights_and_smoothed_labels_are_those_of_runs_alone(mutag):
+    spec = replace(SPEC, ema=0.9, label_smoothing=0.1)
+    assert_like_fit(mutag, stratified_folds(mutag.y)[:3], spec, conv="gin", levels=1)
+    graphs = rings([torch.tensor([[1e3 + number]]) for number in range(24)])
+    assert_like_fit(graphs, [random_split(24)] * 2, replace(SPEC, ema=0.9), scaled=True)
 
 
 def test_runs_of_different_rates_train_side_by_side(mutag):
@@ -351,6 +368,13 @@ def test_a_test_graph_that_overflows_does_not_fail_the_run(mutag):
         {},
         {"conv": "gin"},
         {"norm": "batch"},
+        {
+            "norm": "batch",
+            "residual": True,
+            "block_dropout": 0.1,
+            "ffn": True,
+            "virtual_node": True,
+        },
         *({"readout": readout} for readout in ("set2set", "sortpool", "gmt")),
     ],
     ids=str,
@@ -365,7 +389,7 @@ def test_short_floats_train_every_norm_and_read_out(options):
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
 
 
-@pytest.mark.parametrize("conv", ["ogb-gcn", "gine"])
+@pytest.mark.parametrize("conv", ["ogb-gcn", "gine", "dmpnn"])
 def test_short_floats_train_bonds(conv):
     data = molecules(30)
     models = [model.float() for model in networks(data, conv=conv)]

@@ -31,6 +31,15 @@ MODELS = {
     "bonds": {"conv": "ogb-gcn", "convs_per_level": 2, "residual": True},
     "gat": {"conv": "gat"},
     "gine": {"conv": "gine", "convs_per_level": 2},
+    "blocks": {
+        "conv": "gine",
+        "norm": "batch",
+        "residual": True,
+        "block_dropout": 0.1,
+        "ffn": True,
+        "virtual_node": True,
+    },
+    "dmpnn": {"conv": "dmpnn", "convs_per_level": 2, "residual": True},
     "flat": {"pool": "none", "levels": 1, "convs_per_level": 2, "readout": "mean"},
     "sagpool": {"pool": "sagpool"},
     "topkpool by rwsv": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
@@ -107,7 +116,9 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
     assert max(errors) < stray
 
 
-@pytest.mark.parametrize("name", ["the paper's", "bonds", "set2set", "sortpool", "gmt", *MERGES])
+@pytest.mark.parametrize(
+    "name", ["the paper's", "bonds", "blocks", "dmpnn", "set2set", "sortpool", "gmt", *MERGES]
+)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_whole_step_never_waits_for_the_host(name):
     data, models = networks(MODELS[name], runs=2)
@@ -140,7 +151,18 @@ def test_a_captured_run_has_the_curve_of_the_plain_one(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["the paper's", "bonds", "set2set", "sortpool", "gmt", "mincutpool", "diffpool"]
+    "name",
+    [
+        "the paper's",
+        "bonds",
+        "blocks",
+        "dmpnn",
+        "set2set",
+        "sortpool",
+        "gmt",
+        "mincutpool",
+        "diffpool",
+    ],
 )
 def test_runs_side_by_side_have_the_curves_of_runs_alone(name):
     data, models = networks(MODELS[name])

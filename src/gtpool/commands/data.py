@@ -7,6 +7,7 @@ import typer
 
 from gtpool.commands.options import (
     DataDir,
+    Encode,
     Features,
     SmilesColumn,
     SplitColumn,
@@ -41,6 +42,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
 def describe_dataset(
     data: Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")],
     features: Features = None,
+    encode: Encode = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
@@ -53,7 +55,9 @@ def describe_dataset(
     from gtpool.spec import DataSpec, RunSpec
     from gtpool.study.inputs import expand_folds, load_data
 
-    options = data_options(data, features, smiles_column, target_columns, split_column, task)
+    options = data_options(
+        data, features, smiles_column, target_columns, split_column, task, encode
+    )
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)
     loaded = load_data(spec, data_dir)

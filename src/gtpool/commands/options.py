@@ -41,6 +41,13 @@ DataDir = Annotated[
 Features = Annotated[
     str | None, _data("Node features: gmt, fair, degree or constant. (default: gmt)")
 ]
+Encode = Annotated[
+    str | None,
+    _data(
+        "Structural encodings of nodes: rwse:K, lappe:K, degree, cycles or cycles:K, separated by "
+        "commas. (default: none)"
+    ),
+]
 SmilesColumn = Annotated[str | None, _data("CSV column of SMILES. (default: smiles)")]
 TargetColumns = Annotated[
     str | None,
@@ -88,6 +95,7 @@ def data_options(
     target_columns: str | None,
     split_column: str | None,
     task: str | None,
+    encode: str | None = None,
 ) -> dict[str, Any]:
     """Return options of ``DataSpec`` from the command line; None if not given."""
     return {
@@ -97,6 +105,7 @@ def data_options(
         "target_columns": None if target_columns is None else split_names(target_columns),
         "split_column": split_column,
         "task": task,
+        "encode": None if encode is None else split_names(encode),
     }
 
 

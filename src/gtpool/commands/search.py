@@ -9,6 +9,7 @@ from gtpool.commands.options import (
     Address,
     DataDir,
     Device,
+    Encode,
     ExecutorName,
     Features,
     GpusPerUnit,
@@ -49,6 +50,7 @@ def search(  # noqa: PLR0917 - an option each
         typer.Option(help="Maximum number of epochs; a tenth is warm-up. (default: 500)"),
     ] = None,
     features: Features = None,
+    encode: Encode = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
@@ -87,7 +89,9 @@ def search(  # noqa: PLR0917 - an option each
     """
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds},
-        "data": data_options(data, features, smiles_column, target_columns, split_column, task),
+        "data": data_options(
+            data, features, smiles_column, target_columns, split_column, task, encode
+        ),
         "split": {"rule": split_type, "folds": folds},
         "model": {"pool": pool},
         "train": {"epochs": epochs},

@@ -12,6 +12,7 @@ from gtpool.commands.options import (
     Address,
     DataDir,
     Device,
+    Encode,
     ExecutorName,
     Features,
     GpusPerUnit,
@@ -87,6 +88,7 @@ def train(  # noqa: PLR0917 - an option each
     batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
     lr: Annotated[float | None, _training("Learning rate. (default: 5e-4; 1e-3 for OGB)")] = None,
     features: Features = None,
+    encode: Encode = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
@@ -142,7 +144,9 @@ def train(  # noqa: PLR0917 - an option each
             return
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds, "ensemble": ensemble, "bag": bag or None, "handover": handover},
-        "data": data_options(data, features, smiles_column, target_columns, split_column, task),
+        "data": data_options(
+            data, features, smiles_column, target_columns, split_column, task, encode
+        ),
         "split": {"rule": split_type, "folds": folds},
         "model": {
             "pool": pool,

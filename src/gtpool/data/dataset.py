@@ -38,7 +38,7 @@ class GraphDataset:
     """
 
     x: Tensor
-    """Node features, [N, D]."""
+    """Node features: structural encodings, attributes, then labels or codes, [N, D]."""
     edge_index: Tensor
     """Edges, numbered inside their graph, int32 [2, E]."""
     edge_attr: Tensor | None
@@ -121,7 +121,7 @@ class GraphDataset:
             train: Indices of the graphs whose nodes give mean and standard deviation; the recipe
                 stores both.
         """
-        columns = self.schema.recipe.attributes
+        columns = self.schema.recipe.continuous
         if columns == 0 or self.schema.recipe.mean is not None:
             return self
         index = self._index(train)

@@ -112,7 +112,7 @@ class DeviceDataset:
     """The graphs of a dataset on one device, with their edges sorted by target and by source."""
 
     x: Tensor
-    """Node features as floats; codes are one-hot, [N, F]."""
+    """Node features as numbers; codes are one-hot, after the others, [N, F]."""
     y: Tensor
     first_node: Tensor
     sizes: Tensor
@@ -142,7 +142,7 @@ class DeviceDataset:
 
         Args:
             data: The graphs, on the device where batches are needed.
-            categories: Number of categories of each node feature; empty for float features.
+            categories: Number of categories of each of the last node features, which are codes.
             edge_categories: The same for edge features; empty if batches need no edge codes.
             edge_features: Whether batches need edge features as floats.
         """
@@ -357,10 +357,13 @@ def _sorted_by(
     return _SortedEdges(*ends, begin, begin + count, kinds[order])
 
 
-def _one_hot(codes: Tensor, categories: Sequence[int]) -> Tensor:
-    """Return the one-hot codes, [N, sum of categories]."""
-    columns = torch.zeros(codes.size(0), sum(categories), dtype=torch.uint8, device=codes.device)
-    return columns.scatter_(1, codes.long() + _first(categories).to(codes.device), 1)
+def _one_hot(x: Tensor, categories: Sequence[int]) -> Tensor:
+    """Return the columns before the codes, then the one-hot codes, [N, ... + sum of categories]."""
+    before = x.size(1) - len(categories)
+    dtype = x.dtype if x.is_floating_point() else torch.uint8
+    columns = torch.zeros(x.size(0), before + sum(categories), dtype=dtype, device=x.device)
+    columns[:, :before] = x[:, :before]
+    return columns.scatter_(1, x[:, before:].long() + before + _first(categories).to(x.device), 1)
 
 
 def _first(categories: Sequence[int]) -> Tensor:

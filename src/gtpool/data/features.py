@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, edges_to_int32, standardize_columns
+from gtpool.data.encodings import encode_nodes
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.deprecated import old_names
 from gtpool.ops.memory import check_memory
@@ -105,6 +106,9 @@ def featurize(raw: RawGraphs, recipe: Recipe) -> GraphDataset:
         x.scatter_(1, place.unsqueeze(1), 1.0)
     schema = Schema(raw.name, raw.task, raw.targets, recipe)
     edge_index = edges_to_int32(raw.edge_index)
+    if recipe.encode:
+        parts = (raw.edge_index, raw.sizes, raw.edge_counts, raw.name)
+        x = torch.cat([encode_nodes(recipe.encode, *parts), x], 1)
     return GraphDataset(
         standardize_columns(x, recipe),
         edge_index,

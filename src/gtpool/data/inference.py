@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, standardize_columns
+from gtpool.data.encoding_names import count_columns
+from gtpool.data.encodings import with_encodings
 from gtpool.data.features import FEATURES, RawGraphs, label_columns
 from gtpool.data.schema import TASKS, Recipe, Schema
 from gtpool.spec import AtomOrder, ShapeSpec
@@ -34,10 +36,11 @@ def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schem
         and recipe.atom_order in get_args(AtomOrder)
         and _all(str, schema.targets)
         and all(_are_labels(labels, counts) for labels, counts in _labels(recipe))
-        and {type(recipe.degree), type(recipe.edge_weighted)} == {bool}
+        and {type(recipe.degree), type(recipe.edge_weighted), type(recipe.coded)} == {bool}
+        and _all(str, recipe.encode)
         and _are_counts(recipe.attributes, recipe.edge_attributes)
         and (recipe.max_degree is None or _are_counts(recipe.max_degree))
-        and _are_statistics(recipe)
+        and _are_statistics(recipe, where)
     )
     if not sound:
         raise ValueError(
@@ -64,27 +67,31 @@ def _are_counts(*values: Any) -> bool:  # noqa: ANN401
     return _all(int, values) and all(0 <= value < 2**31 for value in values)
 
 
-def _are_statistics(recipe: Recipe) -> bool:
-    """Whether there is a finite mean and a positive standard deviation for each attribute."""
+def _are_statistics(recipe: Recipe, where: str) -> bool:
+    """Whether continuous columns have all a finite mean and a positive deviation, or none has."""
+    try:
+        count = count_columns(recipe.encode) + recipe.attributes
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     if recipe.mean is None and recipe.std is None:
         return True
     sound = _all(float, recipe.mean) and _all(float, recipe.std)
     if not sound or recipe.mean is None or recipe.std is None:
         return False
-    lengths = {len(recipe.mean), len(recipe.std), recipe.attributes}
+    lengths = {len(recipe.mean), len(recipe.std), count}
     return len(lengths) == 1 and all(map(isfinite, recipe.mean)) and min(recipe.std, default=1) > 0
 
 
 def _check_columns(recipe: Recipe, shape: ShapeSpec, where: str) -> None:
     """Raise a ValueError unless a recipe produces the columns that a network takes."""
-    if recipe.kind == "molecule":
-        return
     degrees = 0 if recipe.max_degree is None else recipe.max_degree + 1
-    nodes = recipe.attributes + len(recipe.labels) + degrees or 1
+    nodes = recipe.encoded + (recipe.attributes + len(recipe.labels) + degrees or 1)
     edges = recipe.edge_attributes + len(recipe.edge_labels)
     fits = (nodes, edges) == (shape.node_width, shape.edge_width)
-    if recipe.kind == "given":  # all columns are attributes, or none
-        fits = recipe.attributes in {0, shape.node_width}
+    if recipe.coded or recipe.kind == "molecule":  # codes are no columns of this kind
+        nodes, fits = recipe.encoded, recipe.encoded == shape.node_width
+    elif recipe.kind == "given":  # all columns of the source are attributes, or none
+        fits = recipe.attributes in {0, shape.node_width - recipe.encoded}
     if not fits or recipe.edge_weighted != shape.edge_weighted:
         raise ValueError(
             f"{where} does not hold a sound model: its recipe makes {nodes} node and {edges} edge "
@@ -128,12 +135,15 @@ def filter_graphs(raw: RawGraphs, wanted: Tensor) -> RawGraphs:
 
 
 def apply_recipe(data: GraphDataset, recipe: Recipe) -> GraphDataset:
-    """Return a dataset with its attributes standardised by the statistics of a recipe.
+    """Return a dataset with the encodings of a recipe, standardised by its statistics.
 
     Args:
-        data: Graphs with the features of that recipe, standardised by it or not at all.
+        data: Graphs with the features of that recipe, standardised by it or not at all, with its
+            encodings or none.
         recipe: The model's recipe.
     """
+    if not data.schema.recipe.encode:
+        data = with_encodings(data, recipe.encode)
     found = data.schema.recipe
     found = replace(found, atom_order=recipe.atom_order)  # only matters when SMILES are read
     if replace(found, mean=recipe.mean, std=recipe.std) != recipe:
@@ -162,13 +172,12 @@ def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:
         edges: Whether the model uses edge features.
     """
     name, edge_attr = data.schema.name, data.edge_attr
-    sizes = shape.node_categories
-    if data.num_features != (len(sizes) or shape.node_width):
+    sizes, made_for = shape.node_categories, shape.node_width + len(shape.node_categories)
+    if data.num_features != made_for:
         raise ValueError(
-            f"{name} has {data.num_features} node features, but the model was made for "
-            f"{len(sizes) or shape.node_width}"
+            f"{name} has {data.num_features} node features, but the model was made for {made_for}"
         )
-    if data.x.is_floating_point() == bool(sizes):
+    if data.x.is_floating_point() != bool(shape.node_width):
         found, made = ("floats", "codes") if sizes else ("codes", "floats")
         raise ValueError(f"the node features of {name} are {found}, the model was made for {made}")
     check_codes(data, sizes, ())
@@ -194,7 +203,7 @@ def check_codes(data: GraphDataset, nodes: tuple[int, ...], edges: tuple[int, ..
         edges: The same for edge features.
     """
     for what, codes, sizes, counts in (
-        ("node", data.x, nodes, data.sizes),
+        ("node", data.x[:, data.num_features - len(nodes) :], nodes, data.sizes),
         ("edge", data.edge_attr, edges, data.edge_counts),
     ):
         if codes is None or not sizes or not codes.numel():
@@ -229,6 +238,7 @@ def _summary(recipe: Recipe) -> str:
     """Describe the features of a recipe in a few words."""
     parts = (
         recipe.kind,
+        *recipe.encode,
         f"{recipe.attributes} attributes" if recipe.attributes else "",
         f"{len(recipe.labels)} labels" if recipe.labels else "",
         f"degrees to {recipe.max_degree}" if recipe.max_degree is not None else "",

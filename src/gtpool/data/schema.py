@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
+from gtpool.data.encoding_names import count_columns
 from gtpool.spec import AtomOrder
 
 Task = Literal["classes", "binary", "regression"]
@@ -25,7 +26,7 @@ class Recipe:
     labels: tuple[int, ...] = ()
     """Node labels that have a one-hot column, in order."""
     attributes: int = 0
-    """Number of leading continuous columns, which may be standardised."""
+    """Number of continuous columns of the source, after the encodings; may be standardised."""
     degree: bool = False
     """Whether the one continuous column is the degree."""
     max_degree: int | None = None
@@ -47,6 +48,20 @@ class Recipe:
     """Number of ``labels`` of each column, where nodes have several columns of labels."""
     edge_label_columns: tuple[int, ...] = ()
     """The same for ``edge_labels``."""
+    encode: tuple[str, ...] = ()
+    """Structural encodings, such as "rwse:16": the leading columns, continuous as attributes."""
+    coded: bool = False
+    """Whether codes of categories follow the encodings, as floats."""
+
+    @property
+    def encoded(self) -> int:
+        """Number of columns of the encodings."""
+        return count_columns(self.encode)
+
+    @property
+    def continuous(self) -> int:
+        """Number of leading continuous columns: encodings, then attributes."""
+        return self.encoded + self.attributes
 
     @property
     def label_sets(self) -> tuple[tuple[int, ...], ...]:
@@ -82,7 +97,8 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values that ``from_json`` reads back."""
         value = asdict(self)
-        for later in ("label_columns", "edge_label_columns"):  # unknown to version 0.1
+        # Unknown to version 0.1.
+        for later in ("label_columns", "edge_label_columns", "encode", "coded"):
             if not value["recipe"][later]:
                 del value["recipe"][later]
         return value

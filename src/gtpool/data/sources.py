@@ -4,6 +4,7 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from errno import EEXIST, ENOENT, ENOTEMPTY
 from hashlib import sha256
 from importlib.metadata import version
@@ -12,6 +13,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.encoding_names import parse_encodings
+from gtpool.data.encodings import with_encodings
 from gtpool.data.formats import FORMATS, Format, format_of
 from gtpool.data.formats.reader import (
     InferenceData,
@@ -25,6 +28,7 @@ from gtpool.data.molecule import b3db_smiles, load_b3db
 from gtpool.data.registry import DATASETS, dataset_info
 from gtpool.data.schema import Schema
 from gtpool.data.synthetic import long_range, low_scores_matter
+from gtpool.ops import encodings
 from gtpool.spec import AtomOrder, DataSpec
 
 _GENERATORS = {"long-range": long_range, "low-scores": low_scores_matter}
@@ -36,6 +40,7 @@ def load(
     data_dir: Path | None = None,
     features: str = "gmt",
     atom_order: AtomOrder = "canonical",
+    encode: Sequence[str] = (),
 ) -> GraphDataset:
     """Load a dataset by name, or your own graphs by path.
 
@@ -52,13 +57,18 @@ def load(
         features: How node features are made, a key of ``FEATURES``. Molecules, synthetic and saved
             datasets have their own features and accept only the default.
         atom_order: Atom order of SMILES, as in ``read_molecules``.
+        encode: Structural encodings of nodes in order, such as ("rwse:16", "cycles"), the leading
+            columns of ``x``; see ``gtpool.ops.encodings``.
 
     Example:
         >>> data = load("MUTAG")
         >>> len(data), data.num_features, data.schema.targets
         (188, 7, ('-1', '1'))
     """
-    spec = DataSpec(source=str(source), features=features, atom_order=atom_order)
+    parse_encodings(encode)
+    spec = DataSpec(
+        source=str(source), features=features, atom_order=atom_order, encode=tuple(encode)
+    )
     if isinstance(source, str) and source in DATASETS:
         return _load_named(spec, data_dir)
     found = _load_path(source, spec)
@@ -78,6 +88,7 @@ def load_source(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
         spec: The source and the options of its format.
         data_dir: Where to look first for a dataset known by name.
     """
+    parse_encodings(spec.encode)  # before files are read
     if spec.source in DATASETS:
         return Loaded(_load_named(spec, data_dir), spec.source)
     return _load_path(spec.source, spec)
@@ -118,7 +129,8 @@ def read_for_inference(
         return form.reader.read_for_inference(
             find_raw(source, data_dir), schema, InferenceOptions(source)
         )
-    spec = DataSpec(source=source, atom_order=schema.recipe.atom_order)
+    recipe = schema.recipe
+    spec = DataSpec(source=source, atom_order=recipe.atom_order, encode=recipe.encode)
     return inference_from_dataset(_load_named(spec, data_dir), schema)
 
 
@@ -153,7 +165,8 @@ def _load_path(source: str | Path, spec: DataSpec) -> Loaded:
     path, form = _find(source)
     if "features" not in form.options:
         _refuse_features(str(path), spec.features)
-    return form.reader.read(path, spec)
+    found = form.reader.read(path, spec)
+    return found._replace(dataset=with_encodings(found.dataset, spec.encode))
 
 
 def _load_named(spec: DataSpec, data_dir: Path | None) -> GraphDataset:
@@ -163,15 +176,19 @@ def _load_named(spec: DataSpec, data_dir: Path | None) -> GraphDataset:
     if form is None or "features" not in form.options:
         _refuse_features(name, spec.features)
     if family == "synthetic":
-        return _GENERATORS[name](DATASETS[name].graphs)
+        return with_encodings(_GENERATORS[name](DATASETS[name].graphs), spec.encode)
     folder = find_raw(name, data_dir)
     variant = spec.features if form is not None else spec.atom_order
+    variant = "+".join([variant, *spec.encode]).replace(":", "")
     entry = cache_dir() / "graphs" / f"{name}-{variant}-{_digest(name, folder)}"
     with suppress(OSError, ValueError):  # not there, or damaged
         return GraphDataset.load(entry)
-    data = (
-        load_b3db(spec.atom_order) if form is None else form.reader.read(folder, spec, name).dataset
-    )
+    if spec.encode:
+        data = with_encodings(_load_named(replace(spec, encode=()), data_dir), spec.encode)
+    elif form is None:
+        data = load_b3db(spec.atom_order)
+    else:
+        data = form.reader.read(folder, spec, name).dataset
     _keep(data, entry, f"{name}-{variant}-")
     return data
 
@@ -185,7 +202,7 @@ def _digest(name: str, folder: Path) -> str:
     """Digest of what a dataset is built from: name, size and time of its files, and the code."""
     smiles = DATASETS[name].family == "embedded"  # read by rdkit
     digest = sha256(version("rdkit").encode() if smiles else b"")
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in (Path(encodings.__file__), *sorted(Path(__file__).parent.rglob("*.py"))):
         digest.update(path.read_bytes())
     for path in sorted(folder.rglob("*")):
         state = path.stat()

@@ -34,7 +34,7 @@ def describe(data: GraphDataset, columns: Sequence[str] = ()) -> dict[str, str]:
 
 
 def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
-    """Return one line: number of graphs, task, target, and its classes or range.
+    """Return one line: number of graphs, task, target, its classes or range, and encodings.
 
     Args:
         data: The graphs.
@@ -51,7 +51,15 @@ def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
         kind = "regression" if task == "regression" else "binary classification"
         said = f"{kind}, {len(names)} target{'s' if len(names) > 1 else ''}"
     line = f"{len(data):,} {what}; {said}: {listed}{more}"
+    if data.schema.recipe.encode:
+        line = f"{line}; {describe_encodings(data)}"
     return "".join(c if c.isprintable() else " " for c in line)
+
+
+def describe_encodings(data: GraphDataset) -> str:
+    """Return the structural encodings of a dataset and their number of columns."""
+    recipe = data.schema.recipe
+    return f"encodings: {', '.join(recipe.encode)} ({recipe.encoded} per node)"
 
 
 def _counted(data: GraphDataset) -> list[str]:
@@ -102,8 +110,10 @@ def _features(data: GraphDataset) -> str:
     """Describe the columns of node and edge features."""
     recipe = data.schema.recipe
     if recipe.kind == "molecule":
-        return f"OGB's codes: {data.num_features} per atom, 3 per bond"
+        told = f"OGB's codes: {data.num_features - recipe.encoded} per atom, 3 per bond"
+        return f"{told}; {describe_encodings(data)}" if recipe.encode else told
     parts = {
+        f"encodings ({', '.join(recipe.encode)})": recipe.encoded,
         "attributes": recipe.attributes,
         "one-hot labels": len(recipe.labels),
         "one-hot degrees": 0 if recipe.max_degree is None else recipe.max_degree + 1,

@@ -49,7 +49,7 @@ def node_importance(
     Returns:
         A number from 0 (unimportant) to 1 for each node.
     """
-    x = model.encoder(graph.x) if model.shape.node_categories else graph.x
+    x = model.encoder(graph.x)  # as is, unless it has codes
     given = (x, graph.edge_index, graph.edge_attr)
     with torch.no_grad():
         raw = _ScaledOutput(model, target, task, 1.0)(*given)
@@ -112,6 +112,8 @@ class _ScaledOutput(nn.Module):
         self.model, self.target, self.task, self.size = model, target, task, size
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
-        out = (self.model(x, edge_index, edge_attr) - self.model.shift) / self.model.scale
+        out = (
+            self.model(x, edge_index, edge_attr, encoded=True) - self.model.shift
+        ) / self.model.scale
         out = out / self.size
         return out if self.task == "classes" else out[:, [self.target]]

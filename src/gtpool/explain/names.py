@@ -26,10 +26,10 @@ def name_nodes(
     if numbers is not None:
         x = x[sorted(range(len(numbers)), key=numbers.__getitem__)]
     if recipe.kind == "molecule":
-        return [_element(code) for code in x[:, 0].tolist()]
+        return [_element(code) for code in x[:, recipe.encoded].long().tolist()]
     if not recipe.labels:
         return [str(node) for node in range(x.size(0))]
-    columns = x[:, recipe.attributes : recipe.attributes + len(recipe.labels)]
+    columns = x[:, recipe.continuous : recipe.continuous + len(recipe.labels)]
     parts = columns.split([len(part) for part in recipe.label_sets], 1)
     labels = [
         [words[column] for column in part.argmax(1).tolist()]

@@ -1,20 +1,20 @@
-"""A classifier of graphs: convolutions, a pooler and read-outs. This file needs no torch."""
+"""Graph classifiers: convolutions, poolers and read-outs. This module does not import torch."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 
 class Method(NamedTuple):
-    """A network that a paper gave a name to."""
+    """A published network, as options of ``ModelSpec``."""
 
     paper: str
-    """Who, when, and the number on arXiv or the conference."""
+    """Authors, year, and the arXiv number or the conference."""
     kind: Literal["flat", "dropping", "clustering"]
-    """Whether it reads out all nodes at once, drops some at each level, or merges them."""
+    """Flat reads out all nodes at once; dropping and clustering pool at each level."""
     model: dict[str, Any]
-    """What differs from the defaults of ``ModelSpec``."""
+    """Options that differ from the defaults of ``ModelSpec``."""
     auxiliary: bool = False
-    """Whether it trains on a loss of its own beside the task's."""
+    """Whether the pooler adds an auxiliary loss."""
 
 
 _FLAT: dict[str, Any] = {"pool": "none", "levels": 1, "convs_per_level": 3}
@@ -76,11 +76,13 @@ METHODS: dict[str, Method] = {
 }
 """Networks by name."""
 WITH_BONDS = {"gcn": "ogb-gcn", "gin": "gine"}
-"""The same convolutions with the features of edges."""
+"""Counterpart of each convolution that uses edge features."""
+READS_EDGES = (*WITH_BONDS.values(), "dmpnn")
+"""Convolutions that read all features of edges; "gcn" reads a weight alone."""
 
 
 def method_name(model: Mapping[str, Any]) -> str:
-    """Name a network: the method that says most of it, else its pooler or convolution.
+    """Return the most specific method that a model matches, else its pooler or convolution.
 
     Example:
         >>> method_name({"pool": "gtpool", "pool_options": {"sampler": "topk"}, "width": 64})
@@ -90,7 +92,7 @@ def method_name(model: Mapping[str, Any]) -> str:
     if model.get("conv") in plain:
         model = {**model, "conv": plain[model["conv"]]}
     options = model.get("pool_options", {})
-    if options.get("order") == "score":  # the order of a wheel makes no other method
+    if options.get("order") == "score":  # the order of the wheel does not change the method
         model = {**model, "pool_options": {k: v for k, v in options.items() if k != "order"}}
     fits = [name for name, method in METHODS.items() if {**model, **method.model} == model]
     if fits:

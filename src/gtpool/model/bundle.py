@@ -1,13 +1,12 @@
-"""A trained model in a folder: ``config.json``, ``model.safetensors`` and ``README.md``.
+"""Bundles: a trained model in a folder of ``config.json``, ``model.safetensors`` and ``README.md``.
 
-Nothing in it is code: the weights are plain numbers, the rest is JSON that is checked key by key.
+A bundle contains no code. The weights are plain numbers; the JSON is checked key by key.
 
-``config.json`` names its format. Format 1 is that of gtpool 0.1; what names none is read as 1.
-Format 2 adds ``atom_order`` to the recipe of the features, and of the data keeps a file's name in
-place of its path. Format 3 is that of an ensemble: ``members`` counts its networks, each tensor has
-a leading axis of members, and their feature statistics are tensors, too. A single network is
-written in format 2. Options that a config does not have yet are read with the values that held
-then.
+``config.json`` names its format. Format 1 is that of gtpool 0.1 and the default if none is named.
+Format 2 adds ``atom_order`` to the feature recipe, and stores the file name of the data instead of
+its path. Format 3 stores an ensemble: ``members`` is the number of networks, each tensor has a
+leading axis of members, and feature statistics are tensors. A single network is stored in format 2.
+Options that an older config lacks get the values of its time.
 """
 
 import json
@@ -29,7 +28,7 @@ from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
 FORMAT = 3
-"""Newest format that ``load_bundle`` reads; ``save_bundle`` writes it for an ensemble."""
+"""Newest format that ``load_bundle`` reads; ``save_bundle`` uses it for ensembles."""
 _SINGLE = 2  # format of a single network
 FILES = _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
 _KEYS = {"format", "model", "shape", "about"}
@@ -37,14 +36,14 @@ _MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members
 _Json = dict[str, Any]
 _Task = Literal["classes", "binary", "regression"]
 _RUN = {"data": DataSpec, "split": SplitSpec, "model": ModelSpec, "train": TrainSpec}
-_STEPS = 1000  # of a read-out or a pooler, which no tensor bounds
+_STEPS = 1000  # largest ``steps`` of a read-out or pooler; no tensor limits it
 _LARGEST = 2**31 - 1
-_NAMED = 1000  # characters of a name
-_LONGEST = 300  # characters of a message, which may quote what a stranger wrote
+_NAMED = 1000  # maximum characters of a name
+_LONGEST = 300  # maximum characters of a message, which may quote an untrusted file
 
 
 class Bundle(NamedTuple):
-    """A model and what is known about it."""
+    """A model and its metadata."""
 
     model: Predictor
     """A network or an ensemble, in evaluation mode, on the CPU."""
@@ -52,10 +51,10 @@ class Bundle(NamedTuple):
     """Plain values: ``schema`` (features and targets), ``metrics``, ``versions``, ``run``; for an
     ensemble also ``members``, the seed, fold and validation loss of each."""
     folder: Path | None = None
-    """Where it was loaded from."""
+    """Folder that it was loaded from; None for a new bundle."""
 
     def part(self, *names: str) -> dict[str, Any]:
-        """Give a table inside ``about``, empty where there is none."""
+        """Return the table at a path of keys in ``about``; empty if there is none."""
         found: Any = self.about
         for name in names:
             found = cast("_Json", found).get(name) if isinstance(found, dict) else None
@@ -63,15 +62,15 @@ class Bundle(NamedTuple):
 
 
 def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> None:
-    """Write a model, whole or not at all.
+    """Write a model to a folder, atomically.
 
-    A model that is there already is replaced; a folder with anything else in it is refused.
+    An existing model in the folder is replaced. A folder with any other file raises an error.
 
     Args:
-        folder: Where to; made if it is not there.
+        folder: Target folder; created if missing.
         model: The trained network or ensemble.
-        about: Plain values that JSON can hold; a number that is not finite is kept as null, and of
-            the path of the data in ``run`` only the file's name.
+        about: Metadata of JSON types. NaN and infinities are stored as null. Of the data path in
+            ``run``, only the file name is stored.
     """
     folder = Path(folder)
     config = {
@@ -93,15 +92,15 @@ def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> 
 
 
 def load_bundle(folder: Path | str) -> Bundle:
-    """Read a model that ``save_bundle`` wrote; what does not fit together is refused.
+    """Return a model that ``save_bundle`` wrote; raise a ValueError if its files are inconsistent.
 
-    No file in the folder can execute anything.
+    Loading never executes code from the folder.
 
-    Each value is checked for its type and bounded by the tensors or a stated limit, so that a
-    config cannot make this process run out of memory or never end.
+    Each value is checked for its type, and limited by the tensors or a fixed bound. A config
+    therefore cannot exhaust memory or loop forever.
 
     Args:
-        folder: Where it lies.
+        folder: The folder of the model.
     """
     folder = Path(folder)
     _check_files(folder)
@@ -116,9 +115,9 @@ def load_bundle(folder: Path | str) -> Bundle:
         raise ValueError(f"{folder / _WEIGHTS} is damaged: {error}") from error
     try:
         model = _build(config, tensors)
-    # What a stranger wrote into the options can fail anywhere in the layers that are given them.
+    # Untrusted options can fail anywhere in the layers that take them.
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{folder} does not hold a sound model: {_brief(error)}") from error
+        raise ValueError(f"{folder} does not hold a valid model: {_brief(error)}") from error
     return Bundle(model, config["about"], folder)
 
 
@@ -135,7 +134,7 @@ def _tensors(model: Predictor) -> dict[str, Tensor]:
 
 
 def _without_path(about: _Json) -> _Json:
-    """Keep the name of the file that a model was trained on, and not where it lay."""
+    """Return ``about`` with the data path shortened to its file name."""
     run: Any = about.get("run")
     data: Any = run.get("data") if isinstance(run, dict) else None
     if not isinstance(data, dict) or not isinstance(data.get("source"), str):
@@ -145,7 +144,7 @@ def _without_path(about: _Json) -> _Json:
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401
-    """Put None in the place of numbers that JSON does not know."""
+    """Return a value with NaN and infinities replaced by None."""
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in cast("_Json", value).items()}
     if isinstance(value, list | tuple):
@@ -157,10 +156,10 @@ def _check_files(folder: Path) -> None:
     if not folder.is_dir():
         recover_folder(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a model: there is no such folder")
+        raise FileNotFoundError(f"{folder} is not a model: the folder does not exist")
     for name in (_CONFIG, _WEIGHTS):
         if not (folder / name).is_file():
-            below = folder / "model"  # where `gtpool train` puts it
+            below = folder / "model"  # where `gtpool train` writes it
             hint = f"; did you mean {below}?" if (below / _WEIGHTS).is_file() else ""
             raise FileNotFoundError(f"{folder} is not a model: it holds no {name}{hint}")
 
@@ -173,13 +172,13 @@ def _read_config(folder: Path) -> _Json:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise ValueError(f"{path} does not describe a model: it is no JSON object")
+        raise ValueError(f"{path} does not describe a model: it must be a JSON object")
     config = cast("_Json", config)
     number: Any = config.setdefault("format", 1)
     if type(number) is int and number > FORMAT:
         raise ValueError(
-            f"{folder} is of format {_brief(number)}, and this version of gtpool reads up to "
-            f"format {FORMAT}: upgrade gtpool"
+            f"{folder} has format {_brief(number)}, but this version of gtpool reads at most "
+            f"format {FORMAT}; upgrade gtpool"
         )
     if type(number) is not int or number < 1:
         raise ValueError(f"{path}: format must be from 1 to {FORMAT}, got {_brief(number)}")
@@ -195,7 +194,7 @@ def _read_config(folder: Path) -> _Json:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _read_float(text: str) -> float:
@@ -205,15 +204,15 @@ def _read_float(text: str) -> float:
 
 
 def _brief(error: object) -> str:
-    """Give the first line of a message, cut where it is long."""
+    """Return the first line of a message, shortened to ``_LONGEST`` characters."""
     line = next(iter(str(error).splitlines()), "")
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
 def _check_about(about: _Json) -> None:
-    """Raise a ValueError for a value in ``about`` that is not of its kind.
+    """Raise a ValueError for a value in ``about`` of a wrong type.
 
-    ``schema`` is checked by ``gtpool.data.inference.read_schema``, by whoever needs it.
+    The contents of ``schema`` are checked later, by ``gtpool.data.inference.read_schema``.
     """
     for name in ("schema", "metrics", "versions", "run", "estimator", "data"):
         check_value(dict, about.get(name, {}), name)
@@ -230,7 +229,7 @@ def _check_about(about: _Json) -> None:
     check_value(int, run.get("seed", 0), "run.seed")
     for name, kind in _RUN.items():
         part, hints = check_value(dict, run.get(name, {}), f"run.{name}"), get_type_hints(kind)
-        for option in part.keys() & hints:  # others are of another version, and not read
+        for option in part.keys() & hints:  # options of other versions are ignored
             check_value(hints[option], part[option], f"run.{name}.{option}")
             if isinstance(part[option], str) and len(part[option]) > _NAMED:
                 raise ValueError(f"run.{name}.{option} is longer than {_NAMED} characters")
@@ -242,7 +241,7 @@ def _check_figures(figures: _Json, where: str) -> None:
 
 
 def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
-    """Raise a ValueError for an option of a wrong type, or a number that no tensor bounds."""
+    """Raise a ValueError for an option of a wrong type, or a number that is too large."""
     parts = {
         "pool_options": (POOLS.get(spec.pool), spec.pool_options),
         "readout_options": (LEARNED_READOUTS.get(spec.readout), spec.readout_options),
@@ -253,7 +252,7 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
             check_value(hints[name], options[name], f"{where}.{name}")
             most = _STEPS if name == "steps" else _LARGEST
             if isinstance(options[name], int) and options[name] > most:
-                raise ValueError(f"{where}.{name} is {options[name]}, and at most {most} is taken")
+                raise ValueError(f"{where}.{name} must be at most {most}, got {options[name]}")
     for name, size in {"ratio": spec.ratio, "width": spec.width, **shape.to_json()}.items():
         for number in size if isinstance(size, list) else [size]:
             if not -1 < number <= _LARGEST:
@@ -261,7 +260,7 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
 
 
 def _build(config: _Json, tensors: dict[str, Tensor]) -> Predictor:
-    """Make the network or ensemble of a config, once names, shapes and kinds of tensors agree."""
+    """Return the network or ensemble of a config, after a check of the tensors."""
     if config["format"] <= _SINGLE:
         return _build_one(config, tensors)
     count = check_value(int, config["members"], "members")
@@ -292,13 +291,13 @@ def _check_scaling(mean: Tensor | None, std: Tensor | None) -> None:
 
 
 def _build_one(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
-    """Make the network of a config and fill it, once names, shapes and kinds of tensors agree."""
+    """Return the network of a config with its weights, after a check of the tensors."""
     spec, shape = ModelSpec.from_stored(config["model"]), ShapeSpec.from_stored(config["shape"])
     _check_options(spec, shape)
     if spec.levels * spec.convs_per_level > len(tensors):
         raise ValueError(f"{len(tensors)} tensors are too few for {spec.levels} levels")
-    with torch.random.fork_rng(devices=[]):  # what is drawn here is overwritten
-        with torch.device("meta"):  # takes no memory, whatever the config says
+    with torch.random.fork_rng(devices=[]):  # keeps the generator; initial weights are overwritten
+        with torch.device("meta"):  # allocates no memory for any config
             expected = Classifier(spec, shape).state_dict()
         kind = _compare(expected, tensors)
         model = Classifier(spec, shape).to(kind)
@@ -307,18 +306,18 @@ def _build_one(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
 
 
 def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> torch.dtype:
-    """Raise a ValueError unless the tensors are those of the network; give the type of floats."""
+    """Return the float dtype; raise a ValueError unless names, shapes and dtypes match."""
     for name in sorted(set(expected) ^ set(found)):
-        raise ValueError(f"tensor {name!r} is {'missing' if name in expected else 'not known'}")
+        raise ValueError(f"tensor {name!r} is {'missing' if name in expected else 'unknown'}")
     kind = found["shift"].dtype
     for name, tensor in found.items():
         wanted = expected[name]
         if tensor.shape != wanted.shape:
             raise ValueError(
-                f"{name} is of shape {list(tensor.shape)}, and {list(wanted.shape)} is needed"
+                f"{name} must be of shape {list(wanted.shape)}, got {list(tensor.shape)}"
             )
         if tensor.dtype != (kind if wanted.is_floating_point() else wanted.dtype):
-            raise ValueError(f"{name} is of type {tensor.dtype}, unlike the others")
+            raise ValueError(f"{name} has dtype {tensor.dtype}, unlike the other tensors")
         if not tensor.isfinite().all():
-            raise ValueError(f"{name} holds numbers that are not finite")
+            raise ValueError(f"{name} must be finite, but contains NaN or infinity")
     return kind

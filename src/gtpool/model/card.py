@@ -1,4 +1,4 @@
-"""What a saved model says of itself to a person, and to Hugging Face's hub: its ``README.md``."""
+"""Model cards: the ``README.md`` of a saved model, with metadata for the Hugging Face hub."""
 
 import html
 import json
@@ -15,12 +15,12 @@ _MEANS = "the prediction is their mean probability or value, the spread its devi
 
 
 def model_card(model: Predictor, about: dict[str, Any]) -> str:
-    """Describe a model in Markdown, with the hub's metadata in front.
+    """Return the Markdown card of a model, with the hub's metadata in its front matter.
 
     Args:
         model: The trained network or ensemble.
-        about: What a bundle holds beside it. ``metrics`` are given as they are; ``license``, where
-            there is one, is a name that the hub knows, such as "mit".
+        about: Metadata of the bundle. ``metrics`` are copied unchanged; ``license`` is an
+            identifier of the hub, such as "mit".
     """
     lines = ["---", *_metadata(about), "---", "", f"# A gtpool model of {_clean(_name(about))}", ""]
     lines += [*_facts(model, about), "", "## Figures", ""]
@@ -41,7 +41,7 @@ def model_card(model: Predictor, about: dict[str, Any]) -> str:
 
 
 def _metadata(about: _Json) -> list[str]:
-    """Give the lines of YAML that the hub reads: one key each, its value as JSON."""
+    """Return the YAML lines that the hub reads: one key per line, its value as JSON."""
     kind = "regression" if _part(about, "schema").get("task") == "regression" else "classification"
     told: _Json = {
         "library_name": "gtpool",
@@ -70,7 +70,7 @@ def _facts(model: Predictor, about: _Json) -> list[str]:
     members = members_of(model)
     count = sum(part.numel() for part in members[0].parameters())
     options = ", ".join(f"{name} {value}" for name, value in model.spec.to_json().items())
-    columns = model.shape.node_width or len(model.shape.node_categories)
+    columns = model.shape.node_width + len(model.shape.node_categories)
     recipe = _part(schema, "recipe").get("kind", "given")
     return [
         *([f"- target: {target}"] if target else []),
@@ -87,7 +87,7 @@ def _facts(model: Predictor, about: _Json) -> list[str]:
 
 
 def _listed(names: object) -> str:
-    """Join names, the first of many; what is no list gives nothing."""
+    """Return the first names of a list, joined; an empty string if ``names`` is not a list."""
     if not isinstance(names, list | tuple):
         return ""
     cleaned = [_clean(str(name)) for name in cast("list[object]", names)]
@@ -96,7 +96,7 @@ def _listed(names: object) -> str:
 
 
 def _sizes(about: _Json) -> list[str]:
-    """Say how many graphs there were, and how many trained this model."""
+    """Return a line with the number of graphs in total and in each part."""
     data = _part(about, "data")
     counts = [data.get(name) for name in ("graphs", "train", "valid", "test")]
     if not all(isinstance(count, int) for count in counts):
@@ -109,7 +109,7 @@ def _sizes(about: _Json) -> list[str]:
 
 
 def _figures(about: _Json) -> list[tuple[str, str]]:
-    """Name each stored figure in words."""
+    """Return the label and the value of each stored metric."""
     metrics = _part(about, "metrics")
     metric = str(metrics.get("metric", "metric"))
     words = {
@@ -126,7 +126,7 @@ def _figures(about: _Json) -> list[tuple[str, str]]:
 
 
 def _all_runs(about: _Json) -> list[tuple[str, str]]:
-    """Give mean and spread over all runs, of which this model is one, where there are several."""
+    """Return mean and spread over all runs, if there are several; this model is one of them."""
     runs = _part(about, "all_runs")
     count, mean, std = runs.get("n"), runs.get("mean"), runs.get("std")
     if not isinstance(count, int) or count < 2 or not _is_finite(mean):
@@ -141,7 +141,7 @@ def _all_runs(about: _Json) -> list[tuple[str, str]]:
 
 
 def _which(about: _Json) -> str:
-    """Say which run the figures are of, by seed and fold or split, where it is known."""
+    """Return the seed and the fold or split of the run, or an empty string if unknown."""
     run = _part(about, "run")
     split = _part(run, "split")
     fold, folds, seed = split.get("fold"), split.get("folds"), run.get("seed")
@@ -154,7 +154,7 @@ def _which(about: _Json) -> str:
 
 
 def _is_folded(about: _Json) -> bool:
-    """Say whether the split has folds; one of an unknown rule counts as such."""
+    """Whether the split has folds; a missing rule counts as folds."""
     return _part(_part(about, "run"), "split").get("rule", "auto") in (*FOLD_RULES, "auto")
 
 
@@ -163,7 +163,7 @@ def _name(about: _Json) -> str:
 
 
 def _part(table: _Json, name: str) -> _Json:
-    """Give a table inside a table; what strangers wrote in its place counts as nothing."""
+    """Return a table inside a table; empty if the value is not a table."""
     found = table.get(name)
     return cast("_Json", found) if isinstance(found, dict) else {}
 
@@ -174,17 +174,17 @@ def _is_finite(value: object) -> bool:
 
 def _number(value: object) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "not known"
+        return "unknown"
     return f"{value:.4f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def _clean(text: str) -> str:
-    """Keep a stranger's name on its line, and out of HTML."""
+    """Return untrusted text on one line, with HTML escaped."""
     return html.escape("".join(c if c.isprintable() else " " for c in text), quote=False)
 
 
 def _yaml(value: Any) -> str:  # noqa: ANN401
-    """Write a value as JSON, which YAML contains, but for two things that its readers trip over."""
+    """Return a value as JSON that YAML 1.1 parsers read: one-line strings, floats with a dot."""
     if isinstance(value, dict):
         pairs = cast("_Json", value).items()
         return "{" + ", ".join(f"{_yaml(key)}: {_yaml(part)}" for key, part in pairs) + "}"
@@ -193,4 +193,4 @@ def _yaml(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, str):
         printable = "".join(c if c.isprintable() else " " for c in value)
         return json.dumps(printable, ensure_ascii=False)
-    return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value))  # 1e-05 would be read as a text
+    return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value))  # YAML 1.1 reads 1e-05 as a string

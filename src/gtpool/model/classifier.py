@@ -1,4 +1,4 @@
-"""The hierarchical classifier: encode, then (conv, pool, read out) x levels, then a head."""
+"""The hierarchical classifier: encoder, then (conv, pool, read-out) per level, then a head."""
 
 from collections.abc import Callable
 from typing import cast
@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from gtpool.graph import PackedBatch, check_batch, check_edges, check_features
+from gtpool.graph import PackedBatch, check_batch, check_edges
+from gtpool.model import READS_EDGES
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
-from gtpool.model.encoder import CategoryEncoder, check_codes
+from gtpool.model.encoder import check_codes, check_nodes, make_encoder
 from gtpool.model.readout import READOUTS
+from gtpool.model.virtual_node import VirtualNode
 from gtpool.nn import Linear
 from gtpool.ops.backend import Backend, Pooler
 from gtpool.ops.coarsening import build_chain
@@ -25,23 +27,23 @@ from gtpool.spec import ModelSpec, ShapeSpec
 
 Note = Callable[[nn.Module, Tensor, Backend], None]
 Outputs = tuple[Tensor, Tensor | None]
-"""Logits, and the auxiliary loss of each graph where the pooler has one."""
+"""Logits, and the auxiliary loss of each graph or None."""
 
 
 class Classifier(nn.Module):
-    r"""A network from a batch of graphs to one row of logits a graph.
+    r"""Hierarchical graph network with one row of logits per graph.
 
     .. math:: h_g = \sum_l Readout(Pool_l(Conv_l(X_l, A_l)))  \quad (17)
 
-    A flat method is one level without a pool. For regression ``shift`` and ``scale``, set from the
-    training part, bring the outputs into the units of the targets.
+    A flat method has one level without a pooler. For regression, ``shift`` and ``scale`` convert
+    the outputs to the units of the targets; training sets them from the training part.
 
     Args:
-        spec: The choices; an unknown one is an error that lists what there is.
-        shape: What the data fixes: widths, categories, outputs.
+        spec: Options of the model. An unknown value raises an error that lists the choices.
+        shape: Sizes fixed by the data: widths, categories, outputs.
 
     Differs from the paper:
-        the head (D, D/2, outputs, with dropout) is GMT's; the text gives none.
+        the paper does not specify the head; this one (D, D/2, outputs, with dropout) is GMT's.
 
     Example:
         >>> model = Classifier(ModelSpec(width=16), ShapeSpec(outputs=2, node_width=7))
@@ -52,20 +54,21 @@ class Classifier(nn.Module):
     def __init__(self, spec: ModelSpec, shape: ShapeSpec) -> None:
         super().__init__()
         check_spec(spec)
-        check_shape(shape)
+        check_shape(shape, spec)
         self.spec, self.shape = spec, shape
         width = spec.width
-        categories = shape.node_categories
-        self.encoder = CategoryEncoder(categories, width) if categories else nn.Identity()
-        entry = width if categories else shape.node_width
+        self.encoder = make_encoder(shape, width)
+        entry = width if shape.node_categories else shape.node_width
         inner = width * spec.convs_per_level if spec.jump else width
         clusters = _count_clusters(spec, shape)
-        self.levels = nn.ModuleList()
+        self.levels, widths = nn.ModuleList(), list[int]()
         for level in range(spec.levels):
             coarse = level > 0 and weighs_edges(spec.pool)
             enter = [inner if level else entry, *[width] * (spec.convs_per_level - 1)]
             blocks = (ConvBlock(spec, shape, channels, coarse=coarse) for channels in enter)
             self.levels.append(nn.ModuleList(blocks))
+            widths += enter
+        self.virtual_node = VirtualNode(spec, widths) if spec.virtual_node else None
         self.pools = nn.ModuleList(
             _make_pool(spec, shape, inner, level, clusters)
             for level in range(spec.levels if spec.pool != "none" else 0)
@@ -88,30 +91,32 @@ class Classifier(nn.Module):
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """What to plan a batch for: the ratio of each step that drops nodes."""
+        """Ratio of each node-dropping step; empty if no step drops nodes."""
         drops = kind_of(self.spec.pool) == "dropping"
         return (self.spec.ratio,) * len(self.pools) if drops else ()
 
     @property
     def chain_steps(self) -> int:
-        """How long a chain of clusterings the batches must carry; 0 where none is needed."""
+        """Coarsening steps that the batches must carry; 0 if none."""
         return chain_steps(self.spec)
 
     @property
     def uses_edge_features(self) -> bool:
-        """Whether ``edge_attr`` makes a difference: bonds that are read, or weights."""
-        weighted = self.spec.conv == "gcn" and self.shape.edge_weighted
-        return weighted or self.spec.conv in {"ogb-gcn", "gine"}
+        """Whether the network reads ``edge_attr``, as edge features or as weights."""
+        if self.spec.conv == "gcn":
+            return self.shape.edge_weighted
+        there = bool(self.shape.edge_categories or self.shape.edge_width)
+        return there and self.spec.conv in READS_EDGES
 
     @property
     def edge_categories(self) -> tuple[int, ...]:
-        """The categories of the codes that are read of edges; none where no codes are read."""
+        """Categories of each column of edge codes; empty if the network reads no edge codes."""
         coded = self.uses_edge_features and self.spec.conv != "gcn"
         return self.shape.edge_categories if coded else ()
 
     @property
     def reads_edge_numbers(self) -> bool:
-        """Whether features of edges are read as numbers: weights, or what is mapped."""
+        """Whether the network reads edge features as numbers, not as codes."""
         return self.uses_edge_features and not self.edge_categories
 
     def forward(
@@ -120,79 +125,78 @@ class Classifier(nn.Module):
         edge_index: Tensor,
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
+        *,
+        encoded: bool = False,
     ) -> Tensor:
-        """Give the logits of graphs that nobody has checked yet, [G, outputs].
+        """Return the logits of each graph, [G, outputs], after a check of the inputs.
 
         Args:
-            x: Node features [N, D], or codes [N, F]; for coded nodes also what ``encoder`` gave.
+            x: Node features [N, D], codes [N, F], or numbers followed by codes as floats
+                [N, D + F], as the shape says.
             edge_index: Source and target of each edge, [2, E].
             edge_attr: Edge features, [E, ...].
             batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
+            encoded: Whether ``x`` is what ``encoder`` gave. Floats are, where the model has codes
+                alone.
         """
-        coded = self.shape.node_categories
-        if coded and not x.is_floating_point():
-            check_codes("x", x, coded)
-        else:
-            check_features("x", x, self.spec.width if coded else self.shape.node_width)
+        alone = self.shape.node_categories and not self.shape.node_width
+        encoded = encoded or bool(alone and x.is_floating_point())
+        check_nodes(x, self.shape, self.spec.width, encoded=encoded)
         if batch is not None:
             check_batch(batch, x.size(0))
         check_edges(edge_index, edge_attr, batch, x.size(0))
         self._check_edge_features(edge_attr)
         level = layout_from_batch(edge_index.new_zeros(x.size(0)) if batch is None else batch)
         chain = build_chain(edge_index, level, self.chain_steps) if self.chain_steps else ()
-        return self._run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
+        x = x if encoded else self.encoder(x)
+        return self.run(x, PackedGraph(edge_index, edge_attr, level, (), tuple(chain)))[0]
 
     def classify(self, graphs: PackedBatch, note: Note | None = None) -> Tensor:
-        """Give the logits of a planned batch, which was checked when it was made, [G, outputs].
+        """Return the logits of a ``PackedBatch``, which is already checked, [G, outputs].
 
-        ``note`` is called with each pooler, its input and the graphs before it pools.
+        ``note`` is called before each pooling step with the pooler, its input and the graphs.
         """
         return self.learn(graphs, note)[0]
 
     def learn(self, graphs: PackedBatch, note: Note | None = None) -> Outputs:
-        """Give the logits, and the auxiliary loss of each graph, [G], where the pooler has one."""
+        """Return the logits and the auxiliary loss of each graph, [G], or None."""
         if len(graphs.chain) != self.chain_steps:
             raise ValueError(
-                f"the model needs graphs with a chain of {self.chain_steps} clusterings, and these "
-                f"have one of {len(graphs.chain)}: take them from with_chain(data, steps)"
+                f"the model needs a chain of {self.chain_steps} coarsening steps, but the batch "
+                f"has {len(graphs.chain)}; take batches from with_chain(data, steps)"
             )
         level, *later = graphs.levels
         parts = (graphs.edge_index, graphs.edge_attr, level, tuple(later), graphs.chain)
-        return self._run(graphs.x, PackedGraph(*parts), note)
+        return self.run(self.encoder(graphs.x), PackedGraph(*parts), note)
 
     def _check_edge_features(self, edge_attr: Tensor | None) -> None:
-        """Refuse edge features that the convolution cannot use; if it uses none, they are free."""
+        """Raise a ValueError for edge features that the convolution cannot read."""
         columns = self.shape.edge_width
         if not self.uses_edge_features:
             return
         if self.edge_categories:
             check_codes("edge_attr", edge_attr, self.edge_categories)
         elif edge_attr is None or edge_attr.shape[1:] != (columns,):
-            first = ", the weight of each edge first" if self.shape.edge_weighted else ""
+            first = ", with the edge weight in column 0" if self.shape.edge_weighted else ""
             raise ValueError(
-                f"edge_attr must be of shape [edges, {columns}]{first}: the model was made for "
-                f"{'weighted edges' if first else 'edges with features'}"
+                f"edge_attr must be of shape [edges, {columns}]{first}: the model needs "
+                f"{'edge weights' if first else 'edge features'}"
             )
 
-    def _run(self, x: Tensor, graph: PackedGraph, note: Note | None = None) -> Outputs:
-        """Encode the nodes of a packed batch, unless they are, and go through the network."""
-        if not x.is_floating_point() or not self.shape.node_categories:
-            x = self.encoder(x)
-        return self.run(x, graph, note)
-
     def run(self, x: Tensor, graph: Backend, note: Note | None = None) -> Outputs:
-        """Go through the network on any back-end, for one run or for many.
+        """Return logits and auxiliary loss on any back-end, for one run or for many.
 
         Args:
             x: Encoded nodes, [N, D].
-            graph: Their graphs.
-            note: Called with each pooler, its input and the graphs before it pools.
+            graph: The graphs of the batch.
+            note: Called before each pooling step with the pooler, its input and the graphs.
         """
         reads: list[Tensor] = []
         losses: list[Tensor] = []
         last = len(self.pools) - 1
+        virtual: Tensor | None = None
         for index, blocks in enumerate(self.levels):
-            x = self._convolve(cast("nn.ModuleList", blocks), x, graph)
+            x, virtual = self._convolve(cast("nn.ModuleList", blocks), x, graph, virtual, index)
             if not self.pools:
                 continue
             if self.spec.read_input and index == 0:
@@ -212,26 +216,33 @@ class Classifier(nn.Module):
         logits = per_run(torch.add, per_run(torch.mul, self.head(h), self.scale), self.shift)
         return logits, torch.stack(losses).sum(0) if losses else None
 
-    def _convolve(self, blocks: nn.ModuleList, x: Tensor, graph: Backend) -> Tensor:
-        """Run the convolutions of a level; the last one's output, or all side by side."""
+    def _convolve(
+        self, blocks: nn.ModuleList, x: Tensor, graph: Backend, virtual: Tensor | None, level: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of a level's last convolution, or of all, concatenated.
+
+        ``virtual`` are the virtual nodes, [G, D], which go on to the next level.
+        """
         outputs: list[Tensor] = []
-        for block in blocks:
+        for number, block in enumerate(blocks, level * len(blocks)):
+            if self.virtual_node is not None:
+                x, virtual = self.virtual_node(x, graph, virtual, number)
             x = block(x, graph)
             outputs.append(x)
-        return torch.cat(outputs, 1) if self.spec.jump else x
+        return torch.cat(outputs, 1) if self.spec.jump else x, virtual
 
 
 def chain_steps(spec: ModelSpec) -> int:
-    """Say how long a chain of clusterings a network needs; 0 where it needs none."""
+    """Return the number of coarsening steps that a network needs; 0 if none."""
     return spec.levels if spec.pool == "haarpool" else 0
 
 
 def _count_clusters(spec: ModelSpec, shape: ShapeSpec) -> list[int]:
-    """Say how many clusters each level makes of a graph, where the number is the same for all."""
+    """Return the clusters per graph at each level; empty if the count is not fixed."""
     if kind_of(spec.pool) != "clustering" or spec.pool == "haarpool":
         return []
     if not shape.mean_nodes:
-        raise ValueError(f"{spec.pool} is sized by the data: the shape must say mean_nodes")
+        raise ValueError(f"pool {spec.pool!r} is sized by the data: set mean_nodes in the shape")
     counts = [shape.mean_nodes]
     for _ in range(spec.levels):
         counts.append(kept_count(counts[-1], spec.ratio))
@@ -241,17 +252,19 @@ def _count_clusters(spec: ModelSpec, shape: ShapeSpec) -> list[int]:
 def _make_pool(
     spec: ModelSpec, shape: ShapeSpec, channels: int, level: int, clusters: list[int]
 ) -> nn.Module:
-    """Make the pooler of a level, sized and told of weights as its kind asks."""
+    """Return the pooler of a level."""
     make, options = POOLS[spec.pool], dict(spec.pool_options)
     if spec.pool == "haarpool":
         return make(channels, spec.levels - level)
     if weighs_edges(spec.pool):
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
+    elif spec.connect != "induced":
+        options["connect"] = spec.connect
     return make(channels, clusters[level] if clusters else spec.ratio, **options)
 
 
 def _explain_level_0_only(model: Classifier) -> None:
-    """Tell PyG's Explainer that its edge mask fits the input graph, not the pooled ones."""
+    """Exclude layers on pooled graphs from the edge mask of PyG's Explainer."""
     if not model.pools:
         return
     read_input = int(model.spec.read_input)
@@ -262,7 +275,7 @@ def _explain_level_0_only(model: Classifier) -> None:
 
 
 def _head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Sequential:
-    """Three linear maps, in -> D -> D/2 -> outputs, with ReLU and dropout between them."""
+    """Return three linear maps, in -> D -> D/2 -> outputs, with ReLU and dropout in between."""
     return nn.Sequential(
         Linear(in_channels, width),
         nn.ReLU(),

@@ -1,4 +1,4 @@
-"""Convolutions by name, and the block that adds norm, ReLU and residual to one."""
+"""Convolutions by name, and the block around one: norm, ReLU, dropout, residual, FFN."""
 
 from collections.abc import Callable
 from typing import cast
@@ -7,16 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, MessagePassing
 
+from gtpool.model.dmpnn import DMPNN
 from gtpool.model.encoder import CategoryEncoder, EdgeEncoder
 from gtpool.nn import BatchNorm, Identity, LayerNorm, Linear, gcn, with_edge_mask
 from gtpool.ops.backend import Backend
+from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import linear, per_run
 from gtpool.spec import ModelSpec, ShapeSpec
 
 
 class GCN(nn.Module):
-    """Kipf and Welling's convolution; a weight of edges enters, other edge features do not."""
+    """Kipf and Welling's convolution, with edge weights but without other edge features."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
@@ -34,9 +36,10 @@ class GCN(nn.Module):
 
 
 class CoarseGCN(nn.Module):
-    """Kipf and Welling's convolution of clusters: the weight of an edge counts, and I is added.
+    """Kipf and Welling's convolution of clusters, with edge weights, on A + I.
 
-    PyG's own adds a loop only where there is none; here loops hold what is inside a cluster.
+    PyG's ``GCNConv`` adds a self-loop only to nodes without one. Here existing self-loops carry the
+    edges inside a cluster, so every node gets another one.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -50,11 +53,11 @@ class CoarseGCN(nn.Module):
 
 
 class GIN(nn.Module):
-    """Xu et al.'s convolution: a two-layer network of a node plus the sum of its neighbours."""
+    """Xu et al.'s convolution: a two-layer MLP of a node plus the sum of its neighbours."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
-        del shape  # edges enter by their presence alone
+        del shape  # GIN does not read edge features
         self.conv = GINConv(_gin_network(in_channels, out_channels))
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
@@ -63,7 +66,7 @@ class GIN(nn.Module):
 
 
 class GINE(nn.Module):
-    """GIN with edge features: what a neighbour sends is relu(x_j + e_ij), e the encoded edge."""
+    """GIN with edge features: messages are relu(x_j + e_ij) with the encoded edge e_ij."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class GINE(nn.Module):
 
 
 class GAT(nn.Module):
-    """Velickovic et al.'s convolution, four heads side by side."""
+    """Velickovic et al.'s convolution with four concatenated heads."""
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
         super().__init__()
@@ -93,7 +96,7 @@ class GAT(nn.Module):
         """Convolve, [N, in] -> [N, out]."""
         conv = self.conv
         if conv._message_forward_hooks and isinstance(graph, PackedGraph):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            return conv(x, graph.edge_index)  # for PyG's AttentionExplainer, which listens there
+            return conv(x, graph.edge_index)  # PyG's AttentionExplainer hooks into GATConv
         by_head = linear(x, cast("nn.Linear", conv.lin).weight).unflatten(
             1, conv.att_src.shape[-2:]
         )
@@ -114,7 +117,7 @@ class OgbGCN(MessagePassing):
     """
 
     def __init__(self, in_channels: int, out_channels: int, shape: ShapeSpec) -> None:
-        super().__init__(aggr="add")  # a layer of PyG's for its Explainer alone
+        super().__init__(aggr="add")  # a MessagePassing only for PyG's Explainer
         if not shape.edge_categories:
             raise ValueError("conv 'ogb-gcn' needs molecules with coded bonds; choose conv 'gcn'")
         self.linear = Linear(in_channels, out_channels)
@@ -129,7 +132,7 @@ class OgbGCN(MessagePassing):
 
 
 class PerNode(nn.Module):
-    """A linear map of each node alone, blind to edges."""
+    """Linear map of each node; ignores edges."""
 
     def __init__(self, in_channels: int, out_channels: int, _: object = None) -> None:
         super().__init__()
@@ -147,6 +150,7 @@ CONVS: dict[str, Callable[[int, int, ShapeSpec], nn.Module]] = {
     "gat": GAT,
     "ogb-gcn": OgbGCN,
     "gine": GINE,
+    "dmpnn": DMPNN,
     "linear": PerNode,
 }
 COARSE_CONVS: dict[str, Callable[[int, int], nn.Module]] = {
@@ -154,7 +158,7 @@ COARSE_CONVS: dict[str, Callable[[int, int], nn.Module]] = {
     "ogb-gcn": CoarseGCN,
     "linear": PerNode,
 }
-"""What a convolution becomes where nodes are clusters, and edges have weights."""
+"""Counterpart of each convolution on clusters with weighted edges."""
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "none": lambda _: Identity(),
     "batch": BatchNorm,
@@ -162,8 +166,38 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
+def make_dropout(p: float) -> nn.Module:
+    """Return dropout by key; no layer without a share, as the key of a layer is its number."""
+    return Dropout(p) if p else nn.Identity()
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a ReLU between them, added to the input, then a norm.
+
+    .. math:: x' = norm(x + W_2 relu(W_1 x))
+    """
+
+    def __init__(self, width: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            Linear(width, 2 * width),
+            nn.ReLU(),
+            make_dropout(dropout),
+            Linear(2 * width, width),
+            make_dropout(dropout),
+        )
+        self.norm = NORMS[norm](width)
+
+    def forward(self, x: Tensor, graph: Backend) -> Tensor:
+        """Map each row, [N, width]."""
+        return self.norm(x + self.network(x), graph.rows)
+
+
 class ConvBlock(nn.Module):
-    """A convolution, its norm and ReLU, with the input added where asked and widths agree."""
+    """A convolution with norm, ReLU, dropout, residual connection and feed-forward network.
+
+    The input is added where ``residual`` asks for it and the widths agree.
+    """
 
     def __init__(
         self,
@@ -180,11 +214,14 @@ class ConvBlock(nn.Module):
             self.conv = CONVS[spec.conv](in_channels, spec.width, shape)
         self.norm = NORMS[spec.norm](spec.width)
         self.residual = spec.residual and in_channels == spec.width
+        self.dropout = make_dropout(spec.block_dropout)
+        self.ffn = FeedForward(spec.width, spec.norm, spec.block_dropout) if spec.ffn else None
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, width]."""
-        out = self.norm(self.conv(x, graph), graph.rows).relu()
-        return out + x if self.residual else out
+        out = self.dropout(self.norm(self.conv(x, graph), graph.rows).relu())
+        out = out + x if self.residual else out
+        return out if self.ffn is None else self.ffn(out, graph)
 
 
 def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:
@@ -198,7 +235,7 @@ def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 def _gin(conv: GINConv | GINEConv, x: Tensor, graph: Backend) -> Tensor:
-    """Run the network of a GIN on a node plus the sum of its neighbours."""
+    """Apply the MLP of a GIN to the sum of a node and its neighbours."""
     *maps, norm = cast("nn.Sequential", conv.nn)
     for part in maps:
         x = part(x)

@@ -1,8 +1,8 @@
-"""Several classifiers of one spec in one program, on batches of fixed capacity.
+"""Several classifiers of one spec as one module, on padded batches.
 
-Parameters have a leading axis of runs, and a batch holds the graphs of all runs. The network is the
-classifier's own, called over the stacked weights. One run alone is a stack of one: the static
-network that is captured, compiled and exported.
+Parameters have a leading axis of runs. A batch holds the graphs of all runs. The forward pass calls
+the classifier's own network with the stacked weights. An ensemble of one run is the static network
+that is captured, compiled and exported.
 """
 
 import copy
@@ -23,28 +23,28 @@ from gtpool.spec import ModelSpec, ShapeSpec
 
 
 def why_spec_not_captured(spec: ModelSpec, shape: ShapeSpec) -> str | None:
-    """Say why a network has no static form; None if it has one."""
+    """Return why a network cannot be captured; None if it can."""
     with torch.device("meta"):
         return why_not_captured(Classifier(spec, shape))
 
 
 def why_not_captured(model: Classifier) -> str | None:
-    """Say which of its layers keeps a network from being captured; None if it can be."""
+    """Return the reason of the first layer that cannot be captured; None if all can."""
     reasons = (getattr(part, "why_not_captured", None) for part in model.modules())
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def pads_attention(model: Classifier) -> bool:
-    """Say whether a head of GTPool is too wide for the kernel: then graphs are padded to attend."""
+    """Whether a GTPool head is too wide for the kernel; attention then pads each graph."""
     return any(getattr(pool, "head_channels", 0) > WIDEST for pool in model.pools)
 
 
 class ModelEnsemble(nn.Module):
-    """Classifiers of one spec side by side, as one module without a look at the host.
+    """Classifiers of one spec side by side, as one module without host sync.
 
     Args:
-        models: Of one spec and shape, on one device; their weights are copied.
-        longest: Nodes of the largest graph there can be.
+        models: Classifiers of one spec and shape, on one device; their weights are copied.
+        longest: Maximum nodes of a graph.
     """
 
     def __init__(self, models: Sequence[Classifier], longest: int) -> None:
@@ -56,50 +56,50 @@ class ModelEnsemble(nn.Module):
         self.spec, self.shape, self.ratios = first.spec, first.shape, first.ratios
         self.runs, self.longest = len(models), longest
         self.networks = (_Network(copy.deepcopy(first).requires_grad_(requires_grad=False)),)
-        """The network without weights of its own; in a tuple, so that it is no part of this one."""
+        """The network, in a tuple so that its parameters are not registered here."""
         learned = {name for name, part in first.named_parameters() if part.requires_grad}
         states = [model.state_dict() for model in models]
         self.names = [name for name in states[0] if name in learned]
         self.shapes = [states[0][name].shape for name in self.names]
         rows = [torch.cat([state[name].flatten() for name in self.names]) for state in states]
         self.theta = nn.Parameter(torch.stack(rows))
-        """All learned parameters, one row a run, [R, P]."""
+        """All learned parameters, one row per run, [R, P]."""
         self.fixed = {
             name: torch.stack([state[name] for state in states])
             for name in states[0]
             if name not in learned
         }
-        """What is not learned: frozen parameters, statistics, units of a regression, [R, ...]."""
+        """Frozen parameters and buffers, such as batch-norm statistics, [R, ...]."""
         self.ops: PaddedOps = padded_ops_for(self.theta.device, self.theta.dtype)
         self.train()
 
     def state_dicts(self) -> dict[str, Tensor]:
-        """Give the states of all runs by the names that their classifiers have, [R, ...] each."""
+        """Return the state dicts of all runs, stacked by name, [R, ...] each."""
         learned = self._views(self.theta.detach().clone())
         return learned | {name: part.clone() for name, part in self.fixed.items()}
 
     def select(self, rows: Tensor) -> None:
-        """Go on with some of the runs only."""
+        """Keep only the given runs."""
         self.theta = nn.Parameter(self.theta.detach().index_select(0, rows))
         self.fixed = {name: part.index_select(0, rows) for name, part in self.fixed.items()}
         self.runs = rows.numel()
 
     def train(self, mode: bool = True) -> Self:
-        """Train, or evaluate."""
+        """Set training or evaluation mode."""
         self.networks[0].train(mode)
         return super().train(mode)
 
     def forward(self, batch: PaddedBatch, key: Tensor | None = None) -> Tensor:
-        """Give the logits of all places for graphs, [RG, outputs].
+        """Return the logits of all graph slots, [RG, outputs].
 
         Args:
             batch: The graphs of all runs.
-            key: Of each run, from which dropout draws while training, int64 [R].
+            key: Dropout key of each run, used in training mode, int64 [R].
         """
         return self.learn(batch, key)[0]
 
     def learn(self, batch: PaddedBatch, key: Tensor | None = None) -> Outputs:
-        """Give the logits, and the auxiliary loss of all places, [RG], where the pooler has one."""
+        """Return the logits and the auxiliary loss of all graph slots, [RG], or None."""
         (network,) = self.networks
         if self.training:
             set_keys(network, key)
@@ -109,14 +109,14 @@ class ModelEnsemble(nn.Module):
         return functional_call(network, weights, (batch.x, graph))
 
     def _views(self, theta: Tensor) -> dict[str, Tensor]:
-        """Give the parameters by name, [R, ...] each."""
+        """Return views of the parameters by name, [R, ...] each."""
         sizes = [shape.numel() for shape in self.shapes]
         parts = zip(self.names, theta.split(sizes, 1), self.shapes, strict=True)
         return {name: part.view(self.runs, *shape) for name, part, shape in parts}
 
 
 class _Network(nn.Module):
-    """A classifier that is called with a batch of fixed capacity."""
+    """A classifier called with a padded batch."""
 
     def __init__(self, net: Classifier) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A trained classifier as a ``torch.export`` program, for batches of a declared capacity."""
+"""Export of a trained classifier with ``torch.export``, for padded batches of one capacity."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -16,14 +16,15 @@ from gtpool.padded_batch import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, Pad
 
 
 def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> ExportedProgram:
-    """Export a classifier; the program takes the tensors that ``inputs_of`` gives, in that order.
+    """Return a program that maps the tensors of ``inputs_of`` to logits.
 
-    It needs no gtpool where it runs: plain PyTorch operations, shapes fixed by the capacity.
+    The program runs without gtpool. It uses plain PyTorch operations, and its shapes are fixed by
+    the capacity.
 
     Args:
-        model: The trained classifier, on a CPU; an ensemble is an error that says what to do.
-        capacity: What a batch may hold.
-        longest: Nodes of the largest graph there can be.
+        model: The trained classifier, on a CPU; an ensemble raises an error that says what to do.
+        capacity: Capacity of a batch.
+        longest: Maximum nodes of a graph.
 
     Example:
         >>> from gtpool.spec import ModelSpec, ShapeSpec
@@ -38,17 +39,17 @@ def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> Exp
             "features from gtpool.model.predictor.member_features, and average their probabilities"
         )
     if model.chain_steps:
-        raise ValueError(f"pool {model.spec.pool!r} cannot be exported: its clusters are data")
+        raise ValueError(f"pool {model.spec.pool!r} cannot be exported: it clusters on the host")
     module = _Flat(model, longest).eval()
     with torch.no_grad():
         return torch.export.export(module, inputs_of(empty_batch(model, capacity)))
 
 
 def inputs_of(batch: PaddedBatch) -> tuple[Tensor, ...]:
-    """List what an exported program takes: nodes, both ends of edges, their features, the plan.
+    """Return the inputs of an exported program: nodes, edges, edge features and layouts.
 
-    Features of edges, or their codes, are there if the network reads them. Of each level the plan
-    has the first row and the nodes of each graph, and the graph of each row.
+    Edge features or codes are included only if the network reads them. The layout of each level is
+    the first row of each graph, the nodes of each graph, and the graph of each row.
     """
     levels = (part for rows in batch.levels for part in rows)
     edges = () if batch.edge_types is None else (batch.edge_types.entering.long(),)
@@ -57,10 +58,10 @@ def inputs_of(batch: PaddedBatch) -> tuple[Tensor, ...]:
 
 
 def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
-    """Make a batch of some capacity that holds no graphs."""
+    """Return a batch of a given capacity without graphs."""
     sizes = torch.zeros(1, capacity.graphs, dtype=torch.long)
     levels = tuple(layout_of_sizes(sizes.clone(), rows) for rows in capacity.nodes)
-    width = sum(model.shape.node_categories) or model.shape.node_width
+    width = model.shape.node_width + sum(model.shape.node_categories)
     # Two tensors, not one twice: export would take them for one input.
     source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
     batch = _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
@@ -71,7 +72,7 @@ def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
 
 
 class _Flat(nn.Module):
-    """The static network with plain tensors for a batch."""
+    """The static network, called with plain tensors instead of a batch."""
 
     def __init__(self, model: Classifier, longest: int) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class _Flat(nn.Module):
 
 
 def _batch(x: Tensor, source: Tensor, sink: Tensor, levels: Sequence[PaddedLayout]) -> PaddedBatch:
-    """Make a batch of what the plain steps read; they do not walk along edges."""
+    """Return a batch with the fields that the torch operations read; offsets are placeholders."""
     rows = torch.arange(x.size(0), device=x.device)
     own = torch.where(levels[0].batch < levels[0].size.numel(), rows, -1)
     csr = PaddedCSR(source, sink, own, own, source, own, own, own, own)

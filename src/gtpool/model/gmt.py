@@ -1,4 +1,4 @@
-"""GMT: a few learned seeds gather the nodes of a graph, talk to each other, and become one vector.
+"""GMT: attention from learned seeds to nodes, self-attention of seeds, then one vector per graph.
 
 Baek, Kang, Hwang: "Accurate Learning of Graph Representations with Graph Multiset Pooling",
 arXiv 2102.11533.
@@ -18,7 +18,7 @@ from gtpool.ops.runs import linear, per_run
 
 
 class GMT(nn.Module):
-    r"""Read-out of a graph by attention from seeds S to its nodes, and from one seed to those.
+    r"""Read-out by attention from seeds S to the nodes, then from one seed to those seeds.
 
     .. math::
         \mathrm{GMT}(H, A) &= W\,\mathrm{GMPool}_1(\mathrm{SelfAtt}(\mathrm{GMPool}_k(H, A))) \\
@@ -28,29 +28,29 @@ class GMT(nn.Module):
         \mathrm{block}(Q, K, V) &= \mathrm{LN}(Z + \mathrm{relu}(Z W_F)), \quad
             Z = \mathrm{LN}(Q + \mathrm{softmax}_Q(Q K^\top / \sqrt{D})\, V)
 
-    :math:`\mathrm{GMPool}_1` has linear maps in place of GCN, and D is the width of a block. The
-    softmax is taken over the queries Q: each key divides itself among them, so values are added up
-    as in a sum read-out. How SelfAtt divides them shows only through its ReLU and LN, as
-    :math:`\mathrm{GMPool}_1` adds all up again.
+    :math:`\mathrm{GMPool}_1` uses linear maps instead of GCN. D is the width of a block. The
+    softmax is over the queries Q, so the weights of each key sum to 1 and values add up as in a
+    sum read-out. SelfAtt's weights matter only through its ReLU and LN, because
+    :math:`\mathrm{GMPool}_1` sums over all seeds.
 
     Args:
-        in_channels: Width of the node features, in the paper the outputs of three GCN side by side.
-        width: Width of what is read out; the first block works at ``in_channels``.
-        seeds: Seeds k of the first block, in the paper a quarter of the nodes of a mean graph.
+        in_channels: Width of the node features; the paper concatenates the outputs of three GCNs.
+        width: Width of the output; the first block has width ``in_channels``.
+        seeds: Seeds k of the first block; the paper uses a quarter of the mean number of nodes.
         heads: Attention heads, a divisor of both widths.
-        layer_norm: Normalise as LN says; without it LN is left out.
+        layer_norm: Apply LN; otherwise LN is the identity.
 
     Differs from the paper:
-        - It leaves the softmax, the scale, rFF and the widths open; they are those of the authors'
-          code, as its scripts call it. The softmax is over queries in all of these, which for one
-          query means a plain sum; its argument of injectivity needs that.
-        - As in that code, heads have no :math:`W_O`, the scale is that of the whole width, and the
-          residual is the mapped query, so that SelfAtt may narrow ``in_channels`` to ``width``.
-        - Its equations have LN; eight of its ten scripts leave it out (MUTAG and BBBP have it), and
-          so do we by default. They have 1, 2, 4 or 8 heads; 1 is the code's default and ours.
-        - One query takes all of each key, so it has no :math:`W_K`. The authors' code keeps one
-          that gets no gradient, and masks padding by -1e9, which in float16 makes NaN.
-        - PyG's class of that name is another model: its softmax is over keys, and no edge enters.
+        - The paper does not specify the softmax axis, the scale, rFF or the widths. They follow the
+          authors' code and scripts. There the softmax is over queries; for one query this is a
+          plain sum, which the paper's proof of injectivity needs.
+        - As in that code, heads have no :math:`W_O`, the scale uses the whole width, and the
+          residual is the mapped query, so that SelfAtt can reduce ``in_channels`` to ``width``.
+        - The equations have LN. Eight of the ten scripts omit it (MUTAG and BBBP use it); so does
+          this default. The scripts use 1, 2, 4 or 8 heads; the default is 1, as in the code.
+        - A block with one query has no :math:`W_K`, because its softmax is constant. The authors'
+          code keeps one without a gradient, and masks padding by -1e9, which gives NaN in float16.
+        - PyG's class of the same name is a different model: softmax over keys, no edges.
 
     Example:
         >>> from gtpool.ops.packed import PackedGraph
@@ -91,7 +91,7 @@ class GMT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.LayerNorm | GCNConv):
                 part.reset_parameters()
@@ -100,7 +100,7 @@ class GMT(nn.Module):
                 nn.init.xavier_uniform_(seeds.unsqueeze(0))  # one set of seeds, not a linear map
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
-        """Read out a batch of graphs, [N, in_channels] -> [G, width].
+        """Return one vector per graph, [N, in_channels] -> [G, width].
 
         Args:
             x: Node features, [N, in_channels].
@@ -109,7 +109,7 @@ class GMT(nn.Module):
         query = self.gather.query(self.seeds)  # [k, in_channels]
         value = cast("GCNConv", self.gather.value)
         key = cast("GCNConv | None", self.gather.key)
-        near = with_edge_mask(value, graph).gcn_sum(x)  # one sum for both maps
+        near = with_edge_mask(value, graph).gcn_sum(x)  # shared by keys and values
         taken = linear(near, value.lin.weight, value.bias)
         if key is None:
             taken = graph.rows.total(taken).unsqueeze(1)
@@ -124,7 +124,7 @@ class GMT(nn.Module):
         return self.project(self.total(taken).squeeze(1))
 
     def _shares(self, query: Tensor, key: Tensor) -> Tensor:
-        """Divide each row among the seeds of its run, [k, W] and [N, W] -> [N, H, k]."""
+        """Return the weights of each row over the seeds, [k, W] and [N, W] -> [N, H, k]."""
         query = query if query.dim() == 3 else query.unsqueeze(0)
         query = _split(query, self.heads)  # [R, H, k, C]
         key = _split(key.unflatten(0, (query.size(0), -1)), self.heads)  # [R, H, N, C]
@@ -132,7 +132,7 @@ class GMT(nn.Module):
         return (key @ query.mT * width**-0.5).softmax(-1).transpose(1, 2).flatten(0, 1)
 
     def __repr__(self) -> str:
-        """Name the class, the widths and the choices that change the result."""
+        """Return the class name, the widths and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, {self.out_channels}, "
             f"seeds={self.seeds.size(0)}, heads={self.heads}, layer_norm={self.layer_norm})"
@@ -140,7 +140,7 @@ class GMT(nn.Module):
 
 
 class _AttentionBlock(nn.Module):
-    """The maps of queries Q that share n rows among them, and what each does with its part."""
+    """Attention block of Q queries over rows, with its linear maps and norms."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _AttentionBlock(nn.Module):
         self.outer = LayerNorm(width) if layer_norm else nn.Identity()
 
     def attended(self, h: Tensor) -> Tensor:
-        """Let the rows of each graph share each other, [G, k, in] -> [G, k, width]."""
+        """Return the self-attention of each graph's rows, [G, k, in] -> [G, k, width]."""
         query, value = self.query(h), self.value(h)
         if self.key is None:
             return query + value
@@ -171,11 +171,11 @@ class _AttentionBlock(nn.Module):
         return query + taken.transpose(1, 2).flatten(2)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Do with queries and what they took what the row-wise network makes of them."""
+        """Return LN(Z + relu(Z W_F)) of Z = LN(z)."""
         z = self.inner(z)
         return self.outer(z + self.feed(z).relu())
 
 
 def _split(rows: Tensor, heads: int) -> Tensor:
-    """Set the heads apart, [..., n, width] -> [..., H, n, C]."""
+    """Split the width into heads, [..., n, width] -> [..., H, n, C]."""
     return rows.unflatten(-1, (heads, -1)).transpose(-3, -2)

@@ -1,4 +1,4 @@
-"""Read-outs: from the nodes of each graph to one vector a graph."""
+"""Read-outs: map the nodes of each graph to one vector per graph."""
 
 from collections.abc import Callable
 
@@ -13,18 +13,24 @@ from gtpool.spec import ModelSpec, ShapeSpec
 
 
 class Reduce(nn.Module):
-    """A read-out without parameters: a method of ``RowLayout``, ``times`` as wide as x."""
+    """Read-out by a reduction of ``RowLayout``, given by name; has no parameters.
+
+    Args:
+        name: Method of ``RowLayout``, such as "mean".
+        in_channels: Width of the node features.
+        times: Factor from ``in_channels`` to the output width.
+    """
 
     def __init__(self, name: str, in_channels: int, times: int = 1) -> None:
         super().__init__()
         self.name, self.out_channels = name, times * in_channels
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
-        """Read out each graph, [N, D] -> [G, out_channels]."""
+        """Return one vector per graph, [N, D] -> [G, out_channels]."""
         return getattr(graph.rows, self.name)(x)
 
     def extra_repr(self) -> str:
-        """Name the function."""
+        """Return the name of the reduction."""
         return self.name
 
 
@@ -40,7 +46,7 @@ def _gmt(in_channels: int, spec: ModelSpec, shape: ShapeSpec) -> nn.Module:
 
 def _known(readout: str, name: str, value: int) -> int:
     if not value:
-        raise ValueError(f"readout {readout!r} is sized by the data: the shape must say {name}")
+        raise ValueError(f"readout {readout!r} is sized by the data: set {name} in the shape")
     return value
 
 
@@ -53,14 +59,14 @@ READOUTS: dict[str, Callable[[int, ModelSpec, ShapeSpec], nn.Module]] = {
     "sortpool": _sortpool,
     "gmt": _gmt,
 }
-"""From the width of the nodes, the choices and the data's shape to a module.
+"""Factory of each read-out; its arguments are the node width, the spec and the data's shape.
 
-Each has ``out_channels``, and is called with the nodes and their graphs. One that asks for edges
-says so by ``reads_edges``.
+A read-out has ``out_channels`` and is called with node features and their graphs. A read-out that
+needs edges sets ``reads_edges``.
 """
 LEARNED_READOUTS: dict[str, type[nn.Module]] = {
     "set2set": Set2Set,
     "sortpool": SortPool,
     "gmt": GMT,
 }
-"""The read-outs that have parameters, and so options."""
+"""Read-outs with parameters and options."""

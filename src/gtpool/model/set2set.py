@@ -1,4 +1,4 @@
-"""Set2Set: read a graph by asking its nodes several times, each answer forming the next question.
+"""Set2Set: read-out by several steps of attention with an LSTM query.
 
 Vinyals, Bengio, Kudlur: "Order Matters: Sequence to sequence for sets", arXiv 1511.06391.
 """
@@ -16,7 +16,7 @@ from gtpool.ops.runs import linear
 
 
 class Set2Set(nn.Module):
-    r"""Attention over the nodes of each graph with a query that an LSTM moves on.
+    r"""Read-out by attention over the nodes of each graph; an LSTM updates the query.
 
     .. math::
         q_t &= \mathrm{LSTM}(q^*_{t-1})                                        && (3) \\
@@ -26,13 +26,13 @@ class Set2Set(nn.Module):
         q^*_t &= [q_t \; r_t], \quad q^*_0 = 0, \quad h_g = q^*_T              && (7)
 
     Args:
-        in_channels: Width D of the node features; the read-out is 2D wide.
-        steps: Questions T. The first is the same for all graphs, so that with one step the LSTM's
-            matrices learn nothing.
+        in_channels: Width D of the node features; the output is 2D wide.
+        steps: Attention steps T. The first query is the same for all graphs, so the LSTM's matrices
+            get no gradient if T is 1.
 
     Differs from the paper:
-        the LSTM there has no input and q* is its state; here, as in PyG and elsewhere, q* is its
-        input beside its own state q. The gates are linear in (q, r) either way.
+        the paper's LSTM has no input and the state q*. Here, as in PyG, q* is the input and q the
+        state. The gates are linear in (q, r) in both.
 
     Example:
         >>> from gtpool.ops.packed import PackedGraph
@@ -46,23 +46,23 @@ class Set2Set(nn.Module):
         check_count("in_channels", in_channels)
         check_count("steps", steps)
         self.in_channels, self.steps, self.out_channels = in_channels, steps, 2 * in_channels
-        # The weights of PyG's, by its names, without its LSTM, which cannot be compiled.
+        # PyG's weights and names, without its nn.LSTM, which cannot be compiled.
         weights = aggr.Set2Set(in_channels, processing_steps=steps).lstm.named_parameters()
         self.ask = nn.ModuleDict({"lstm": nn.ParameterDict(OrderedDict(weights))})
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as an LSTM does."""
+        """Reinitialise all parameters as ``nn.LSTM`` does."""
         for part in self.parameters():
             nn.init.uniform_(part, -(self.in_channels**-0.5), self.in_channels**-0.5)
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
-        """Read out each graph, [N, D] -> [G, 2D]; edges do not enter."""
+        """Return one vector per graph, [N, D] -> [G, 2D]; edges are ignored."""
         rows = graph.rows
-        # q is the state of the LSTM and the first half of its input.
+        # q is the state of the LSTM and the first half of its input, so both matrices add up.
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         of_input, of_state, *biases = (getattr(self.ask["lstm"], name) for name in names)
         weight, bias = of_input + pad(of_state, (0, x.size(1))), biases[0] + biases[1]
-        x = rows.mask_padding(x)  # padding may hold NaN of a run that failed
+        x = rows.mask_padding(x)  # padding may hold NaN from a failed run
         query = answer = cell = x.new_zeros(rows.graphs, x.size(1))
         for _ in range(self.steps):
             gates = linear(torch.cat([query, answer], 1), weight, bias)
@@ -74,5 +74,5 @@ class Set2Set(nn.Module):
         return torch.cat([query, answer], 1)  # (7)
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return f"{type(self).__name__}({self.in_channels}, steps={self.steps})"

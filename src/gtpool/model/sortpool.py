@@ -1,4 +1,4 @@
-"""SortPool: set the nodes of each graph in one order and read them by convolutions.
+"""SortPool: sort the nodes of each graph, then apply 1D convolutions.
 
 Zhang, Cui, Neumann, Chen: "An End-to-End Deep Learning Architecture for Graph Classification"
 (DGCNN), AAAI 2018.
@@ -14,32 +14,32 @@ from gtpool.ops.runs import linear
 
 
 class SortPool(nn.Module):
-    r"""The k highest nodes of each graph, as a sequence under two one-dimensional convolutions.
+    r"""Read-out by two 1D convolutions over the k highest nodes of each graph, in sorted order.
 
     .. math::
         Z &= X_{\pi(1), \ldots, \pi(k)}, \quad \pi \text{ descending by the last channel} \\
         H &= \mathrm{relu}(Z \Theta + b) \\
         h_g &= \mathrm{vec}(\mathrm{relu}(\mathrm{conv}(\mathrm{maxpool}_2(H))))
 
-    Nodes equal in the last channel are ordered by the one before it, and so on; graphs of fewer
-    than k nodes end in rows of zeros. So the numbering of the nodes never matters.
+    Ties in the last channel are broken by the channel before it, and so on. The result is therefore
+    invariant to node order. Graphs of fewer than k nodes are padded with zeros.
 
     Args:
         in_channels: Width D of the node features.
-        nodes: Nodes k read of each graph, at least twice the kernel, else the second convolution
-            would not fit; a lower number is raised to that.
+        nodes: Nodes k read per graph. Values below twice the kernel are raised to it, so that the
+            second convolution fits.
         filters: Channels of the two convolutions.
         kernel: Width of the second convolution.
 
     Differs from the paper:
-        - The first convolution, as wide as a node and with that stride, is one linear map of every
-          node, and written as one.
-        - The order uses the given features; the paper's network concatenates the outputs of its
-          layers and makes the last one a single channel.
-        - The authors' code and PyG's ``SortAggregation`` leave ties in the last channel to the
-          sort. After a ReLU that channel is zero for many nodes, and their numbering decides. PyG
-          also marks padding by the lowest value of the batch less one, which can be that value
-          again in bf16 from -256 on (in float32 from -2**24): it is then read as zero.
+        - The first convolution spans one node with that stride, so it is written as a linear map of
+          each node.
+        - The order uses the given features. The paper's network concatenates the outputs of its
+          layers; the last has a single channel.
+        - The authors' code and PyG's ``SortAggregation`` do not break ties in the last channel.
+          After a ReLU that channel is zero for many nodes, and the node order decides. PyG also
+          marks padding by the batch minimum minus 1. This rounds to the minimum itself below -256
+          in bf16 (-2**24 in float32), and real values are then read as padding.
 
     Example:
         >>> import torch
@@ -71,12 +71,12 @@ class SortPool(nn.Module):
         self.along = nn.Conv1d(first, second, kernel)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         self.each.reset_parameters()
         self.along.reset_parameters()
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
-        """Read out each graph, [N, D] -> [G, out_channels]; edges do not enter."""
+        """Return one vector per graph, [N, D] -> [G, out_channels]; edges are ignored."""
         h = self.each(graph.rows.topk_rows(x, self.nodes)).relu()  # [G, k, filters[0]]
         h = max_pool1d(h.mT, 2)
         windows = h.unfold(2, self.kernel, 1).transpose(1, 2)  # [G, places, filters[0], kernel]
@@ -84,7 +84,7 @@ class SortPool(nn.Module):
         return h.relu().mT.flatten(1)
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, nodes={self.nodes}, "
             f"filters={self.filters}, kernel={self.kernel})"

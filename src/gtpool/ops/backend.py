@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.ops.adjacency import Adjacency
+from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.sample import Order
+from gtpool.spec import Connect
 
 Kept = Any
 """Which rows stay: what ``keep`` gave, to hand on."""
@@ -28,6 +30,11 @@ class RowLayout(Protocol):
     @property
     def graphs(self) -> int:
         """Number G of graphs, or of places for them."""
+        ...
+
+    @property
+    def real_graphs(self) -> Tensor | None:
+        """Whether each place holds a graph, bool [G]; None where all do."""
         ...
 
     @property
@@ -135,6 +142,14 @@ class Backend(Protocol):
         """
         ...
 
+    def encode_edges(self, encoder: nn.Module) -> Tensor:
+        """Encode the features of the edges, in the order of ``directed_edges``, [E, D]."""
+        ...
+
+    def directed_edges(self) -> DirectedEdges:
+        """Give the edges for messages that each edge carries itself."""
+        ...
+
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:
         """Average each row and its neighbours by attention, as PyG's ``GATConv``, [N, H, C]."""
         ...
@@ -171,8 +186,18 @@ class Backend(Protocol):
         """Take the kept rows, [N, ...] -> [K, ...]."""
         ...
 
-    def subgraph(self, kept: Kept, ratio: float, *, edges: bool = True) -> "Backend":
-        """Give the graphs of the kept rows; without ``edges`` nothing may ask for edges."""
+    def subgraph(
+        self, kept: Kept, ratio: float, score: Tensor, connect: Connect, *, edges: bool = True
+    ) -> "Backend":
+        """Give the graphs of the kept rows.
+
+        Args:
+            kept: The rows that stay.
+            ratio: Share of rows that stay.
+            score: Score of every row, which breaks ties between nearest kept rows, [N].
+            connect: Edges between the kept rows; see ``gtpool.pool.layer.DropPool``.
+            edges: Whether anything will ask for edges.
+        """
         ...
 
     def coarsen(self, x: Tensor, steps: int) -> "Pooled":

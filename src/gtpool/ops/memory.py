@@ -95,9 +95,9 @@ def free_memory(device: torch.device) -> int | None:
     return min(rooms) if rooms else None
 
 
-def check_memory(wanted: int, what: str, instead: str) -> None:
-    """Raise "``what`` … GB of memory …; ``instead``" if fewer bytes than wanted are free here."""
-    free = free_memory(torch.device("cpu")) if wanted >= _CHECK_FROM_BYTES else None
+def check_memory(wanted: int, what: str, instead: str, device: torch.device | None = None) -> None:
+    """Raise "``what`` … GB of memory …; ``instead``" if fewer bytes than wanted are free."""
+    free = free_memory(device or torch.device("cpu")) if wanted >= _CHECK_FROM_BYTES else None
     if free is not None and wanted > free:
         raise ValueError(
             f"{what} {wanted / 1e9:,.1f} GB of memory, but {free / 1e9:.1f} GB are free; {instead}"

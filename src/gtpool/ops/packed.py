@@ -15,6 +15,8 @@ from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.backend import Pooled
 from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.coarsening import build_chain, haar_transform
+from gtpool.ops.connect import closest_edges, khop_edges
+from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.drop import keep, kept_layout
 from gtpool.ops.entry import no_compile
 from gtpool.ops.memory import check_fits
@@ -27,6 +29,7 @@ from gtpool.ops.segment import (
     segment_softmax,
     segment_sum,
 )
+from gtpool.spec import Connect
 
 
 class PackedRows(NamedTuple):
@@ -41,6 +44,10 @@ class PackedRows(NamedTuple):
     @property
     def graphs(self) -> int:  # noqa: D102
         return self.level.sizes.numel()
+
+    @property
+    def real_graphs(self) -> None:  # noqa: D102
+        return None
 
     @property
     def num_rows(self) -> int:  # noqa: D102
@@ -115,6 +122,8 @@ class PackedGraph(NamedTuple):
     """The clusterings of the next steps, where the batch has them."""
     mask: Tensor | None = None
     """What edges carry is scaled by it, [E]."""
+    joined: bool = False
+    """Whether edges may have the code -1: pairs that a pooler joined."""
 
     @classmethod
     def of(
@@ -159,9 +168,15 @@ class PackedGraph(NamedTuple):
     ) -> Tensor:
         degree = aggregate.out_degrees(self._edges, x) if scaled else None
         scale = None if degree is None else degree.rsqrt()
-        passed = aggregate.edge_sum(x, encoder(self.edge_attr), scale, self._edges)
+        passed = aggregate.edge_sum(x, self._encode_edges(encoder), scale, self._edges)
         own = x if root is None else (x + root).relu()
         return passed + (own if degree is None else own / degree.unsqueeze(1))
+
+    def encode_edges(self, encoder: nn.Module) -> Tensor:  # noqa: D102
+        return encoder(self.edge_attr)
+
+    def directed_edges(self) -> DirectedEdges:  # noqa: D102
+        return DirectedEdges.of(self._edges)
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
         return aggregate.gat_sum(x, sent, got, self._edges)
@@ -197,12 +212,20 @@ class PackedGraph(NamedTuple):
         return x.index_select(0, kept)
 
     @no_compile
-    def subgraph(self, kept: Tensor, ratio: float, *, edges: bool = True) -> "PackedGraph":  # noqa: D102
+    def subgraph(  # noqa: D102
+        self, kept: Tensor, ratio: float, score: Tensor, connect: Connect, *, edges: bool = True
+    ) -> "PackedGraph":
         level = self.next_level(ratio)
         if not edges:
             return PackedGraph(self.edge_index.new_empty(2, 0), None, level, self.later[1:])
-        parts = induced_edges(self.edge_index, self.edge_attr, kept, self.level.batch.numel())
-        return PackedGraph(*parts, level, self.later[1:])
+        given = (self.edge_index, self.edge_attr, kept)
+        if connect == "closest":
+            parts = closest_edges(*given, score)
+        else:
+            join = induced_edges if connect == "induced" else khop_edges
+            parts = join(*given, self.level.batch.numel())
+        joined = self.joined or connect == "khop:2"
+        return PackedGraph(*parts, level, self.later[1:], joined=joined)
 
     @no_compile
     def next_level(self, ratio: float) -> GraphLayout:
@@ -227,6 +250,13 @@ class PackedGraph(NamedTuple):
     @property
     def _edges(self) -> Edges:
         return Edges(self.edge_index, self.level.batch.numel(), self.mask)
+
+    def _encode_edges(self, encoder: nn.Module) -> Tensor:
+        """Encode the features of edges; pairs without a code get zeros, [E, D]."""
+        attr = self.edge_attr
+        if attr is None or not self.joined or attr.is_floating_point():
+            return encoder(attr)
+        return encoder(attr.clamp(min=0)).masked_fill(attr[:, :1] < 0, 0)
 
     def _weight(self, x: Tensor) -> Tensor:
         return merge.edge_weight(self.edge_index, self.edge_attr, x, weighted=True)

@@ -15,6 +15,8 @@ from gtpool.ops.adjacency import SparseAdjacency, cluster_layout
 from gtpool.ops.aggregate import Edges
 from gtpool.ops.backend import Backend, Pooled
 from gtpool.ops.clusters import ClusterGraph
+from gtpool.ops.connect import closest_csr
+from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.padded_ops import WIDEST, KeptRows, PaddedOps, torch_ops
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import Order
@@ -25,6 +27,7 @@ from gtpool.padded_batch import (
     PaddedCSR,
     PaddedLayout,
 )
+from gtpool.spec import Connect
 
 _TORCH_OPS = torch_ops()  # not at each call: a compiler cannot follow it
 
@@ -43,6 +46,10 @@ class PaddedRows(NamedTuple):
     @property
     def graphs(self) -> int:  # noqa: D102
         return self.rows.size.numel()
+
+    @property
+    def real_graphs(self) -> Tensor:  # noqa: D102
+        return self.rows.size > 0
 
     @property
     def num_rows(self) -> int:  # noqa: D102
@@ -161,6 +168,17 @@ class PaddedGraph:
         out = self.ops.bond_sum(x, table, self._scales[key], self.csr, self.edge_types)
         return out if root is not None else out - x.relu() + x  # relu(x + 0) is in the sum
 
+    def encode_edges(self, encoder: nn.Module) -> Tensor:  # noqa: D102
+        if self.edge_types is None:
+            return encoder(self._features())
+        table: Tensor = encoder.table.weight  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
+        codes = self.edge_types.entering.long()
+        one_hot = table.new_zeros(codes.size(0), table.size(-2)).scatter(1, codes, 1.0)
+        return encoder.encode_one_hot(one_hot)  # pyright: ignore[reportCallIssue]
+
+    def directed_edges(self) -> DirectedEdges:  # noqa: D102
+        return DirectedEdges.of(self.csr)
+
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:  # noqa: D102
         return aggregate.gat_sum(x, sent, got, self.csr)
 
@@ -193,11 +211,24 @@ class PaddedGraph:
             return self.ops.take(x.unsqueeze(1), kept).squeeze(1)
         return self.ops.take(x, kept)
 
-    def subgraph(self, kept: KeptRows, ratio: float, *, edges: bool = True) -> "PaddedGraph":  # noqa: D102
+    def subgraph(  # noqa: D102
+        self, kept: KeptRows, ratio: float, score: Tensor, connect: Connect, *, edges: bool = True
+    ) -> "PaddedGraph":
         del ratio
-        csr = self.ops.induced_csr(self.csr, kept) if edges else self.csr
         sizes = (self.runs, self.longest, self.ops)
-        return PaddedGraph(csr, self.levels[1:], self.edge_types, *sizes, self.edge_attr)
+        if connect == "induced" or not edges:
+            csr = self.ops.induced_csr(self.csr, kept) if edges else self.csr
+            return PaddedGraph(csr, self.levels[1:], self.edge_types, *sizes, self.edge_attr)
+        if connect != "closest":
+            raise ValueError(f"connect {connect!r} has no captured form; choose 'closest'")
+        csr, entering, leaving = closest_csr(
+            self.csr, kept.number, score.detach(), self.levels[1], self.runs
+        )
+        types, attr = self.edge_types, self.edge_attr
+        if types is not None:  # both of one order: ``leaving`` numbers entering edges
+            types = EdgeTypes(*(types.entering.index_select(0, by) for by in (entering, leaving)))
+        attr = None if attr is None else attr.index_select(0, entering)
+        return PaddedGraph(csr, self.levels[1:], types, *sizes, attr)
 
     def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
         del steps  # the chain is there

@@ -80,10 +80,6 @@ class ASAPool(DropPool):
         (torch.Size([3, 16]), 1)
     """
 
-    why_not_captured = (
-        "pool 'asap' has no static form: how many edges join its clusters depends on its weights"
-    )
-
     def __init__(
         self,
         in_channels: int,
@@ -108,6 +104,11 @@ class ASAPool(DropPool):
         self.query = nn.Linear(in_channels, in_channels)  # W
         self.attention = nn.Linear(2 * in_channels, 1)  # w
         self.fitness = LEConv(in_channels, 1)  # W_1 is its lin3, W_2 -lin2, W_3 -lin1
+
+    @property
+    def why_not_captured(self) -> str:
+        """Say why the layer has no captured form."""
+        return "pool 'asap' has no static form: the number of its edges depends on its weights"
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""

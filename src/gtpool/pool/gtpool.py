@@ -21,6 +21,7 @@ from gtpool.ops.entry import check_inputs
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
+from gtpool.spec import Connect
 
 Attention = Literal["exact", "linear"]
 ATTENTIONS = ("exact", "linear")
@@ -67,6 +68,8 @@ class GTPool(DropPool):
             training (see ``gtpool.ops.dropout``); otherwise it is the same for the same graph.
         learn_score: Whether :math:`\Theta` learns, which takes a gate; False keeps its random start
             beside one.
+        connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
+            :class:`~gtpool.pool.layer.DropPool`.
 
     Differs from the paper:
         - Heads split the width (the text's heads are as wide as the layer); equal for one head.
@@ -113,8 +116,9 @@ class GTPool(DropPool):
         temperature: float = 1.0,
         points: Literal["even", "random"] = "even",
         learn_score: bool = True,
+        connect: Connect = "induced",
     ) -> None:
-        super().__init__()
+        super().__init__(connect)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
         check_choice("order", order, ORDERS)
@@ -217,7 +221,7 @@ class GTPool(DropPool):
     def why_not_captured(self) -> str | None:
         """Say why the layer has no captured form, where it has none."""
         if self.attention == "exact":
-            return None
+            return super().why_not_captured
         return "linear attention has no static form, exact attention has"
 
     @property
@@ -231,7 +235,8 @@ class GTPool(DropPool):
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, heads={self.heads}, "
             f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, "
             f"attention={self.attention!r}, gate={self.gate!r}, temperature={self.temperature}, "
-            f"points={self.points!r}, learn_score={self.learn_score})"
+            f"points={self.points!r}, learn_score={self.learn_score}, "
+            f"connect={self.connect!r})"
         )
 
     def _attention_options(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ batches, for one run and for many.
 """
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from torch import Tensor, nn
 
@@ -14,7 +14,8 @@ from gtpool.ops.backend import Backend, Kept, Pooled, RowLayout
 from gtpool.ops.entry import check_inputs
 from gtpool.ops.merge import coarse_graph
 from gtpool.ops.packed import PackedGraph
-from gtpool.ops.sample import Order
+from gtpool.ops.sample import Order, check_choice
+from gtpool.spec import Connect
 
 
 class Dropped(NamedTuple):
@@ -29,13 +30,34 @@ class Dropped(NamedTuple):
 
 
 class DropPool(nn.Module):
-    """A pooler that drops nodes; a subclass has ``in_channels``, ``ratio`` and ``select``."""
+    """A pooler that drops nodes; a subclass has ``in_channels``, ``ratio`` and ``select``.
+
+    Args:
+        connect: Edges of the pooled graph. ``"induced"``: those between kept nodes.
+            ``"khop:2"``: also joins kept nodes that have a third node between them; these edges
+            have zeros as features, -1 as codes. ``"closest"``: each dropped node hands its edges
+            to the nearest kept node (S^T A S without the diagonal, repeated edges side by side).
+            The nearest is the one fewest hops away, at most eight; of several, the one of the
+            highest score, then of the lowest index. Edges of a node that reaches none vanish.
+    """
 
     kind = "dropping"
     in_channels: int
     ratio: float
     multiplies = False
     """Whether features are multiplied with features: those that overflow are then refused."""
+
+    def __init__(self, connect: Connect = "induced") -> None:
+        super().__init__()
+        check_choice("connect", connect, get_args(Connect))
+        self.connect: Connect = connect
+
+    @property
+    def why_not_captured(self) -> str | None:
+        """Say why the layer has no captured form, where it has none."""
+        if self.connect != "khop:2":
+            return None
+        return "connect 'khop:2' has no captured form: the number of edges depends on the weights"
 
     @abstractmethod
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
@@ -62,7 +84,8 @@ class DropPool(nn.Module):
     ) -> tuple[Dropped, Any]:
         """Give what is selected and the graphs of what stays, as the back-end has them."""
         out = self.select(x, graph, attn)
-        return out, graph.subgraph(out.kept, self.ratio, edges=edges)
+        after = graph.subgraph(out.kept, self.ratio, out.score, self.connect, edges=edges)
+        return out, after
 
     def check(self, x: Tensor, graph: PackedGraph) -> None:
         """Raise a ValueError for graphs that this pooler alone cannot take."""

@@ -18,6 +18,7 @@ from gtpool.ops.dropout import DIGITS, KeyedModule, random_bits
 from gtpool.ops.runs import linear
 from gtpool.ops.sample import check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
+from gtpool.spec import Connect
 
 SCORERS = ("gcn", "projection")
 MERGES = ("linear", "mean")
@@ -50,6 +51,8 @@ class MIDPool(DropPool):
             generator. Where too few others are left, the first of them stay after all.
         merge: From the h scaled copies to one: ``"linear"``, the W above (of one copy there is no
             W), or ``"mean"``.
+        connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
+            :class:`~gtpool.pool.layer.DropPool`.
 
     Differs from the paper:
         - The equations are those of the authors' public code, which has SAGPool's scorer only;
@@ -79,8 +82,9 @@ class MIDPool(DropPool):
         flip: bool = True,
         dropscore: float = 0.1,
         merge: Literal["linear", "mean"] = "linear",
+        connect: Connect = "induced",
     ) -> None:
-        super().__init__()
+        super().__init__(connect)
         check_count("in_channels", in_channels)
         check_ratio(ratio)
         check_choice("scorer", scorer, SCORERS)
@@ -120,7 +124,8 @@ class MIDPool(DropPool):
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"scorer={self.scorer!r}, scores={self.scores}, flip={self.flip}, "
-            f"dropscore={self.dropscore}, merge={self.merge!r})"
+            f"dropscore={self.dropscore}, merge={self.merge!r}, "
+            f"connect={self.connect!r})"
         )
 
     def _score(self, x: Tensor, graph: Backend) -> Tensor:

@@ -15,6 +15,7 @@ from gtpool.ops.merge import at_least_float32
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool, drop_and_scale
+from gtpool.spec import Connect
 
 
 class SAGPool(DropPool):
@@ -35,6 +36,8 @@ class SAGPool(DropPool):
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; the paper's is ``"topk"``.
         order: How nodes stand on the wheel, a name of ``ORDERS``; top-k has none.
         act: The activation of the score, a name that PyG resolves or a callable.
+        connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
+            :class:`~gtpool.pool.layer.DropPool`.
 
     Differs from the paper:
         - tanh and the bias b are those of the authors' code; the sampler is a choice.
@@ -64,8 +67,9 @@ class SAGPool(DropPool):
         sampler: str = "topk",
         order: Order = "index",
         act: str | Callable[[Tensor], Tensor] = "tanh",
+        connect: Connect = "induced",
     ) -> None:
-        super().__init__()
+        super().__init__(connect)
         check_count("in_channels", in_channels)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
@@ -97,5 +101,6 @@ class SAGPool(DropPool):
         """Name the class, the width and the choices that change the result."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
-            f"sampler={self.sampler!r}, order={self.order!r})"
+            f"sampler={self.sampler!r}, order={self.order!r}, "
+            f"connect={self.connect!r})"
         )

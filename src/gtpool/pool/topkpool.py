@@ -14,6 +14,7 @@ from gtpool.ops.backend import Backend
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool, drop_and_scale
+from gtpool.spec import Connect
 
 
 class TopKPool(DropPool):
@@ -31,6 +32,8 @@ class TopKPool(DropPool):
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; the paper's is ``"topk"``.
         order: How nodes stand on the wheel, a name of ``ORDERS``; top-k has none.
         act: The activation :math:`\sigma`, a name that PyG resolves or a callable.
+        connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
+            :class:`~gtpool.pool.layer.DropPool`.
 
     Differs from the paper:
         - Its :math:`\sigma` is ``act="sigmoid"``; the default is PyG's tanh.
@@ -62,8 +65,9 @@ class TopKPool(DropPool):
         sampler: str = "topk",
         order: Order = "index",
         act: str | Callable[[Tensor], Tensor] = "tanh",
+        connect: Connect = "induced",
     ) -> None:
-        super().__init__()
+        super().__init__(connect)
         check_count("in_channels", in_channels)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
@@ -93,5 +97,6 @@ class TopKPool(DropPool):
         """Name the class, the width and the choices that change the result."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
-            f"sampler={self.sampler!r}, order={self.order!r})"
+            f"sampler={self.sampler!r}, order={self.order!r}, "
+            f"connect={self.connect!r})"
         )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from gtpool.model import WITH_BONDS
+from gtpool.model import READS_EDGES
 from gtpool.report.plot import INK
 from gtpool.report.result_tables import TextTable, methods_table, rules_table, runs_table
 from gtpool.spec import RunSpec
@@ -132,9 +132,11 @@ def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, st
 def describe_network(spec: RunSpec) -> str:
     """Describe the network of a run in a line."""
     model = spec.model
-    sees = "with" if model.conv in WITH_BONDS.values() else "without"
+    sees = "with" if model.conv in READS_EDGES else "without"
     bonds = f" ({sees} bonds)" if has_bonds(spec.data.source) else ""
     layers = f"{model.levels * model.convs_per_level} × {model.conv}{bonds}"
+    added = {"feed-forward": model.ffn, "virtual node": model.virtual_node}
+    layers = ", ".join([layers, *(name for name, used in added.items() if used)])
     options = ", ".join(f"{name} {value}" for name, value in model.pool_options.items())
     pool = model.pool + (f" ({options})" if options else "")
     pooled = "no pooling" if pool == "none" else f"{pool} at ratio {model.ratio:g}"

@@ -11,7 +11,7 @@ import torch
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import RawGraphs
 from gtpool.data.formats.reader import featurize_known
-from gtpool.data.inference import check_fit
+from gtpool.data.inference import apply_recipe, check_fit
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack_records
 from gtpool.data.schema import Recipe, Schema
@@ -138,7 +138,8 @@ class RequestReader:
                 parts.append(found.to_dataset(empty, "the request", "regression", ()))
                 nodes, edges = nodes + found.x.size(0), edges + found.edge_index.size(1)
                 self._check_size(nodes, edges, places[numbers[-1]])
-        return ParsedRequest(tuple(smiles), places, reasons, concatenate(parts) if parts else None)
+        data = apply_recipe(concatenate(parts), self._recipe) if parts else None
+        return ParsedRequest(tuple(smiles), places, reasons, data)
 
     def _graphs(self, records: Sequence[_Record], places: tuple[str, ...]) -> ParsedRequest:
         nodes = edges = 0

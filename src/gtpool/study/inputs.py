@@ -119,7 +119,12 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
     kind = dataset.schema.recipe.kind
     atoms, bonds = (ATOM_SIZES, BOND_SIZES) if kind == "molecule" else (None, None)
     coded = kind in {"molecule", "given"}  # others store one-hot columns as small integers
-    node_width, node_categories = _columns(dataset.x, atoms, coded)
+    recipe = dataset.schema.recipe
+    if recipe.coded:
+        node_width = recipe.encoded
+        _, node_categories = _columns(dataset.x[:, node_width:].long(), atoms, coded)
+    else:
+        node_width, node_categories = _columns(dataset.x, atoms, coded)
     edge_width, edge_categories = _columns(dataset.edge_attr, bonds, coded)
     check_codes(dataset, node_categories, edge_categories)
     return ShapeSpec(

@@ -1,8 +1,8 @@
-"""The training of several runs as one program of fixed shapes, captured where there is a GPU.
+"""Training of several runs side by side, with static shapes and CUDA graphs on a GPU.
 
-What a step needs of the host is nothing: which graphs it takes, its keys and its number are on the
-device. So a step is captured once as a CUDA graph and replayed; one whose graphs do not fit is run
-as it is, at a capacity of its own.
+The graphs of a step, its random keys and its number are tensors on the device. A training step
+therefore needs no host sync: it is captured once as a CUDA graph and replayed. A batch that exceeds
+the captured capacity runs without capture, at a larger capacity.
 """
 
 import math
@@ -19,31 +19,32 @@ from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import next_key
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
+from gtpool.train.average import WeightAverage
 from gtpool.train.epoch import autocast, lr_factor
 from gtpool.train.loss import Loss
 from gtpool.train.metric import METRICS
 
 _DRAWS = 200
-"""Capacity is meant to hold all but one in so many batches."""
+"""The capacity is chosen so that about one batch in this many exceeds it."""
 
 
 class FeatureScaler(NamedTuple):
-    """What the first columns of the features are scaled by, of each run, [R, columns]."""
+    """Mean and standard deviation of the first feature columns of each run, [R, columns]."""
 
     mean: Tensor
     std: Tensor
 
 
 class CapturedTrainer:
-    """R runs of one network that train side by side.
+    """Trainer for R runs of one network, side by side.
 
     Args:
         ensemble: The networks, on the device of ``dataset``.
         dataset: The graphs.
-        data: The same graphs, for the task and the targets.
-        splits: Of each run.
-        specs: The recipe of each run; they may differ in learning rate and weight decay.
-        scaler: By which continuous features are scaled; None where they are as they should be.
+        data: The same graphs; supplies the task and the targets.
+        splits: The split of each run.
+        specs: The training spec of each run; only learning rate and weight decay may differ.
+        scaler: Scaling of continuous features; None if the features are used unchanged.
     """
 
     def __init__(
@@ -58,27 +59,36 @@ class CapturedTrainer:
         self.ensemble, self.dataset, self.spec, self.scaler = ensemble, dataset, specs[0], scaler
         self.data, self.splits = data, list(splits)
         self.adam = Adam(ensemble.theta, specs)
+        self.average: WeightAverage | None = None
         self.epochs = 0
         self._prepare()
 
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Current weights and statistics of all runs, by name."""
+        return {"theta": self.ensemble.theta.detach(), **self.ensemble.fixed}
+
     def select(self, runs: Sequence[int]) -> None:
-        """Go on with some of the runs only."""
+        """Keep only the given runs."""
         rows = torch.tensor(runs, device=self.dataset.x.device)
         self.ensemble.select(rows)
         self.adam.select(rows, self.ensemble.theta)
+        if self.average is not None:
+            self.average.select(rows)
         self.splits = [self.splits[run] for run in runs]
         if self.scaler is not None:
             self.scaler = FeatureScaler(*(part[rows] for part in self.scaler))
         self._prepare()
 
     def epoch(self, batches: Sequence[Sequence[Tensor]], seeds: Sequence[int]) -> Tensor:
-        """Pass over the training parts once; the loss of each step and run, until the next, [S, R].
+        """Train for one epoch; return the loss of each step and run, [S, R].
 
-        There is no wait for the device here: it goes on to ``measure`` at once.
+        The result is a buffer that the next epoch overwrites. This method does not wait for the
+        device.
 
         Args:
-            batches: Of each run, its graphs in order, batch by batch.
-            seeds: Of each run, the seed of the epoch.
+            batches: The batches of each run, as indices of graphs.
+            seeds: The seed of the epoch for each run.
         """
         self.ensemble.train()
         order = _batch_table(batches, self.places)
@@ -97,7 +107,7 @@ class CapturedTrainer:
         return self.losses[:steps]
 
     def measure(self) -> Tensor:
-        """Give validation loss, validation metric and test metric of each run, on the host."""
+        """Return validation loss, validation metric and test metric of each run, on the host."""
         self.ensemble.eval()
         self.evaluate_step()
         metric = METRICS[self.data.schema.task]
@@ -106,14 +116,21 @@ class CapturedTrainer:
         return torch.stack(found, 1).cpu()
 
     def _prepare(self) -> None:
-        """Lay out buffers for as many runs as there are, and capture what is replayed."""
+        """Allocate the buffers for the current runs and capture both steps."""
         device, runs = self.dataset.x.device, self.ensemble.runs
-        self.train_step = self.evaluate_step = _nothing  # what was captured lets its memory go
+        self.train_step = self.evaluate_step = _nothing  # frees the memory of earlier captures
         trains = [split.train for split in self.splits]
-        self.loss_of = Loss(self.data, trains, weigh=self.spec.class_weights)
+        self.loss_of = Loss(
+            self.data,
+            trains,
+            weigh=self.spec.class_weights,
+            smoothing=self.spec.label_smoothing,
+        )
         for name, part in (("shift", self.loss_of.shift), ("scale", self.loss_of.scale)):
             if part is not None:
                 self.ensemble.fixed[name].copy_(part)
+        if self.spec.ema and self.average is None:
+            self.average = WeightAverage(self.state, self.spec.ema, runs)
         size = self.spec.batch_size
         single = any(train.numel() > size and (train.numel() - 1) % size == 0 for train in trains)
         self.places = min(size + single, max(train.numel() for train in trains))
@@ -131,20 +148,20 @@ class CapturedTrainer:
             torch.where(part.view(columns), y, absent).unflatten(0, (runs, -1))
             for part in (self.valid, ~self.valid & self.held_out.present)
         ]
-        """Of the validation and of the test part, missing elsewhere, [R, G] or [R, G, T]."""
+        """Targets of the validation and the test part, absent elsewhere, [R, G] or [R, G, T]."""
         self.ensemble.train()
         self.train_step = _capture(lambda: self._train(self.capacity), self.step)
         self.ensemble.eval()
         self.evaluate_step = _capture(self._evaluate, self.step)
 
     def _held_out(self) -> tuple[PaddedBatch, Tensor]:
-        """Gather the validation and test parts once; say which places are for validation."""
+        """Return the batch of validation and test graphs, and the mask of validation graphs."""
         device = self.dataset.x.device
         parts = [[torch.cat([split.valid, split.test])] for split in self.splits]
         longest = max(part[0].numel() for part in parts)
         index = _batch_table(parts, longest)[0]
         cuts = torch.tensor([split.valid.numel() for split in self.splits])
-        valid = torch.arange(longest) < cuts.unsqueeze(1)  # places that are empty come last
+        valid = torch.arange(longest) < cuts.unsqueeze(1)  # empty slots come last
         need = self.dataset.capacity(index, self.ensemble.ratios)
         return self._gather(index.to(device), need), valid.flatten().to(device)
 
@@ -159,23 +176,25 @@ class CapturedTrainer:
         return batch._replace(x=x.flatten(0, 1))
 
     def _train(self, capacity: Capacity) -> None:
-        """Do one step: gather, forwards, backwards, clip, Adam."""
+        """Take one training step: gather, forward, backward, clip, Adam."""
         index = self.order.index_select(0, self.step).squeeze(0)
         batch = self._gather(index, capacity)
         with autocast(self.spec, batch.x.device):
             logits, auxiliary = self.ensemble.learn(batch, next_key(self.seeds, self.step))
         logits = logits.to(self.ensemble.theta.dtype)
-        loss = self.loss_of(logits, batch.y, batch.present)
+        loss = self.loss_of(logits, batch.y, batch.present, training=True)
         if auxiliary is not None:
             loss = loss + self._mean(auxiliary, batch.present)
         (grad,) = torch.autograd.grad(loss.sum(), [self.ensemble.theta])
         active = batch.present.view(self.ensemble.runs, -1).any(1)
         self.adam.update(grad, active)
+        if self.average is not None:
+            self.average.update(self.state, active)
         self.losses.index_copy_(0, self.step, loss.detach().unsqueeze(0))
         self.step += 1
 
     def _mean(self, each: Tensor, present: Tensor) -> Tensor:
-        """Average over the graphs of each run, 0 where there are none, [RG] -> [R]."""
+        """Return the mean over the graphs of each run, 0 for a run without graphs, [RG] -> [R]."""
         counted = torch.where(present, each, 0.0).view(self.ensemble.runs, -1)
         return counted.sum(1) / present.view_as(counted).sum(1).clamp(min=1)
 
@@ -189,13 +208,13 @@ class CapturedTrainer:
 
 
 def _nothing() -> None:
-    """Stand in for what is captured next."""
+    """Do nothing; placeholder for a step that is not captured yet."""
 
 
 def _capacity(
     dataset: DeviceDataset, trains: Sequence[Tensor], places: int, ratios: Sequence[float]
 ) -> Capacity:
-    """Choose a capacity from the sizes of the graphs, which all but few batches keep within."""
+    """Return a capacity, estimated from the sizes of the graphs, that most batches fit."""
     table = dataset.requirements(
         torch.cat(list(trains)).unique(), ratios
     ).double()  # [graphs, levels + 1]
@@ -207,7 +226,7 @@ def _capacity(
 
 
 def _batch_table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
-    """List the graphs that each run takes at each step, -1 for an empty place, [S, R, places]."""
+    """Return the graph indices of each step and run, -1 for an empty slot, [S, R, places]."""
     steps = max(len(parts) for parts in batches)
     table = torch.full((steps, len(batches), places), -1)
     for run, parts in enumerate(batches):
@@ -217,10 +236,10 @@ def _batch_table(batches: Sequence[Sequence[Tensor]], places: int) -> Tensor:
 
 
 def _capture(step: Callable[[], None], number: Tensor) -> Callable[[], object]:
-    """Capture a function as a CUDA graph; on a CPU it is itself.
+    """Return ``step`` captured as a CUDA graph; on a CPU, ``step`` itself.
 
-    It is tried out first; a step of training finds no graphs in any place, from which it learns
-    nothing, and the number of the step is set back.
+    Two warm-up steps on an empty batch precede capture; weights do not change. The step number is
+    reset to 0 afterwards.
     """
     if not number.is_cuda:
         return step
@@ -240,15 +259,15 @@ def _capture(step: Callable[[], None], number: Tensor) -> Callable[[], object]:
 
 
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
-_CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ has it
+_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 class Adam:
-    """What ``torch.optim.Adam`` and ``clip_grad_norm_`` do for one run, for the rows of a matrix.
+    """``clip_grad_norm_`` followed by ``torch.optim.Adam``, separately for each row of a matrix.
 
     Args:
-        theta: The parameters, one row a run, [R, P].
-        specs: The recipe of each run; they may differ in learning rate and weight decay.
+        theta: The parameters, one row per run, [R, P].
+        specs: The training spec of each run; only learning rate and weight decay may differ.
     """
 
     def __init__(self, theta: nn.Parameter, specs: Sequence[TrainSpec]) -> None:
@@ -260,7 +279,7 @@ class Adam:
         self.lr = self.peak.to(theta.dtype, copy=True)
 
     def select(self, rows: Tensor, theta: nn.Parameter) -> None:
-        """Go on with some of the runs only."""
+        """Keep only the given rows; ``theta`` holds their parameters."""
         self.theta = theta
         self.mean, self.square, self.count, self.peak, self.decay, self.lr = (
             part.index_select(0, rows)
@@ -268,12 +287,12 @@ class Adam:
         )
 
     def set_lr_factor(self, factor: float) -> None:
-        """Set the learning rates to a share of the highest, in place."""
+        """Set each learning rate to ``factor`` times its peak, in place."""
         self.lr.copy_(self.peak * factor)
 
     @torch.no_grad()
     def update(self, grad: Tensor, active: Tensor) -> None:
-        """Take a step, in place; runs that are not ``active`` [R] stay as they are."""
+        """Take one step in place; runs that are not ``active``, bool [R], do not change."""
         norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
         grad = grad * (self.clip / (norm + _CLIP_EPSILON)).clamp(max=1)
         grad = grad.addcmul(self.theta, self.decay)

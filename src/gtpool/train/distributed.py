@@ -1,17 +1,19 @@
-"""What several processes add to one training: each takes a share of every batch.
+"""Data-parallel training: each process trains on a share of every batch.
 
-``torchrun`` starts the processes; all hold all graphs, shuffle alike and take the same steps. Of a
-batch each takes graphs next to one another, and what goes over the wire are sums alone:
+``torchrun`` starts the processes. All of them load all graphs, shuffle in the same order and take
+the same steps. Each process takes a contiguous share of the graphs of a batch. Only sums are
+exchanged:
 
-- The loss of a batch is a sum over its graphs divided by what counts in all of it, so the
-  gradients of the shares add up to that of the whole: one flat vector a step, then clipping.
-- Batch norm sums over the nodes of all shares. What is drawn by key and place (dropout) counts
-  places through the whole batch, so a graph has the same mask whoever holds it.
-- Logits of held-out graphs are gathered, and the first process's figures decide for all.
+- The loss of a batch is a weighted sum over its graphs, divided by the total weight of the batch.
+  The gradients of the shares therefore add up: one all-reduce of a flat vector per step, then
+  clipping.
+- Batch norm sums over the nodes of all shares. Dropout masks depend on the key and the row in the
+  whole batch, so a graph gets the same mask in any process.
+- Logits of held-out graphs are gathered. The metrics of the first process decide for all.
 
-Hence a run has the numbers of one process, up to the order in which floats are added. There is no
-``DistributedDataParallel``: it averages over processes, which is another loss where labels are
-missing or shares are unequal. The first process does what leaves a trace; the others follow it.
+Results equal those of one process up to the order of floating-point sums.
+``DistributedDataParallel`` is not used: it averages over processes, which changes the loss if
+labels are missing or shares are unequal. Only the first process writes files and prints.
 """
 
 import os
@@ -30,11 +32,11 @@ from gtpool.ops.dropout import STRIDE, HasModules, KeyedModule
 from gtpool.train.epoch import TrainingError
 
 _TIMEOUT = timedelta(hours=1)
-"""How long a process waits for one that is silent, as while the first prepares data."""
+"""Timeout of a collective; other processes wait while the first prepares the data."""
 
 
 class Group(NamedTuple):
-    """The processes of one training; of one process, all is as if there were no group.
+    """The processes that train together; with a size of 1 no method communicates.
 
     Example:
         >>> [Group(rank, 2).share(torch.arange(5)).tolist() for rank in range(2)]
@@ -42,33 +44,33 @@ class Group(NamedTuple):
     """
 
     rank: int = 0
-    """Which of them this one is."""
+    """Index of this process."""
     size: int = 1
 
     def share(self, indices: Tensor) -> Tensor:
-        """Give this process's part of what all do, which may be empty; the last have the least."""
+        """Return this process's share, which may be empty; earlier processes get one more."""
         return indices.tensor_split(self.size)[self.rank]
 
     def sum(self, value: Tensor) -> Tensor:
-        """Add up what all processes have, in place."""
+        """Return the sum of ``value`` over all processes, computed in place."""
         if self.size > 1:
             dist.all_reduce(value)
         return value
 
     def gather(self, rows: Sequence[Tensor], whole: Tensor) -> Tensor:
-        """Fill zeros with the rows of all processes, each those of its ``share``, in place."""
+        """Return ``whole``, given as zeros, with the rows of every process's ``share`` filled."""
         if rows:
             own = self.share(torch.arange(whole.size(0), device=whole.device))
             whole[own] = torch.cat(list(rows)).to(whole.dtype)
         return self.sum(whole)
 
     def broadcast_floats(self, values: Sequence[float]) -> list[float]:
-        """Give the numbers that the first process has."""
+        """Return the values of the first process."""
         told = torch.tensor(values, dtype=torch.double)
         return self.sum(told if self.rank == 0 else torch.zeros_like(told)).tolist()
 
     def sum_gradients(self, weights: Sequence[nn.Parameter], loss: Tensor) -> Tensor:
-        """Add up the gradients of all processes, in place, and give the sum of their losses."""
+        """Return the sum of the losses of all processes; sum their gradients in place."""
         if self.size == 1:
             return loss
         grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in weights]
@@ -79,7 +81,7 @@ class Group(NamedTuple):
         return loss.squeeze(0)
 
     def check_gradients(self, weights: dict[str, nn.Parameter]) -> None:
-        """Raise a ValueError, after a backward pass, if some weights have a gradient nowhere."""
+        """Raise a ValueError if a weight has no gradient in any process after a backward pass."""
         if self.size == 1:
             return
         device = next(iter(weights.values())).device
@@ -88,61 +90,61 @@ class Group(NamedTuple):
         idle = [name for name, count in zip(weights, used, strict=True) if count == 0]
         if idle:
             raise ValueError(
-                f"the loss does not depend on {', '.join(idle)}: take out of the network what it "
-                "does not use, or set requires_grad to False, to train in several processes"
+                f"the loss does not depend on {', '.join(idle)}; to train in several processes, "
+                "remove unused parameters from the network or set requires_grad to False"
             )
 
     def check_same(self, values: Sequence[object]) -> None:
-        """Raise a ValueError unless all processes see the same data."""
+        """Raise a ValueError unless all processes have the same values."""
         self.broadcast(list(values))
         if self.rank > 0 and self.receive() != list(values):
-            raise ValueError(f"{self} sees other data than process 0; give all the same files")
+            raise ValueError(f"{self} has other data than process 0; give all the same files")
 
     @contextmanager
     def failing_together(self) -> Generator[None]:
-        """Make what torch complains of a run that failed; of several processes, the end of all.
+        """Turn errors of torch into a failed run, or end all processes if there are several.
 
-        The others do not know of it, so no process may go on to the next run.
+        The other processes do not see the error, so none of them may go on to the next run.
         """
         try:
             yield
         except TrainingError:
-            raise  # of numbers that all have
+            raise  # raised by all processes, whose losses are the same
         except (RuntimeError, MemoryError) as error:
             said = str(error) or type(error).__name__
             if self.size == 1:
                 raise TrainingError(said) from error
             raise ConnectionError(
-                f"{self} cannot go on, and so all end; what is finished is kept: {said}"
+                f"{self} failed and all processes stop; finished runs are kept: {said}"
             ) from error
 
     def broadcast(self, what: object) -> None:
-        """Say something in the first process, which the others ``receive``."""
+        """Send an object from the first process to the others, which call ``receive``."""
         if self.size > 1 and self.rank == 0:
             with self.failing_together():
                 dist.broadcast_object_list([what], device=torch.device("cpu"))
 
-    def receive(self) -> Any:  # noqa: ANN401 - whatever was told
-        """Wait for what the first process says."""
+    def receive(self) -> Any:  # noqa: ANN401 - any object
+        """Return the object that the first process broadcasts; wait for it."""
         told = [None]
         dist.broadcast_object_list(told, device=torch.device("cpu"))
         return told[0]
 
     def close(self) -> None:
-        """Part when all is done, which the first process tells the others by None."""
+        """Leave the group; the first process broadcasts None to end the others."""
         self.broadcast(None)
         if self.size > 1:
             dist.destroy_process_group()
 
     def device_for(self, device: torch.device) -> torch.device:
-        """Give a process its own GPU, where GPUs are asked for."""
+        """Return the device of this process: its own GPU if ``device`` is a GPU."""
         if self.size == 1 or device.type != "cuda":
             return device
         local, count = int(os.environ.get("LOCAL_RANK", self.rank)), torch.cuda.device_count()
         if local >= count:
             raise ValueError(
-                f"{self} has no GPU of its own, there are {count} here: start no more processes a "
-                "machine than it has GPUs, or choose --device cpu"
+                f"{self} has no GPU of its own: this machine has {count}; start at most one "
+                "process per GPU, or choose --device cpu"
             )
         return torch.device("cuda", local)
 
@@ -154,7 +156,7 @@ SINGLE_PROCESS = Group()
 
 
 def init_group() -> Group:
-    """Join the processes that ``torchrun`` started, by the variables that it sets."""
+    """Return the group of processes started by ``torchrun``, from its environment variables."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=_TIMEOUT)
@@ -162,7 +164,7 @@ def init_group() -> Group:
 
 
 def current_group() -> Group:
-    """Give the processes that this one has joined, or this one alone."""
+    """Return the group that this process has joined, or a group of one."""
     if dist.is_available() and dist.is_initialized():
         return Group(dist.get_rank(), dist.get_world_size())
     return Group()
@@ -170,19 +172,19 @@ def current_group() -> Group:
 
 @contextmanager
 def synchronized_layers(model: HasModules, group: Group, *, counts: bool) -> Generator[None]:
-    """Let the layers that look beyond a graph see the shares of all processes as one batch.
+    """Make batch norm and dropout treat the shares of all processes as one batch.
 
     Args:
-        model: In training, with keys; what it draws without a key is an error.
-        group: Whose processes all run the model, each its share.
-        counts: Whether this process's graphs are part of the batch.
+        model: The model in training mode, with keys set; random numbers without a key are an error.
+        group: The processes that run the model, each on its share.
+        counts: Whether the graphs of this process belong to the batch.
     """
     if group.size == 1:
         yield
         return
     kinds = (KeyedModule, nn.BatchNorm1d)
     found = (part for part in model.modules() if part.training and isinstance(part, kinds))
-    layers = [part for part in found if getattr(part, "p", 1) > 0]  # but dropout of nothing
+    layers = [part for part in found if getattr(part, "p", 1) > 0]  # dropout with p=0 draws nothing
     for part in layers:
         way = _draw if isinstance(part, KeyedModule) else partial(_normalize, counts=counts)
         part.forward = partial(way, part, group)
@@ -191,19 +193,19 @@ def synchronized_layers(model: HasModules, group: Group, *, counts: bool) -> Gen
         yield
     finally:
         for part in layers:
-            del part.forward  # and the method of its class is back
+            del part.forward  # restores the method of the class
     if any(not old.equal(new) for old, new in zip(before, _random_states(), strict=True)):
         raise ValueError(
-            "the network draws random numbers of its own (as dropout of asap "
-            "does), which several processes cannot draw as one does; turn that off, or train in one"
+            "the network draws random numbers without a key (for example asap's dropout), "
+            "which differ between processes; turn that off, or train in one process"
         )
 
 
 def _draw(part: KeyedModule, group: Group, value: Tensor | RowLayout, *more: Tensor) -> Tensor:
-    """Draw for rows whose places go on from the processes before; a place is ``STRIDE`` of key."""
+    """Run a keyed module with its key advanced by ``STRIDE`` per row of earlier processes."""
     key = part.key
     if key is None:
-        raise ValueError("what a network draws in several processes needs a key: see set_keys")
+        raise ValueError("random numbers in several processes need a key: call set_keys")
     drawn = value.numel() if isinstance(value, Tensor) else value.num_rows
     counts = torch.zeros(group.size, dtype=torch.long, device=key.device)
     counts[group.rank] = drawn
@@ -217,8 +219,8 @@ def _draw(part: KeyedModule, group: Group, value: Tensor | RowLayout, *more: Ten
 def _normalize(
     part: nn.BatchNorm1d, group: Group, x: Tensor, rows: object = None, *, counts: bool
 ) -> Tensor:
-    """Do what ``nn.BatchNorm1d`` does in training, over the rows of all processes, [N, D]."""
-    del rows  # of a packed batch, all real
+    """Return ``nn.BatchNorm1d`` in training mode over the rows of all processes, [N, D]."""
+    del rows  # a packed batch has no padding
     rows = x.to(torch.promote_types(x.dtype, torch.float32))
     total = _Sum.apply(counts * torch.cat([rows.new_full((1,), len(rows)), rows.sum(0)]), group)
     number, mean = total[0], total[1:] / total[0]
@@ -235,7 +237,7 @@ def _normalize(
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over processes; a share's gradient is the sum of those that all have of the sum."""
+    """Sum over processes; the backward pass sums the gradients over processes."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, group: Group) -> Tensor:  # noqa: ANN401 - torch's own

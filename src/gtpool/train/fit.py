@@ -19,6 +19,7 @@ from gtpool.model.predictor import Predictor, member_outputs
 from gtpool.ops.dropout import next_key, set_keys
 from gtpool.ops.padded_ops import WIDEST
 from gtpool.spec import TrainSpec
+from gtpool.train.average import WeightAverage, averaged
 from gtpool.train.distributed import SINGLE_PROCESS, Group, synchronized_layers
 from gtpool.train.epoch import (
     EarlyStopping,
@@ -98,7 +99,7 @@ def fit(
         check_metric_defined(data, split.valid, "validation")
     stopping = EarlyStopping(spec, METRICS[data.schema.task])
     evaluator = _Evaluator(model, data, split, spec, group)
-    loss_of = Loss(data, [split.train], weigh=spec.class_weights)
+    loss_of = Loss(data, [split.train], weigh=spec.class_weights, smoothing=spec.label_smoothing)
     set_target_scale(model, loss_of)
     loop = _TrainLoop(model, data, split.train, spec, loss_of, group)
     random = torch.Generator().manual_seed(seed)
@@ -106,9 +107,11 @@ def fit(
     while not stopping.finished:
         start, number = time.perf_counter(), len(stopping.epochs) + 1
         train_loss = loop.epoch(number, random)
-        epoch = Epoch(number, train_loss, *evaluator.measure(loss_of), time.perf_counter() - start)
-        if stopping.update(epoch):
-            state = {name: part.detach().clone() for name, part in model.state_dict().items()}
+        with averaged(model.state_dict(), loop.average):
+            measured = evaluator.measure(loss_of)
+            epoch = Epoch(number, train_loss, *measured, time.perf_counter() - start)
+            if stopping.update(epoch):
+                state = {name: part.detach().clone() for name, part in model.state_dict().items()}
         yield epoch
     model.load_state_dict(state)
     return stopping.outcome(state)
@@ -203,6 +206,7 @@ class _TrainLoop:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda epoch: lr_factor(epoch, spec)
         )
+        self.average = WeightAverage(model.state_dict(), spec.ema) if spec.ema else None
 
     def epoch(self, number: int, random: torch.Generator) -> float:
         """Train for one epoch and return the mean loss over its graphs."""
@@ -234,7 +238,8 @@ class _TrainLoop:
             synchronized_layers(self.model, self.group, counts=counts),
         ):
             logits, auxiliary = self.model.learn(graphs)
-        total, weight = self.loss_of.sums(logits.to(self.model.scale.dtype), graphs.y)
+        logits = logits.to(self.model.scale.dtype)
+        total, weight = self.loss_of.sums(logits, graphs.y, training=True)
         loss = weighted_mean(counts * total, self.group.sum(counts * weight)).squeeze(0)
         if auxiliary is not None:
             loss = loss + counts * auxiliary.sum() / part.numel()
@@ -246,6 +251,8 @@ class _TrainLoop:
         loss = self.group.sum_gradients(weights, loss.detach())
         nn.utils.clip_grad_norm_(weights, self.spec.clip)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model.state_dict())
         return loss
 
 

@@ -1,4 +1,4 @@
-"""Many runs of one network at once on one device: folds, seeds and rates as one program."""
+"""Training of many runs of one network at once on one device: folds, seeds and learning rates."""
 
 import math
 import time
@@ -16,6 +16,7 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
 from gtpool.spec import TrainSpec
+from gtpool.train.average import averaged
 from gtpool.train.captured import CapturedTrainer, FeatureScaler
 from gtpool.train.epoch import (
     EarlyStopping,
@@ -30,7 +31,7 @@ from gtpool.train.epoch import (
 from gtpool.train.metric import METRICS
 
 _SHRINK = 0.6
-"""Runs that are over go on taking their share of time; below this share of live ones they leave."""
+"""Finished runs are dropped once active runs fall below this share; each drop captures again."""
 
 
 def fit_many(
@@ -45,21 +46,21 @@ def fit_many(
 ) -> Generator[dict[int, Epoch], None, list[Outcome | TrainingError]]:
     """Train several classifiers of one spec side by side, each as ``fit`` would train it alone.
 
-    Yields the epochs of the active runs by run number, and returns for each run its outcome or the
+    Yields the epochs of the active runs by run number. Returns for each run its outcome, or the
     error that ended it.
 
     Args:
-        models: Of one spec and shape, on the device of ``data``; they are left with the weights of
-            the chosen epoch.
+        models: Models of one spec and shape, on the device of ``data``. Each ends with the weights
+            of its selected epoch.
         data: The graphs, not standardised.
-        splits: Of each run.
-        specs: The recipe of each run; they may differ in learning rate and weight decay.
-        seeds: Of each run.
-        standardize: Scale continuous features by each run's training part.
-        on_end: Called with the number and the outcome of each run as soon as it is over, when its
-            model has the weights of the chosen epoch.
+        splits: The split of each run.
+        specs: The training spec of each run; only learning rate and weight decay may differ.
+        seeds: The seed of each run.
+        standardize: Scale continuous features by statistics of each run's training part.
+        on_end: Called with the number and the outcome of each run when it ends; its model then has
+            the weights of the selected epoch.
     """
-    with torch.cuda.device_of(data.x):  # where Triton launches and graphs are captured
+    with torch.cuda.device_of(data.x):  # Triton and CUDA graphs use the current device
         runs = _Runs(models, data, splits, specs, seeds, standardize=standardize)
         runs.finish(on_end)
         runs.shrink()
@@ -74,7 +75,7 @@ def fit_many(
 
 
 class _Runs:
-    """The runs, those that still go in one program."""
+    """State of all runs; the active ones train in one ``CapturedTrainer``."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class _Runs:
         standardize: bool,
     ) -> None:
         if len({replace(spec, lr=0.0, weight_decay=0.0) for spec in specs}) > 1:
-            raise ValueError("runs side by side may differ in lr and weight_decay, in nothing else")
+            raise ValueError("specs of runs side by side may differ only in lr and weight_decay")
         self.models, self.splits, self.specs = models, splits, specs
         self.ensemble = ModelEnsemble(models, int(data.sizes.max()))
         shape = models[0].shape
@@ -102,20 +103,33 @@ class _Runs:
         valids = [split.valid for split in splits] if specs[0].select == "metric" else []
         self.errors = undefined_metrics(data, valids, "validation")
         self.active = list(range(len(models)))
-        """The run in each place of the program."""
+        """Run number of each position in the trainer."""
         self.best = self.ensemble.state_dicts()
-        """The state of each run's best epoch, all runs in one tensor a name."""
+        """State of each run's best epoch, one tensor per name, [R, ...]."""
         self.outcomes: dict[int, Outcome | TrainingError] = {}
-        """What the runs that are over gave."""
+        """Outcomes of the finished runs."""
 
     def epoch(self) -> dict[int, Epoch]:
-        """Pass over the training parts once and look at the others."""
+        """Train and evaluate for one epoch; return the epochs of the active runs."""
         start = time.perf_counter()
         size = self.specs[0].batch_size
         batches = [
             shuffled_batches(self.splits[run].train, size, self.randoms[run]) for run in self.active
         ]
         losses = self.trainer.epoch(batches, [epoch_seed(self.randoms[run]) for run in self.active])
+        with averaged(self.trainer.state, self.trainer.average):
+            return self._evaluate(batches, losses, start)
+
+    def _evaluate(
+        self, batches: Sequence[Sequence[Tensor]], losses: Tensor, start: float
+    ) -> dict[int, Epoch]:
+        """Measure the held-out parts and store the weights of runs that improved.
+
+        Args:
+            batches: Training graphs of each run, batch by batch.
+            losses: Loss of each step and run, [S, R].
+            start: Time at which the epoch started.
+        """
         measured, losses = self.trainer.measure().tolist(), losses.cpu()
         sizes = _sizes(batches, losses)
         means = ((losses.where(sizes > 0, 0.0) * sizes).sum(0) / sizes.sum(0)).tolist()
@@ -129,7 +143,7 @@ class _Runs:
             mine, own, number = batches[place], self.specs[run], len(self.stopping[run].epochs) + 1
             try:
                 train_loss = means[place]
-                if not math.isfinite(train_loss):  # says of which batch
+                if not math.isfinite(train_loss):  # raises an error that names the batch
                     train_loss = mean_loss(losses[: len(mine), place], mine, number, own)
                 loss, valid, test = measured[place]
                 epoch = Epoch(number, train_loss, loss, valid, test, seconds)
@@ -143,7 +157,7 @@ class _Runs:
         return epochs
 
     def shrink(self) -> None:
-        """Let runs go that are over, if they are many."""
+        """Drop finished runs from the trainer if they are many."""
         active = [place for place, run in enumerate(self.active) if self._is_active(run)]
         if len(active) < _SHRINK * len(self.active) or not active:
             self.active = [self.active[place] for place in active]
@@ -151,7 +165,7 @@ class _Runs:
                 self.trainer.select(active)
 
     def finish(self, on_end: Callable[[int, Outcome | TrainingError], None] | None) -> None:
-        """Sum up the runs that have come to their end, and on_end who asked."""
+        """Store the outcomes of runs that have just ended, and call ``on_end``."""
         for run in self.active:
             if not self._is_active(run) and run not in self.outcomes:
                 self.outcomes[run] = self._outcome(run, self.models[run])
@@ -159,7 +173,7 @@ class _Runs:
                     on_end(run, self.outcomes[run])
 
     def _outcome(self, run: int, model: Classifier) -> Outcome | TrainingError:
-        """Load the best weights of a run, and sum it up."""
+        """Return the outcome of a run, with its best weights loaded into ``model``."""
         if run in self.errors:
             return self.errors[run]
         state = {name: part[run].clone() for name, part in self.best.items()}
@@ -171,7 +185,7 @@ class _Runs:
         return run not in self.errors and not self.stopping[run].finished
 
     def _save_best(self, places: Sequence[int]) -> None:
-        """Copy the state of the runs in some places."""
+        """Copy the state of the runs at some positions to ``best``."""
         if not places:
             return
         device = self.ensemble.theta.device
@@ -182,7 +196,7 @@ class _Runs:
 
 
 def _sizes(batches: Sequence[Sequence[Tensor]], like: Tensor) -> Tensor:
-    """Count the graphs of each step and run, 0 where a run has no such step, [S, R]."""
+    """Return the graphs of each step and run, 0 if a run has no such step, [S, R]."""
     counts = [[part.numel() for part in parts] for parts in batches]
     return torch.tensor(list(zip_longest(*counts, fillvalue=0)), dtype=like.dtype)
 
@@ -190,7 +204,7 @@ def _sizes(batches: Sequence[Sequence[Tensor]], like: Tensor) -> Tensor:
 def _feature_scaler(
     data: GraphDataset, splits: Sequence[Split], like: Tensor
 ) -> FeatureScaler | None:
-    """Take mean and deviation of the continuous columns over each run's training part."""
+    """Return mean and deviation of the continuous columns over each run's training part."""
     if data.schema.recipe.mean is not None:
         return None
     by_part = {split.digest: split for split in splits}

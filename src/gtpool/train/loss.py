@@ -16,10 +16,24 @@ class Loss:
         data: The graphs; the schema names the task.
         trains: Training graphs of each run, for class weights and the scale of a regression.
         weigh: Weight classes inversely to their frequency.
+        smoothing: Probability mass that training moves from the true class to all classes.
     """
 
-    def __init__(self, data: GraphDataset, trains: Sequence[Tensor], *, weigh: bool) -> None:
-        self.task, self.runs = data.schema.task, len(trains)
+    def __init__(
+        self,
+        data: GraphDataset,
+        trains: Sequence[Tensor],
+        *,
+        weigh: bool,
+        smoothing: float = 0.0,
+    ) -> None:
+        self.task, self.runs, self.smoothing = data.schema.task, len(trains), smoothing
+        if smoothing and self.task == "regression":
+            raise ValueError("train.label_smoothing is for classes and binary tasks; set it to 0")
+        if not 0 <= smoothing < 1:
+            raise ValueError(
+                f"train.label_smoothing must be at least 0 and below 1, got {smoothing}"
+            )
         parts = [data.y[train.to(data.y.device)] for train in trains]
         self.shift: Tensor | None = None
         """Regression: mean of each target, [R, T]."""
@@ -36,12 +50,14 @@ class Loss:
         elif weigh:
             self.weight = torch.stack([_positive_weights(y) for y in parts])
 
-    def __call__(self, logits: Tensor, y: Tensor, present: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, logits: Tensor, y: Tensor, present: Tensor | None = None, *, training: bool = False
+    ) -> Tensor:
         """Return the mean loss of each run, [R]; arguments as for ``sums``."""
-        return weighted_mean(*self.sums(logits, y, present))
+        return weighted_mean(*self.sums(logits, y, present, training=training))
 
     def sums(
-        self, logits: Tensor, y: Tensor, present: Tensor | None = None
+        self, logits: Tensor, y: Tensor, present: Tensor | None = None, *, training: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of losses and the sum of weights of each run, [R] each.
 
@@ -49,12 +65,14 @@ class Loss:
             logits: Graphs of all runs, run after run, [RG, outputs].
             y: Targets, [RG] or [RG, T].
             present: Mask of the graphs that count, bool [RG]; None means all.
+            training: Smooth the labels.
         """
+        smoothing = self.smoothing if training else 0.0
         logits, y = (part.unflatten(0, (self.runs, -1)) for part in (logits, y))
         if self.task == "classes":
-            each, counts = self._by_class(logits, y)
+            each, counts = self._by_class(logits, y, smoothing)
         else:
-            each, counts = self._by_task(logits, y)
+            each, counts = self._by_task(logits, y, smoothing)
         if present is not None:
             counts = counts * present.view(self.runs, -1, *(1,) * (counts.dim() - 2))
         each, counts = each.flatten(1), counts.flatten(1)
@@ -62,18 +80,22 @@ class Loss:
         counted = torch.where(counts > 0, each * counts, 0.0)
         return counted.sum(1), counts.sum(1)
 
-    def _by_class(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        each = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+    def _by_class(self, logits: Tensor, y: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+        each = cross_entropy(
+            logits.flatten(0, 1), y.flatten(), reduction="none", label_smoothing=smoothing
+        ).view_as(y)
         if self.weight is None:
             return each, torch.ones_like(each)
         return each, self.weight.to(each.dtype).gather(1, y)
 
-    def _by_task(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _by_task(self, logits: Tensor, y: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         known, target = ~y.isnan(), y.nan_to_num(0.0)
         if self.scale is not None:
             unit = self.scale.to(logits.dtype).unsqueeze(1)
             return mse_loss(logits / unit, target / unit, reduction="none"), known
         weight = None if self.weight is None else self.weight.unsqueeze(1)
+        if smoothing:
+            target = target * (1 - smoothing) + smoothing / 2
         each = binary_cross_entropy_with_logits(logits, target, pos_weight=weight, reduction="none")
         return each, known
 

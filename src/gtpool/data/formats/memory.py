@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.encodings import with_encodings
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.formats.nx import from_networkx_raw
 from gtpool.data.inference import apply_recipe, unknown_labels
@@ -142,6 +143,7 @@ def read_graphs(
     recipe: Recipe | None = None,
     *,
     features: str = "gmt",
+    encode: Sequence[str] = (),
     node_features: Sequence[str] = (),
     node_label: str | None = None,
     edge_features: Sequence[str] = (),
@@ -152,7 +154,8 @@ def read_graphs(
     Args:
         graphs: The graphs; of PyG's ``Data``, ``x``, ``edge_index`` and ``edge_attr`` are used.
         recipe: Recipe of a trained model; by default it is learned from the graphs.
-        features: For networkx graphs, as the arguments below; see ``from_networkx``.
+        features: For networkx graphs, as the arguments after ``encode``; see ``from_networkx``.
+        encode: Structural encodings of nodes, if there is no ``recipe``.
         node_features: Numeric node attributes.
         node_label: Node attribute with an integer label.
         edge_features: Numeric edge attributes.
@@ -165,13 +168,15 @@ def read_graphs(
     graphs = as_graph_list(graphs)
     if isinstance(graphs, GraphDataset):
         schema = replace(graphs.schema, task="regression", targets=())
-        return _follow(replace(graphs, y=torch.empty(len(graphs), 0), schema=schema), recipe)
-    named = _Attributes(features, node_features, node_label, edge_features, edge_weight)
-    return next(
-        read(graphs, recipe, named)
-        for kind, read in IN_MEMORY.items()
-        if isinstance(graphs[0], kind)
-    )
+        data = _follow(replace(graphs, y=torch.empty(len(graphs), 0), schema=schema), recipe)
+    else:
+        named = _Attributes(features, node_features, node_label, edge_features, edge_weight)
+        data = next(
+            read(graphs, recipe, named)
+            for kind, read in IN_MEMORY.items()
+            if isinstance(graphs[0], kind)
+        )
+    return with_encodings(data, encode) if recipe is None else data
 
 
 def class_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401

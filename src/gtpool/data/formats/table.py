@@ -18,6 +18,7 @@ from gtpool.data.formats.reader import (
     Loaded,
     Skipped,
 )
+from gtpool.data.inference import apply_recipe
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import FLOAT32_MAX, TASKS, Schema, Task
 from gtpool.data.targets import pack_targets
@@ -179,6 +180,7 @@ class _TableReader(FormatReader):
         data = None
         if graphs:
             data = molecules.to_dataset(torch.empty(graphs, 0), path.stem, "regression", ())
+            data = apply_recipe(data, schema.recipe)
         return InferenceData("line", rows, data, tuple(header), tuple(names))
 
     def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
