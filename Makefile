@@ -34,6 +34,7 @@ bench: $(READY)
 	$(BIN)/python bench/sample.py
 	$(BIN)/python bench/attention.py
 	$(BIN)/python bench/take.py
+	$(BIN)/python bench/connect.py
 	$(BIN)/python bench/epoch.py
 	$(BIN)/python bench/methods.py
 	$(BIN)/python bench/start.py

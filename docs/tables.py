@@ -4,6 +4,7 @@ A page marks a table by ``<!-- docs/tables.py: NAME -->`` before it and ``<!-- e
 ``make performance`` calls this. With ``--check`` nothing is written: stale pages are named.
 """
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -188,6 +189,22 @@ def study(name: str) -> str:
     return "\n".join(lines)
 
 
+def connect() -> str:
+    """Give the edges and isolated nodes after each step, one line for each ``connect``."""
+    heads = ("dataset", "pool", "connect", "joined pairs a graph", "isolated nodes, %")
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---:|---:|"]
+    rows = [json.loads(line) for line in (EVIDENCE / "bench/connect.jsonl").open(encoding="utf-8")]
+    newest = {(row["dataset"], row["pool"], row["connect"]): row for row in rows}
+    for place, row in newest.items():
+        pairs, isolated = (
+            " / ".join(str(row[f"{what}_{step}"]) for step in (1, 2, 3))
+            for what in ("pairs", "isolated")
+        )
+        name = f"{place[0]} ({row['pairs_0']} pairs)"
+        lines.append(f"| {name} | {place[1]} | `{place[2]}` | {pairs} | {isolated} |")
+    return "\n".join(lines)
+
+
 def _at(found: Sequence[CellResult], line: str, dataset: str) -> str:
     """Give the figure of a place; a dash where the study does not have it."""
     here = [one for one in found if (one.place.line, one.place.dataset) == (line, dataset)]
@@ -256,6 +273,7 @@ MADE = {
     "speed": performance.summary,
     "ensembles": lambda: performance.part("crossval"),
     "layers": lambda: performance.part("layers"),
+    "connect": connect,
 }
 
 

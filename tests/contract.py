@@ -98,6 +98,47 @@ def law_relabelling(make: Make) -> None:
     check()
 
 
+def law_numbering(make: Make) -> None:
+    """2b. Other numbers, the same kept nodes, where scores tie too; symmetric nodes count as one.
+
+    Few features are different, so that many scores are equal.
+    """
+
+    @settings(drawn, max_examples=60)
+    @given(ragged(), st.sampled_from(RATIOS), st.integers(1, 3), st.randoms(use_true_random=False))
+    def check(graphs: Graphs, ratio: float, kinds: int, random) -> None:
+        kind = torch.tensor([random.randrange(kinds) for _ in graphs.x])
+        graphs = graphs._replace(x=graphs.x[:1].repeat(kinds, 1).cumsum(0)[kind], edge_attr=None)
+        old, renumbered = shuffled(graphs, random)
+        pool = resting(make, ratio)
+        before, after = pool(*graphs), pool(*renumbered)
+        colour = refined_colours(graphs)
+        one, other = (
+            sorted(colour[k] for k in kept.tolist()) for kept in (before[4], old[after[4]])
+        )
+        assert one == other
+
+    check()
+
+
+def refined_colours(graphs: Graphs) -> list[int]:
+    """Number the classes of nodes that colour refinement tells apart, until nothing changes."""
+    edges, count = graphs.edge_index.T.tolist(), len(graphs.x)
+    colour: list = list(zip(graphs.batch.tolist(), map(tuple, graphs.x.tolist()), strict=True))
+    for _ in range(count):
+        colour = [
+            (
+                colour[node],
+                tuple(sorted(colour[s] for s, t in edges if t == node)),
+                tuple(sorted(colour[t] for s, t in edges if s == node)),
+            )
+            for node in range(count)
+        ]
+        names = {value: name for name, value in enumerate(sorted(set(colour)))}
+        colour = [names[value] for value in colour]
+    return colour
+
+
 def law_batch(make: Make) -> None:
     """3. A batch gives what its graphs give one by one, also where all nodes of a graph tie."""
 

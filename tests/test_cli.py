@@ -1,4 +1,5 @@
 import inspect
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -13,6 +14,7 @@ from gtpool.report.plot import draw_kept
 
 SVG = "{http://www.w3.org/2000/svg}"
 KEPT = "#2a6f97"
+EDGES = ("induced", "khop:2", "closest")
 
 
 def circles_of(picture: Path) -> list[tuple[float, float, str]]:
@@ -37,6 +39,16 @@ def test_compare_shows_the_molecule_and_draws_it(tmp_path):
     assert "".join(row[1] for row in rows) == "C" * 14 + "NOO"
     assert [sum(row[column] == "●" for row in rows) for column in (5, 6, 7)] == [9, 9, 9]
     assert sum(float(row[4]) for row in rows) == pytest.approx(1, abs=1e-3)
+
+    lines = [re.split(r"  +", line.strip()) for line in result.output.splitlines()]
+    pairs = {
+        line[0]: [int(cell.split(",")[0]) for cell in line[1:]]
+        for line in lines
+        if line[0] in EDGES
+    }
+    assert all(one <= other for one, other in zip(pairs["induced"], pairs["khop:2"], strict=True))
+    assert all(one <= other for one, other in zip(pairs["induced"], pairs["closest"], strict=True))
+    assert sum(pairs["closest"]) > sum(pairs["induced"])
 
     picture = tmp_path / "new/mutag-0-kept.svg"
     assert f"picture: {picture}" in result.output

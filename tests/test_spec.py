@@ -284,6 +284,8 @@ def test_the_defaults_that_saved_models_mean_stay():
         "atom_order": "given",
         "label_columns": (),
         "edge_label_columns": (),
+        "encode": (),
+        "coded": False,
     }
 
 

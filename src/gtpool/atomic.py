@@ -1,4 +1,4 @@
-"""Files and folders that are on disk whole or not at all."""
+"""Atomic writes of files and folders."""
 
 import re
 import shutil
@@ -40,17 +40,16 @@ def rename_target(path: Path) -> Path | None:
 
 @contextmanager
 def new_folder(folder: Path, names: Collection[str], what: str) -> Generator[Path]:
-    """Give an empty folder to write into, which takes the place of ``folder`` at the end.
+    """Yield an empty folder to write to, which replaces ``folder`` at the end.
 
-    A failure leaves what was there before. A process that is killed between the two renames leaves
-    a temporary folder, from which ``recover_folder`` finishes the replacement. Files get the
-    permissions that the umask allows, whichever library writes them. A symbolic link is
-    followed.
+    On failure the previous folder is unchanged. A process that is killed between the two renames
+    leaves a temporary folder, from which ``recover_folder`` finishes the replacement. Files get the
+    permissions of the umask, for any library that writes them. Symbolic links are followed.
 
     Args:
-        folder: Where the folder is to stand.
-        names: Files that may be there already and are replaced; others are not ours to delete.
-        what: The thing that the files make up, for the message that refuses others.
+        folder: The target folder.
+        names: Files that may exist and are replaced; any other file raises an error.
+        what: Description of the files, for this error message.
     """
     folder = folder.resolve() if folder.is_symlink() else folder
     recover_folder(folder)
@@ -74,10 +73,10 @@ def new_folder(folder: Path, names: Collection[str], what: str) -> Generator[Pat
 
 
 def recover_folder(folder: Path) -> None:
-    """Finish or undo what killed processes began with ``new_folder``, and delete what they left.
+    """Finish or undo writes of killed processes, and delete their temporary folders.
 
     Args:
-        folder: The folder that they were to write.
+        folder: The target folder of these writes.
     """
     for scratch in _scratch_folders(folder):
         with suppress(OSError), _abandoned(scratch) as old_enough:
@@ -90,7 +89,7 @@ def recover_folder(folder: Path) -> None:
 
 
 def _replace(folder: Path, scratch: Path) -> None:
-    """Rename the written folder into place; whatever interrupts it, one of the two is there."""
+    """Rename the written folder into place; after an interruption the old or new one exists."""
     try:
         if folder.exists():
             folder.rename(scratch / _OLD)
@@ -101,7 +100,7 @@ def _replace(folder: Path, scratch: Path) -> None:
 
 
 def _scratch_folders(folder: Path) -> Iterator[Path]:
-    """List the temporary folders of one folder, which ``tempfile`` names by eight characters."""
+    """Return the temporary folders of a folder; ``tempfile`` adds eight characters to its name."""
     pattern = re.compile(re.escape(f".{folder.name}-") + "[a-z0-9_]{8}")
     with suppress(OSError):
         yield from [path for path in folder.parent.iterdir() if pattern.fullmatch(path.name)]
@@ -109,9 +108,9 @@ def _scratch_folders(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _abandoned(scratch: Path) -> Generator[bool]:
-    """Hold the lock of a process that has died; raise an OSError if it may be alive.
+    """Hold the lock of a dead process; raise an OSError if the process may be alive.
 
-    Gives whether the temporary folder is old: a new one may be about to be locked.
+    Yields whether the temporary folder is old; a new one may not be locked yet.
     """
     age = time.time() - scratch.stat().st_mtime
     if fcntl is None or not (scratch / _LOCK).exists():
@@ -131,11 +130,11 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _refuse_others(folder: Path, names: Collection[str], what: str) -> None:
-    """Raise a FileExistsError where writing would delete what is not ours."""
+    """Raise a FileExistsError if writing would delete other files."""
     if not folder.exists():
         return
     others = sorted({path.name for path in folder.iterdir()} - set(names))
     if others:
         raise FileExistsError(
-            f"{folder} holds {others[0]}, which is no part of {what}; save to a new folder"
+            f"{folder} contains {others[0]}, which is not part of {what}; save to a new folder"
         )

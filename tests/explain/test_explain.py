@@ -20,6 +20,7 @@ from gtpool.estimator import GraphClassifier, GraphRegressor
 from gtpool.explain import (
     Explanation,
     compare_samplers,
+    connectivity,
     diversity,
     explain,
     explain_source,
@@ -608,3 +609,26 @@ def test_atoms_of_an_explanation_are_numbered_as_the_smiles_lists_them(molecules
             assert score[numbers[node]] == pytest.approx(value)
     by_estimator = GraphClassifier.load(bundle.folder).explain([smiles], epochs=5)
     assert by_estimator.levels == told.levels
+
+
+@pytest.mark.parametrize("connect", ["induced", "khop:2", "closest"])
+def test_edges_of_a_level_are_those_that_the_next_step_gets(mutag, connect):
+    model = network(mutag, connect=connect)
+    told = explain(model, mutag, 3, importance=False)
+    for view, after in zip(told.levels, told.levels[1:], strict=False):
+        pairs = {frozenset(edge) for edge in after.edges if edge[0] != edge[1]}
+        joined = set().union(*pairs) if pairs else set()
+        assert view.pairs == len(pairs)
+        assert view.isolated == pytest.approx(1 - len(joined) / len(view.kept))
+
+
+def test_connectivity_adds_up_what_explanations_say(mutag):
+    model = network(mutag, connect="closest")
+    data = GraphDataset.from_pyg(mutag.to_pyg()[:20], mutag.schema)
+    every = connectivity(model, data, batch_size=8)
+    views = [explain(model, data, index, importance=False).levels for index in range(len(data))]
+    for step, level in enumerate(every[1:]):
+        assert level.pairs == sum(levels[step].pairs for levels in views)
+        assert level.nodes == sum(len(levels[step].kept) for levels in views)
+        lone = sum(levels[step].isolated * len(levels[step].kept) for levels in views)
+        assert level.lone == pytest.approx(lone)

@@ -189,7 +189,7 @@ def test_all_files_have_the_permissions_of_the_umask(folder):
 
 def test_a_folder_of_the_users_is_not_deleted(model, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileExistsError, match=r"thesis.txt, which is no part of a model"):
+    with pytest.raises(FileExistsError, match=r"thesis.txt, which is not part of a model"):
         save_bundle(tmp_path, model, ABOUT)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 

@@ -5,6 +5,7 @@ import torch
 from drawn import molecules
 
 from gtpool.data.device_dataset import DeviceDataset
+from gtpool.data.encodings import with_encodings
 from gtpool.data.sources import load
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
@@ -59,9 +60,10 @@ def test_a_program_that_was_saved_gives_the_logits_of_any_batch_that_fits(option
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("encode", [(), ("rwse:4", "cycles")])
 @pytest.mark.parametrize("conv", ["ogb-gcn", "gine", "dmpnn"])
-def test_a_program_takes_the_codes_of_bonds(conv):
-    data, index = molecules(30), torch.arange(20).view(2, 1, 10)
+def test_a_program_takes_the_codes_of_bonds(conv, encode):
+    data, index = with_encodings(molecules(30), encode), torch.arange(20).view(2, 1, 10)
     model = network(data, {"conv": conv, "virtual_node": True, "ffn": True, "norm": "batch"})
     stock = DeviceDataset.of(data, model.shape.node_categories, model.shape.edge_categories)
     capacity = stock.capacity(index[:, 0], model.ratios)

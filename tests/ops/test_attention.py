@@ -352,14 +352,14 @@ def test_shapes_that_differ_are_named():
         attend(q, k[:, :1], v, ptr)
     with pytest.raises(ValueError, match=r"\[nodes, heads, channels\]"):
         attend(q[:, 0], k[:, 0], v[:, 0], ptr)
-    with pytest.raises(ValueError, match=r"without zeros, got \[0, 2, 5\]"):
+    with pytest.raises(ValueError, match=r"got \[0, 2, 5\]"):
         attend(q[:0], k[:0], v[:0], torch.tensor([0]))
 
 
 @pytest.mark.parametrize("ptr", [[0, 3], [0, 3, 8], [1, 3, 7], [0, 5, 3, 7]])
 def test_a_ptr_that_is_not_the_batch_s_is_refused(ptr):
     q, k, v, _ = heads_of([3, 4])
-    with pytest.raises(ValueError, match="ptr must rise from 0 to the number of nodes, 7"):
+    with pytest.raises(ValueError, match="ptr must ascend from 0 to the number of nodes, 7"):
         attend(q, k, v, torch.tensor(ptr))
 
 
@@ -370,7 +370,7 @@ def test_an_unknown_backend_lists_the_choices():
 
 def test_the_fused_kernel_is_refused_where_there_is_none():
     q, k, v, ptr = heads_of([3])
-    with pytest.raises(ValueError, match="no fused kernel for tensors on meta"):
+    with pytest.raises(ValueError, match="no fused kernel for meta"):
         attend(q.to("meta"), k.to("meta"), v.to("meta"), ptr, backend="fused")
 
 

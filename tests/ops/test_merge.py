@@ -89,7 +89,7 @@ def test_a_weight_is_the_first_edge_feature_or_one():
     assert edge_weight(edge_index, attr, like, weighted=True).tolist() == [0, 2, 4, 6, 8, 10]
     assert edge_weight(edge_index, attr[:, 1], like, weighted=True).tolist() == [1, 3, 5, 7, 9, 11]
     assert edge_weight(edge_index, attr, like, weighted=True).dtype == torch.double
-    with pytest.raises(ValueError, match="no edge_attr"):
+    with pytest.raises(ValueError, match="edge_attr"):
         edge_weight(edge_index, None, like, weighted=True)
 
 

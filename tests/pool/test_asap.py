@@ -248,9 +248,9 @@ def test_a_self_loop_counts_once_listed_or_not():
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (None, "no edge_attr"),
-        (torch.tensor([1.0, -0.5]), "edge 1 is -0.5"),
-        (torch.tensor([[float("nan")], [1.0]]), "edge 0 is nan"),
+        (None, "edge_attr"),
+        (torch.tensor([1.0, -0.5]), "edge 1 has weight -0.5"),
+        (torch.tensor([[float("nan")], [1.0]]), "edge 0 has weight nan"),
     ],
 )
 def test_missing_or_bad_weights_are_refused(weight, message):

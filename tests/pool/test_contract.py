@@ -1,7 +1,14 @@
 from functools import partial
 
 import pytest
-from contract import CLUSTER_LAWS, EXCEPTIONS, LAWS, OWN_TESTS, law_compile
+from contract import (
+    CLUSTER_LAWS,
+    EXCEPTIONS,
+    LAWS,
+    OWN_TESTS,
+    law_compile,
+    law_numbering,
+)
 
 from gtpool import POOLS, GTPool
 from gtpool.pool import KINDS
@@ -41,6 +48,19 @@ CASES = [
 ]
 
 
+BY_STRUCTURE = {
+    **{
+        f"{name}, {sampler}": partial(POOLS[name], order="structure", sampler=sampler)
+        for name in ("gtpool-v", "sagpool", "topkpool", "asap")
+        for sampler in ("rws", "rwsv", "topk")
+    },
+    "gtpool-v gated, two heads": partial(GTPool, order="structure", gate="tanh", heads=2),
+    "gtpool-v, linear attention": partial(GTPool, order="structure", attention="linear"),
+    "mid": partial(POOLS["mid"], order="structure"),
+    "mid, projected": partial(POOLS["mid"], order="structure", scorer="projection"),
+}
+
+
 def marks(name, law):
     return [pytest.mark.slow] if law == "compile" and name not in COMPILED else []
 
@@ -55,6 +75,22 @@ def test_law(name, make, law, check):
             check(make)
     else:
         check(make)
+
+
+@pytest.mark.parametrize("name", BY_STRUCTURE)
+def test_nothing_depends_on_the_numbering_under_structure(name):
+    law_numbering(BY_STRUCTURE[name])
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_without_structure_the_numbering_decides(name):
+    with pytest.raises(AssertionError):
+        law_numbering(DROPPING[name])
+    said = DROPPING[name](8, 0.5).__doc__
+    if "random points" in name:
+        assert "Random points depend on the numbering" in said
+    else:
+        assert '"structure"' in said
 
 
 @pytest.mark.slow

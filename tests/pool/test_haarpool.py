@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused():
         pool(*graphs, chain=chain[1:])
     with pytest.raises(ValueError, match="from 28 nodes of 3 graphs, but x has 28 nodes of 1"):
         pool(graphs.x, graphs.edge_index, chain=chain)
-    with pytest.raises(ValueError, match="no step left"):
+    with pytest.raises(ValueError, match="no steps left"):
         pool(*graphs, chain=())
     with pytest.raises(ValueError, match="x must be a float tensor"):
         HaarPool(CHANNELS + 1)(*graphs)

@@ -128,7 +128,7 @@ def test_signature_is_that_of_top_k_and_an_order(select):
 
 @pytest.mark.parametrize("select", [SelectRWS, SelectRWSV])
 def test_min_score_is_refused_with_the_reason(select):
-    with pytest.raises(ValueError, match=f"{select.__name__} takes no min_score: a wheel keeps"):
+    with pytest.raises(ValueError, match=f"{select.__name__} does not support min_score"):
         select(CHANNELS, min_score=0.2)
 
 

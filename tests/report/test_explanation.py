@@ -31,6 +31,8 @@ FIRST = LevelView(
     kept=(0, 2),
     topk=(0, 1),
     edges=PATH,
+    pairs=0,
+    isolated=1.0,
 )
 SECOND = FIRST._replace(
     nodes=(0, 2), score=(0.7, 0.6), attention=(0.4, 0.6), kept=(2,), topk=(0,), edges=[]
@@ -209,7 +211,7 @@ def test_rdkit_draws_the_molecule_in_the_ink_of_the_page():
     assert "currentColor" in svg
     assert "#FF00FF" not in svg
     for wrong in ("CC", "C1CC("):
-        with pytest.raises(ValueError, match="is no molecule of 3 atoms"):
+        with pytest.raises(ValueError, match="molecule of 3 atoms"):
             draw_level(FIRST, PATH, [*"CCO"], smiles=wrong)
 
 

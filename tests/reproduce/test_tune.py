@@ -329,7 +329,7 @@ def test_what_was_chosen_can_be_run_counted_and_reported(tmp_path):
 def test_a_file_that_holds_no_choices_is_named(tmp_path, text):
     path = tmp_path / "tuned.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"tuned\.json is no tuned\.json of `gtpool study tune`: "):
+    with pytest.raises(ValueError, match=r"tuned\.json is not a tuned\.json"):
         find_studies(["tuned"], path)
 
 
@@ -390,7 +390,7 @@ def test_a_convolution_that_is_not_there_is_refused_not_left_out(tmp_path):
 
 def test_choices_that_cannot_be_read_are_noticed_before_the_search(tmp_path):
     (tmp_path / "tuned.json").write_text("[1")
-    with pytest.raises(ValueError, match="move it out of the way"):
+    with pytest.raises(ValueError, match="move or delete it"):
         tuning.tune_dataset(
             "MUTAG", "gcn", tmp_path, budget=(1, (), 1.0), convs=(), running=(1, 1, "cpu", None)
         )

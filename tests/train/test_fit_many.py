@@ -10,6 +10,7 @@ from drawn import molecules
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.encodings import with_encodings
 from gtpool.data.sources import load
 from gtpool.data.split import Split, random_split, stratified_folds
 from gtpool.data.synthetic import long_range
@@ -150,6 +151,15 @@ def test_molecules_with_their_bonds_are_trained_side_by_side(options):
     spec = replace(SPEC, batch_size=16, select="metric")
     outcomes = assert_like_fit(data, splits, spec, conv="ogb-gcn", **options)
     assert all(outcome.state["levels.0.0.conv.root"].any() for outcome in outcomes)
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_encodings_are_scaled_by_each_run_s_training_part(coded):
+    data = with_encodings(molecules(60) if coded else load("MUTAG"), ("rwse:5", "cycles"))
+    data = replace(data, x=data.x.double())
+    splits = stratified_folds(data.y, folds=4)[:3]
+    conv = "ogb-gcn" if coded else "gcn"
+    assert_like_fit(data, splits, replace(SPEC, batch_size=16), scaled=True, conv=conv)
 
 
 def test_runs_end_when_they_are_tired_and_leave_the_others_the_room(mutag, monkeypatch):

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from drawn import BONDS, bonded
+from drawn import BONDS, bonded, molecules
 
 from gtpool.data.device_dataset import DeviceDataset
+from gtpool.data.encodings import with_encodings
 from gtpool.data.sources import load
 from gtpool.data.split import stratified_folds
 from gtpool.model import METHODS
@@ -29,6 +30,8 @@ MODELS = {
     "top-k": {"pool_options": {"sampler": "topk", "out_proj": True}},
     "gin": {"conv": "gin", "read_input": True, "readout": "sum"},
     "bonds": {"conv": "ogb-gcn", "convs_per_level": 2, "residual": True},
+    "closest": {"connect": "closest"},
+    "closest, bonds": {"connect": "closest", "conv": "ogb-gcn", "pool": "sagpool"},
     "gat": {"conv": "gat"},
     "gine": {"conv": "gine", "convs_per_level": 2},
     "blocks": {
@@ -117,7 +120,18 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
 
 
 @pytest.mark.parametrize(
-    "name", ["the paper's", "bonds", "blocks", "dmpnn", "set2set", "sortpool", "gmt", *MERGES]
+    "name",
+    [
+        "the paper's",
+        "bonds",
+        "blocks",
+        "dmpnn",
+        "closest",
+        "set2set",
+        "sortpool",
+        "gmt",
+        *MERGES,
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_whole_step_never_waits_for_the_host(name):
@@ -200,3 +214,21 @@ def replace_capacity(program):
     program.capacity = program.capacity._replace(nodes=(64,) * len(program.capacity.nodes))
     program.train_step = None  # would fail if it were called
     return program
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_captured_training_with_encodings_follows_the_cpu(coded):
+    data = with_encodings(molecules(80) if coded else load("MUTAG"), ("rwse:8", "cycles"))
+    splits = stratified_folds(data.y, folds=4)[:2]
+    spec = ModelSpec(width=32, dropout=0.0, conv="ogb-gcn" if coded else "gcn")
+    results = []
+    for device in ("cpu", "cuda"):
+        models = []
+        for seed in range(2):
+            torch.manual_seed(seed)
+            models.append(Classifier(spec, shape_of(data)).to(device))
+        runs = fit_many(models, data.to(device), splits, [SPEC] * 2, seeds=[0, 1], standardize=True)
+        results.append(drain(runs)[0])
+    for on_cpu, on_gpu in zip(*results, strict=True):
+        for run, epoch in on_cpu.items():
+            assert on_gpu[run].train_loss == pytest.approx(epoch.train_loss, rel=2e-2)

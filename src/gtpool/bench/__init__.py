@@ -1,1 +1,1 @@
-"""How fast it is: our network beside PyG's own, on one machine, in one run."""
+"""Benchmarks of gtpool and PyG networks on the same machine, in the same run."""

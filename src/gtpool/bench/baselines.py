@@ -1,4 +1,4 @@
-"""The competitors of the paper's tables, of PyG's own layers, as people write them with PyG."""
+"""Baselines of the paper's tables, built from PyG's layers."""
 
 import math
 import warnings
@@ -25,15 +25,15 @@ RATIO, LEVELS = 0.5, 3
 
 
 class PyGBaseline(nn.Module):
-    """Three GCN layers and a pooler of PyG's, called with a PyG batch.
+    """Three GCN layers and a PyG pooler, called with a PyG batch.
 
-    A pooler that drops nodes follows each convolution, and the read-outs, maximum and mean, are
-    added up (SAGPool's hierarchical network). GMT reads out once, after the last convolution, with
-    half as many seeds as a graph has nodes. Coded atoms go through our encoder, as in our network.
+    A node-dropping pooler follows each convolution, and the max and mean read-outs of all levels
+    are summed (SAGPool's hierarchical network). GMT reads out once after the last convolution, with
+    half as many seeds as nodes of a graph. Coded atoms use gtpool's encoder.
 
     Args:
         name: One of ``BASELINES``.
-        shape: What the data fixes.
+        shape: Sizes fixed by the data.
         width: Channels D.
 
     Example:
@@ -72,7 +72,7 @@ class PyGBaseline(nn.Module):
         self.register_buffer("scale", torch.ones(shape.outputs))
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        """Give the logits, [G, outputs]."""
+        """Return the logits, [G, outputs]."""
         x = self.encoder(x)
         reads: list[Tensor] = []
         for level, conv in enumerate(self.convs):
@@ -84,11 +84,11 @@ class PyGBaseline(nn.Module):
         return self.head(read)
 
     def classify(self, graphs: PackedBatch) -> Tensor:
-        """Give the logits of a batch of ours."""
+        """Return the logits of a ``PackedBatch``."""
         return self(graphs.x, graphs.edge_index, graphs.batch)
 
     def learn(self, graphs: PackedBatch) -> tuple[Tensor, None]:
-        """Give the logits; there is no auxiliary loss."""
+        """Return the logits and None, because there is no auxiliary loss."""
         return self.classify(graphs), None
 
 
@@ -100,5 +100,5 @@ _DROPPING: dict[str, Callable[[int], nn.Module]] = {
 
 
 def ignore_asap_warnings() -> None:
-    """Leave out what torch says of the sparse matrices that PyG's ASAP multiplies."""
+    """Suppress torch's warning about the sparse matrices of PyG's ASAP."""
     warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)", UserWarning)

@@ -1,4 +1,4 @@
-"""Rows of the benches as tables: for the terminal, and for docs/performance.md; no torch."""
+"""Benchmark tables for the terminal and for docs/performance.md. No torch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ MISSING = "missing"
 
 
 class BenchTable(NamedTuple):
-    """A table, and the rows that it was made from."""
+    """A table and its source rows."""
 
     title: str
     headings: tuple[str, ...]
@@ -33,7 +33,7 @@ class BenchTable(NamedTuple):
 
 
 def device_name(row: Row) -> str:
-    """Name the machine of a row: the card, or the processor and its threads."""
+    """Return the machine of a row: the GPU, or the CPU and its threads."""
     if row["device"] == "cuda":
         return row["gpu"]
     threads = "one thread" if row["threads"] == 1 else f"{row['threads']} threads"
@@ -41,7 +41,7 @@ def device_name(row: Row) -> str:
 
 
 def evidence(rows: Sequence[Row]) -> str:
-    """Say where, with what and when rows were measured."""
+    """Return machine, versions and date of rows."""
     if not rows:
         return "Not measured yet."
     versions = (
@@ -58,13 +58,13 @@ def evidence(rows: Sequence[Row]) -> str:
 
 
 def newest_rows(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], Row]:
-    """Keep the last row of each combination of keys."""
+    """Return the last row of each combination of keys."""
     ordered = sorted(rows, key=lambda row: row["date"])
     return {tuple(row.get(key) for key in keys): row for row in ordered}
 
 
 def speed_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
-    """Give one table a machine and sizing; ``full`` shows all that should be there."""
+    """Return one table per machine and sizing; ``full`` includes missing entries."""
     headings = ("dataset", "network", "width", "parameters", "forward, ms", "backward, ms")
     headings += ("speed-up", "published", "target")
     sheets: list[BenchTable] = []
@@ -83,7 +83,7 @@ def speed_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]
 
 
 def step_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
-    """Give one table a machine: whole training steps at equal width."""
+    """Return one table per machine of training steps at equal width."""
     headings = ("dataset", "network", "width", "parameters", "step, ms", "speed-up", "target")
     sheets: list[BenchTable] = []
     for device, machine, mine in _machines(rows, full=full):
@@ -96,7 +96,7 @@ def step_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
 
 
 def scalability_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
-    """Give one table a machine and cap: nodes and networks down, densities across."""
+    """Return one table per machine and memory cap: nodes and networks by density."""
     sheets: list[BenchTable] = []
     for device, machine, mine in _machines(rows, full=full):
         caps = (None, CAP_GB) if device == "cuda" else (None,)
@@ -117,7 +117,7 @@ def scalability_tables(rows: Iterable[Row], *, full: bool = False) -> list[Bench
 
 
 def roofline_tables(rows: Iterable[Row], *, full: bool = False) -> list[BenchTable]:
-    """Give one table a machine: the floor of a training step, and where the rest goes."""
+    """Return one table per machine: the lower bound of a training step, and the other costs."""
     sheets: list[BenchTable] = []
     for device, machine, mine in _machines(rows, full=full):
         found = newest_rows(_where(mine, "dataset", SPEED_DATASETS[0]) if full else mine, "model")
@@ -154,7 +154,7 @@ _ROOFLINE = (
 
 
 def _machines(rows: Iterable[Row], *, full: bool) -> list[tuple[str, str, list[Row]]]:
-    """Sort rows by machine; ``full`` also names a kind of device that has none."""
+    """Return rows by machine; ``full`` includes kinds of devices without rows."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["device"]):
         groups.setdefault((row["device"], device_name(row)), []).append(row)
@@ -243,5 +243,5 @@ def _mean_std(row: Row, stage: str) -> str:
 
 
 def _kernel_name(name: str) -> str:
-    """Cut a kernel's name to what a reader can use."""
+    """Return a readable name of a kernel."""
     return name.removeprefix("void ").split("(")[0].split("<")[0][:48]

@@ -21,7 +21,7 @@ from gtpool.study.inputs import shape_of
 
 
 def speed_jobs(settings: BenchSettings) -> list[BenchJob]:
-    """List the races of the speed table, one a dataset and sizing."""
+    """Return the jobs of the speed table, one per dataset and sizing."""
     return [
         BenchJob(
             "speed",
@@ -35,7 +35,7 @@ def speed_jobs(settings: BenchSettings) -> list[BenchJob]:
 
 
 def step_jobs(settings: BenchSettings) -> list[BenchJob]:
-    """List the races of whole training steps at equal width, one a dataset."""
+    """Return the jobs of training steps at equal width, one per dataset."""
     return [
         BenchJob(
             "step", f"{name}, training step", _job_seconds(settings), partial(_step, name, settings)
@@ -53,7 +53,7 @@ BENCHES: dict[str, Callable[[BenchSettings], list[BenchJob]]] = {
 
 
 def plan_jobs(names: Sequence[str], settings: BenchSettings) -> list[BenchJob]:
-    """List what is to be measured; no names mean all benches."""
+    """Return the jobs of benches by name; all benches without names."""
     for name in names:
         if name not in BENCHES:
             raise ValueError(f"no bench {name!r}; there are {', '.join(BENCHES)}")
@@ -61,7 +61,7 @@ def plan_jobs(names: Sequence[str], settings: BenchSettings) -> list[BenchJob]:
 
 
 def run_job(job: BenchJob, folder: Path) -> Iterable[Row]:
-    """Measure, and give each row once it is in the job's file."""
+    """Run the jobs, and yield each row after it is stored in the job's file."""
     for row in job.run():
         yield from record(job.what, [row], folder)
 
@@ -71,13 +71,13 @@ def _job_seconds(settings: BenchSettings) -> float:
 
 
 def _speed(name: str, sizing: str, settings: BenchSettings) -> Iterable[Row]:
-    """Time forward and backward; what is captured has its whole step timed, optimiser and all."""
+    """Measure forward and backward; for captured networks, the step including the optimiser."""
     for row in _compare(name, settings, similar=sizing == SIZINGS[0], whole=False):
         yield {"sizing": sizing, **row}
 
 
 def _step(name: str, settings: BenchSettings) -> Iterable[Row]:
-    """Time forward, backward, clip and Adam."""
+    """Measure forward, backward, clip and Adam."""
     return _compare(name, settings, similar=False, whole=True)
 
 

@@ -1,4 +1,4 @@
-"""Networks side by side on one batch: who takes part, how wide, and what a clock may call."""
+"""Networks of the benchmarks, their widths, and the stages that are timed."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ SPEC = TrainSpec()
 
 
 def build_gtpool(shape: ShapeSpec, width: int) -> Classifier:
-    """Make GTPool-V: three levels, ratio .5, mean-max read-outs that are added up."""
+    """Return GTPool-V: three levels, ratio 0.5, summed mean-max read-outs."""
     return Classifier(ModelSpec(width=width), shape)
 
 
@@ -41,9 +41,9 @@ NETWORKS: dict[str, NetworkFactory] = {
 
 
 class TrainingStep:
-    """A network and its batch, as calls that a clock can time.
+    """A network and its batch, as calls to be timed.
 
-    The batch lies on the device already: what it takes to gather it counts for nobody.
+    The batch is already on the device; the time to gather it is not measured.
     """
 
     def __init__(self, model: PyGBaseline | Classifier, data: GraphDataset, index: Tensor) -> None:
@@ -75,7 +75,7 @@ class TrainingStep:
 
 
 class TimedNetwork(NamedTuple):
-    """A network that takes part in a race."""
+    """A network of a benchmark."""
 
     width: int
     parameters: int
@@ -84,7 +84,7 @@ class TimedNetwork(NamedTuple):
 
 
 def load_batch(name: str, settings: BenchSettings) -> tuple[GraphDataset, Tensor] | None:
-    """Give a dataset on the device and a batch of its graphs; None where it would be downloaded."""
+    """Return a dataset on the device and a batch of it; None if it needs a download."""
     if locate(name).folder is None:
         return None
     data = _load(name)
@@ -96,15 +96,15 @@ def load_batch(name: str, settings: BenchSettings) -> tuple[GraphDataset, Tensor
 def prepare_network(
     model: str, data: GraphDataset, index: Tensor, width: int, *, whole: bool = False
 ) -> TimedNetwork | str:
-    """Give a network's stages, or why it is missing.
+    """Return the stages of a network, or the reason why it is missing.
 
     Args:
         model: A name of ``models(device)``.
-        data: The graphs, on the device of the race.
-        index: Which of them make the batch.
+        data: The graphs, on the device of the benchmark.
+        index: Graphs of the batch.
         width: Channels of the network.
-        whole: Time whole steps, in place of the forward and the backward pass. What is captured
-            has one stage in any case, a whole step.
+        whole: Measure training steps instead of the forward and backward pass. Captured networks
+            always have one stage, a training step.
     """
     torch.manual_seed(0)
     network = NETWORKS[paper_name(model)](shape_of(data), width).to(data.x.device).train()
@@ -112,7 +112,7 @@ def prepare_network(
     if model == CAPTURED and isinstance(network, Classifier):
         try:
             return TimedNetwork(width, parameters, (capture_step(network, data, index, SPEC),))
-        except ValueError as error:  # a batch beyond the usual capacity
+        except ValueError as error:  # the batch exceeds the capacity
             return str(error)
     runner = TrainingStep(network, data, index)
     return TimedNetwork(
@@ -123,17 +123,17 @@ def prepare_network(
 def capture_step(
     model: Classifier, data: GraphDataset, index: Tensor, spec: TrainSpec
 ) -> Callable[[], object]:
-    """Capture a whole training step, forward, backward, clip and Adam, in one CUDA graph.
+    """Return a training step (forward, backward, clip, Adam) captured as one CUDA graph.
 
     Args:
-        model: On the device of ``data``, which is a GPU.
+        model: The network, on the device of ``data``, a GPU.
         data: The graphs.
-        index: Which of them make the batch, [B].
-        spec: Rate, decay and clip.
+        index: Graphs of the batch, [B].
+        spec: Learning rate, weight decay and clip.
 
     Returns:
-        A call that replays the step, which gathers the batch too. Its capacity is what batches of
-        as many graphs of the whole dataset are likely to need.
+        A call that replays the step, including the gathering of the batch. Its capacity fits most
+        batches of the same number of graphs.
     """
     others = torch.arange(len(data))[~torch.isin(torch.arange(len(data)), index.cpu())]
     spec = replace(spec, batch_size=index.numel())
@@ -145,7 +145,7 @@ def capture_step(
     )
     need = stock.capacity(index.cpu().unsqueeze(0), model.ratios)
     if not program.capacity.holds(need):
-        raise ValueError(f"the batch needs {need}, more than the usual {program.capacity}")
+        raise ValueError(f"the batch needs {need}, more than the capacity {program.capacity}")
     program.order[0, 0].copy_(index)
     program.adam.lr.fill_(spec.lr)
 
@@ -157,12 +157,12 @@ def capture_step(
 
 
 def choose_widths(shape: ShapeSpec, settings: BenchSettings, *, similar: bool) -> dict[str, int]:
-    """Give the width of each network of a race.
+    """Return the width of each network of a benchmark.
 
     Args:
-        shape: What the data fixes.
-        settings: With the width of the first.
-        similar: Bring the number of parameters nearest to that of the first, in place of one width.
+        shape: Sizes fixed by the data.
+        settings: Settings with the width of the first network.
+        similar: Match the number of parameters of the first network instead of its width.
     """
     goal = count_parameters(REFERENCE, shape, settings.width)
 
@@ -178,13 +178,13 @@ def choose_widths(shape: ShapeSpec, settings: BenchSettings, *, similar: bool) -
 
 @cache
 def count_parameters(name: str, shape: ShapeSpec, width: int) -> int:
-    """Count the parameters of a network of ``NETWORKS``, without making them."""
+    """Return the number of parameters of a network of ``NETWORKS``, without allocating them."""
     with torch.device("meta"):
         return _count(NETWORKS[name](shape, width))
 
 
 def timing_fields(times: Sequence[Timing]) -> Row:
-    """Give what a row says of one network's times, in milliseconds."""
+    """Return the times of a network for a row, in milliseconds."""
     names = ("forward", "backward") if len(times) == 2 else ("step",)
     row: Row = {}
     for name, taken in zip(names, times, strict=True):
@@ -194,7 +194,7 @@ def timing_fields(times: Sequence[Timing]) -> Row:
 
 
 def speedup(name: str, taken: Mapping[str, Sequence[Timing]]) -> float:
-    """Say how many times faster than the first a network is."""
+    """Return the speed-up of a network over the first."""
     return round(_total(taken[REFERENCE]) / _total(taken[name]), 3)
 
 

@@ -1,4 +1,4 @@
-"""What the paper's speed and scalability tables hold, and what we set out for; no torch."""
+"""The paper's speed and scalability tables, and target speed-ups. No torch."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,14 @@ OURS = "GTPool-V"
 EAGER, CAPTURED = f"{OURS} (eager)", f"{OURS} (captured)"
 BASELINES = ("SAGPool_h", "TopKPool", "ASAP", "GMT")
 REFERENCE = BASELINES[0]
-"""What all others are compared with."""
+"""Reference network of the comparisons."""
 SPEED_DATASETS = ("PROTEINS", "IMDB-BINARY", "ogbg-molbbbp")
 SIZINGS = ("similar parameters", "equal width")
 SCALED_BASELINES = ("SAGPool_h", "ASAP", "GMT")
 NODES = (500, 1000, 1200)
 DENSITIES = (0.2, 0.4, 0.6, 0.8)
 CAP_GB = 11.0
-"""Memory of the paper's card."""
+"""Memory of the paper's GPU."""
 
 _SPEED = """
 PROTEINS     SAGPool_h  26.62  31.82 1
@@ -49,7 +49,7 @@ _SCALABILITY = """
 
 
 class Speed(NamedTuple):
-    """A line of the paper's speed table, on its RTX 2080 Ti."""
+    """A row of the paper's speed table, on an RTX 2080 Ti."""
 
     forward_ms: float
     backward_ms: float
@@ -57,22 +57,22 @@ class Speed(NamedTuple):
 
 
 def models(device: str) -> tuple[str, ...]:
-    """Name the networks of the speed table on a device, "cpu" or "cuda"."""
+    """Return the networks of the speed table on a device, "cpu" or "cuda"."""
     return (*BASELINES, *_ours(device))
 
 
 def scaled_models(device: str) -> tuple[str, ...]:
-    """Name the networks of the scalability table on a device."""
+    """Return the networks of the scalability table on a device."""
     return (*SCALED_BASELINES, *_ours(device))
 
 
 def paper_name(model: str) -> str:
-    """Give the paper's name of a network: ours is the same however it runs."""
+    """Return the paper's name of a network; all variants of ours have the same name."""
     return OURS if model.startswith(OURS) else model
 
 
 def speed_target(device: str, dataset: str, sizing: str) -> float | None:
-    """Give the speed-up against SAGPool_h that was set out for; None where none was."""
+    """Return the target speed-up over SAGPool_h; None if there is none."""
     if dataset not in SPEED_DATASETS:
         return None
     proteins = dataset == "PROTEINS"

@@ -1,4 +1,4 @@
-"""How far a training step is from what the machine could do: operations, bytes, floor, the rest."""
+"""Roofline of a training step: operations, bytes, lower bound and remaining time."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,23 +21,23 @@ _ADAM_OPERATIONS, _ADAM_PASSES = 15, 10
 
 
 class StepWork(NamedTuple):
-    """What a training step must do at least."""
+    """Minimum work of a training step."""
 
     operations: float
     """Additions and multiplications of float32."""
     bytes: float
-    """What is read from memory and written to it."""
+    """Bytes read from and written to memory."""
 
 
 def roofline_jobs(settings: BenchSettings) -> list[BenchJob]:
-    """List the one job: the training step of ours on the first dataset."""
+    """Return the job: the training step of GTPool-V on the first dataset."""
     name = settings.sets[0]
     work = 10 + 2 * settings.seconds
     return [BenchJob("roofline", f"{name}, roofline", work, partial(_roofline, name, settings))]
 
 
 def count_work(spec: ModelSpec, shape: ShapeSpec, graphs: PackedBatch, parameters: int) -> StepWork:
-    r"""Count the least work of a training step of GTPool with GCN layers and mean-max read-outs.
+    r"""Return the minimum work of a training step of GTPool with GCN layers and mean-max read-outs.
 
     Operations of a level with N nodes, K kept, E edges and graphs of n nodes, k kept:
 
@@ -46,18 +46,18 @@ def count_work(spec: ModelSpec, shape: ShapeSpec, graphs: PackedBatch, parameter
     - messages 2 (E + N) D, once each way; scores on edges 2 E D, forward alone;
     - attention 4 D Σ n², and backward, for the kept rows alone, five products of 2 D Σ k n.
 
-    Bytes: every activation that one product hands to another is written and read forward, read
-    again backward, and so is its gradient: five times. Gathers along edges are taken to hit the
-    cache, so edges count by their indices alone. Parameters are read twice; their gradients, and
-    the two moments of Adam, make ten passes in all. Attention weights never reach memory.
+    Bytes: every activation between two products is written and read in the forward pass and read in
+    the backward pass, and its gradient is written and read: five passes. Gathers along edges are
+    assumed to hit the cache, so edges count only by their indices. Parameters are read twice; with
+    their gradients and Adam's two moments there are ten passes. Attention weights stay in cache.
 
-    Edges between kept nodes are not known from sizes: the share of kept nodes, squared, stands in.
+    The number of edges between kept nodes is estimated as the squared share of kept nodes.
 
     Args:
         spec: The network.
-        shape: What the data fixes.
-        graphs: The batch, planned for the network's ratios.
-        parameters: Of the network.
+        shape: Sizes fixed by the data.
+        graphs: The batch, with layouts for the network's ratios.
+        parameters: Number of parameters of the network.
     """
     width, hidden = spec.width, spec.pool_options.get("ffn_channels") or 2 * spec.width
     enter_width = width if shape.node_categories else shape.node_width
@@ -102,7 +102,7 @@ def _roofline(name: str, settings: BenchSettings) -> Iterable[Row]:
 
 
 def measure_peak_rates(device: torch.device, *, seconds: float = 0.5) -> tuple[float, float]:
-    """Measure float32 operations a second of a matrix product, and bytes a second of a copy."""
+    """Return the measured float32 operations per second of a matrix product and bytes of a copy."""
     gpu = device.type == "cuda"
     side, length = (8192, 2**28) if gpu else (1024, 2**24)
     a = torch.randn(side, side, device=device)
@@ -128,7 +128,7 @@ def _floor_fields(work: StepWork, rate: float, bandwidth: float) -> Row:
 
 
 def _profile_step(entry: TimedNetwork, settings: BenchSettings) -> Row:
-    """Time the step, then look at what it runs: kernels on a GPU, operators on a CPU."""
+    """Measure the step, then profile it: kernels on a GPU, operators on a CPU."""
     stages = {"step": entry.stages}
     (taken,) = measure_stages(stages, seconds=settings.seconds, rounds=settings.rounds)["step"]
     kernels = _kernels(entry.stages[0], settings.device)
@@ -144,7 +144,7 @@ def _profile_step(entry: TimedNetwork, settings: BenchSettings) -> Row:
 
 
 def _kernels(call: Callable[[], object], device: torch.device) -> dict[str, tuple[float, int]]:
-    """Give the milliseconds and the number of calls of all that ran, by name."""
+    """Return milliseconds and number of calls of each kernel or operator."""
     gpu = device.type == "cuda"
     activities = [ProfilerActivity.CUDA] if gpu else [ProfilerActivity.CPU]
     with profile(activities=activities, acc_events=True) as seen:

@@ -1,8 +1,8 @@
 """The paper's scalability table: Erdős–Rényi graphs, time and peak memory of forward and backward.
 
-On a CPU each cell has a process of its own, which is ended where it takes too long; its memory is
-what the passes add to the peak of that process. On a GPU it is the most that was allocated, batch
-and weights included. What is no smaller in nodes and density than a cell that failed is not tried.
+On a CPU each cell runs in a separate process with a time limit; its memory is the increase of the
+peak of that process. On a GPU it is the peak of allocated memory, including batch and weights. A
+cell is skipped if one with at most its nodes and density failed.
 """
 
 import gc
@@ -33,7 +33,7 @@ _SECONDS = {"ASAP": 30.0, "GMT": 10.0}
 
 
 class ScalabilityCase(NamedTuple):
-    """One place of the table."""
+    """One cell of the table."""
 
     model: str
     nodes: int
@@ -79,7 +79,7 @@ def _job_seconds(settings: BenchSettings, cell: ScalabilityCase) -> float:
 
 
 def _run_case(settings: BenchSettings, cell: ScalabilityCase, failed: _Failed) -> Iterable[Row]:
-    """Measure one cell, unless one that is no larger failed."""
+    """Measure one cell, unless a cell of at most its size failed."""
     known: Row = {"device": settings.device.type, "graphs": settings.graphs, **cell._asdict()}
     known["width"] = settings.width
     for smaller, why in failed.items():
@@ -135,7 +135,7 @@ def _run_on_cpu(settings: BenchSettings, cell: ScalabilityCase) -> Row:
 def _run_in_child(
     end: Connection, settings: BenchSettings, cell: ScalabilityCase, threads: int
 ) -> None:
-    """Measure a cell in this process, and send what was found."""
+    """Measure a cell in this process, and send the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it
     ignore_asap_warnings()
     torch.set_num_threads(threads)
@@ -147,7 +147,7 @@ def _run_in_child(
 
 
 def _reason(error: MemoryError | RuntimeError) -> str:
-    """Say why a cell failed; cuSPARSE, which ASAP needs, calls its want of memory otherwise."""
+    """Return why a cell failed; cuSPARSE, used by ASAP, reports lack of memory differently."""
     said = str(error).strip().partition("\n")[0]
     signs = ("out of memory", "allocate memory", "insufficient resources", "bad_alloc")
     full = isinstance(error, MemoryError) or any(sign in said for sign in signs)
@@ -192,7 +192,7 @@ def _graphs(graphs: int, nodes: int, density: float) -> GraphDataset:
 
 
 def _limit_memory() -> None:
-    """Have an allocation fail where it would take the last memory of the machine."""
+    """Limit the address space, so that allocations fail before the machine runs out of memory."""
     used, free = _read_memory("VmSize"), _read_memory("MemAvailable", Path("/proc/meminfo"))
     if used is not None and free is not None:
         most = used + int(0.9 * free)
@@ -200,7 +200,7 @@ def _limit_memory() -> None:
 
 
 def _read_memory(name: str, listing: Path = Path("/proc/self/status")) -> int | None:
-    """Give a figure of the system's, in bytes; None where it has none, as on other than Linux."""
+    """Return a memory value of the system in bytes; None if missing, as on other than Linux."""
     lines = listing.read_text(encoding="ascii").splitlines() if listing.exists() else []
     found = [int(line.split()[1]) for line in lines if line.startswith(f"{name}:")]
     return 1024 * found[0] if found else None

@@ -1,4 +1,4 @@
-"""What is measured and how long: the settings of a bench, and the jobs it is made of."""
+"""Settings and jobs of the benchmarks."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class BenchSettings:
     batch: int = 128
     width: int = 128
     seconds: float = 1.5
-    """Time for each candidate of a race."""
+    """Seconds per candidate."""
     rounds: int = 5
     """Least number of rounds of a race."""
     nodes: tuple[int, ...] = NODES
@@ -55,11 +55,11 @@ class BenchSettings:
 
 
 class BenchJob(NamedTuple):
-    """A part of a bench that is measured in one go."""
+    """A part of a bench that is measured in one call."""
 
     what: str
-    """The file its rows go to, without the ending."""
+    """Name of the file of its rows, without suffix."""
     title: str
     work: float
-    """Seconds it may take, roughly: what the time left is told from."""
+    """Approximate seconds, to estimate the time left."""
     run: Callable[[], Iterable[Row]]

@@ -1,4 +1,4 @@
-"""What every bench shares: time candidates side by side, print a table, keep the rows."""
+"""Helpers of the benches: interleaved timing, tables and storage of rows."""
 
 import json
 import platform
@@ -22,11 +22,11 @@ from gtpool.study.build_result import commit
 Row = dict[str, Any]
 ROOT = Path(gtpool.__file__).parents[2]
 MIN_ROUNDS = 5
-WIDTH = 140  # of a table that goes to a file
+WIDTH = 140  # columns of a table in a file
 
 
 class Timing(NamedTuple):
-    """How long a call takes, in seconds."""
+    """Duration of a call, in seconds."""
 
     median: float
     std: float
@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 def measure(
     candidates: Mapping[str, Callable[[], object]], *, seconds: float = 1.0
 ) -> dict[str, float]:
-    """Give the median seconds a call of each candidate takes; see ``measure_stages``."""
+    """Return the median seconds per call of each candidate; see ``measure_stages``."""
     stages = {name: (call,) for name, call in candidates.items()}
     return {
         name: taken[0].median for name, taken in measure_stages(stages, seconds=seconds).items()
@@ -50,16 +50,16 @@ def measure_stages(
     rounds: int = MIN_ROUNDS,
     enough: float = inf,
 ) -> dict[str, list[Timing]]:
-    """Time each stage of each candidate, such as a forward and a backward pass.
+    """Return the times of each stage of each candidate, such as a forward and a backward pass.
 
-    Every round calls each candidate once, so that a slow spell of the machine meets them all.
-    A first round warms up and is not counted, unless it takes long.
+    Every round calls each candidate once, so that slow phases of the machine affect all of them.
+    The first round is a warm-up and not counted, unless it takes long.
 
     Args:
-        candidates: The calls of each, which are made one after another.
-        seconds: Rounds go on for about so long a candidate.
-        rounds: There are at least so many.
-        enough: A first round of more seconds than this is the only one, and counts.
+        candidates: Stages of each candidate, called in order.
+        seconds: Approximate total seconds per candidate.
+        rounds: Minimum number of rounds.
+        enough: If the first round takes more seconds than this, it is the only one and counts.
     """
     times = {name: [[_time_call(call) for call in stages]] for name, stages in candidates.items()}
     once = sum(sum(taken[0]) for taken in times.values()) > enough
@@ -77,15 +77,15 @@ def measure_stages(
 
 
 def default_folder() -> Path:
-    """Say where rows go: results/bench of a checkout, else a folder where the user is."""
+    """Return the folder of rows: results/bench of a checkout, else a local folder."""
     checkout = (ROOT / "pyproject.toml").exists() and (ROOT / "results").is_dir()
     return ROOT / "results" / "bench" if checkout else Path("gtpool-bench")
 
 
 def record(name: str, rows: Iterable[Mapping[str, Any]], folder: Path | None = None) -> list[Row]:
-    """Append rows, with where and when they were taken, to ``<folder>/<name>.jsonl``; give them.
+    """Append rows with machine and date to ``<folder>/<name>.jsonl``, and return them.
 
-    ``device`` is the GPU where there is one; a row that ran on another device says so itself.
+    ``device`` is the GPU if there is one; rows from another device have their own value.
     """
     folder = default_folder() if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ def explain(
     from gtpool.model.bundle import load_bundle
     from gtpool.model.predictor import members_of
     from gtpool.report.diversity import diversity_table, judge_diversity
-    from gtpool.report.explanation import ENSEMBLE_NOTE, write_explanation
+    from gtpool.report.explanation import ENSEMBLE_NOTE, connectivity_table, write_explanation
 
     check_output(output, data)
     bundle = load_bundle(model)
@@ -70,5 +70,6 @@ def explain(
     if found.diversity is not None:
         typer.echo(diversity_table(found.diversity).terminal())
         typer.echo("\n".join(judge_diversity(found.diversity)))
+        typer.echo(connectivity_table(found.connectivity).terminal())
     count = len(found.graphs)
     typer.echo(printable(f"{count} graph{'s' if count != 1 else ''} of {data} explained: {output}"))

@@ -62,6 +62,7 @@ def compare(
     from gtpool.explain import compare_samplers
     from gtpool.pool.gtpool import GTPool
     from gtpool.report.plot import draw_kept, with_background
+    from gtpool.report.result_tables import TextTable
     from gtpool.study.store import write_atomic
 
     torch.manual_seed(seed)
@@ -85,6 +86,16 @@ def compare(
 
     picture = output_dir / f"mutag-{graph}-kept.svg"
     titles = {"topk": "top-k", "rws": "RWS", "rwsv": "RWSV"}
+    heads = ("joined pairs, isolated atoms", *titles.values())
+    cells = {
+        connect: [compared.edges[name][connect] for name in titles]
+        for connect in compared.edges["topk"]
+    }
+    lines = (
+        (connect, *(f"{part.pairs}, {100 * part.isolated:.0f} %" for part in parts))
+        for connect, parts in cells.items()
+    )
+    typer.echo(TextTable(heads, tuple(lines)).terminal())
     panels = {titles[name]: kept for name, kept in compared.kept.items()}
     svg = draw_kept(edge_index.T.tolist(), atoms, panels)
     write_atomic(picture, with_background(svg).encode())

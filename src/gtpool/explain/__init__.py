@@ -1,6 +1,7 @@
 """Explanations of predictions: node importance, kept nodes of each level, sampler diversity."""
 
 from gtpool.deprecated import old_names
+from gtpool.explain.connectivity import LevelEdges, connectivity, count_edges
 from gtpool.explain.diversity import Comparison, Coverage, Diversity, compare_samplers, diversity
 from gtpool.explain.explanation import Explanation, Fidelity, LevelView, explain
 from gtpool.explain.names import name_nodes
@@ -14,8 +15,11 @@ __all__ = [
     "Explanation",
     "Explanations",
     "Fidelity",
+    "LevelEdges",
     "LevelView",
     "compare_samplers",
+    "connectivity",
+    "count_edges",
     "diversity",
     "explain",
     "explain_source",

@@ -1,18 +1,21 @@
 """Diversity of the nodes that each sampler keeps, to measure the paper's claim."""
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.deprecated import old_names
+from gtpool.explain.connectivity import LevelEdges, count_edges
 from gtpool.explain.trace import PoolingStep, frozen_copy, sample_by, score_nodes, trace_pooling
 from gtpool.graph import check_count
 from gtpool.model.predictor import Predictor, member_inputs, members_of
+from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import SAMPLERS, round_scores
 from gtpool.ops.segment import gather_by_graph, segment_max, segment_softmax, segment_sum
 from gtpool.pool.gtpool import GTPool, Scores
+from gtpool.spec import Connect
 
 INTERVALS = 10
 
@@ -119,6 +122,8 @@ class Comparison(NamedTuple):
     """Share of the roulette wheel of each node, [N]."""
     kept: dict[str, list[int]]
     """Kept nodes by sampler, a key of ``SAMPLERS``."""
+    edges: dict[str, dict[str, LevelEdges]]
+    """Edges between them, by sampler and by ``connect``."""
 
 
 @torch.no_grad()
@@ -134,11 +139,20 @@ def compare_samplers(pool: GTPool, x: Tensor, edge_index: Tensor) -> Comparison:
     scores = pool.scores(x, edge_index)
     batch = edge_index.new_zeros(x.size(0))
     laid = scores.score / pool.temperature
-    kept = {
-        name: sample(round_scores(laid), batch, pool.ratio, order=pool.order).tolist()
-        for name, sample in SAMPLERS.items()
-    }
-    return Comparison(scores, segment_softmax(laid, batch, 1), kept)
+    graph = PackedGraph.of(edge_index, batch)
+    kept = {name: graph.keep(laid, pool.ratio, sampler=name, order=pool.order) for name in SAMPLERS}
+    edges = {name: _connected(graph, nodes, pool.ratio, laid) for name, nodes in kept.items()}
+    share = segment_softmax(laid, batch, 1)
+    return Comparison(scores, share, {name: part.tolist() for name, part in kept.items()}, edges)
+
+
+def _connected(
+    graph: PackedGraph, kept: Tensor, ratio: float, score: Tensor
+) -> dict[str, LevelEdges]:
+    """Return the edges between the kept nodes by ``connect``."""
+    options: tuple[Connect, ...] = get_args(Connect)
+    after = {name: graph.subgraph(kept, ratio, score, name).edge_index for name in options}
+    return {name: count_edges(edges, kept.numel()) for name, edges in after.items()}
 
 
 __getattr__ = old_names(__name__, {"Cover": "Coverage"})

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.schema import TASKS, Task
+from gtpool.explain.connectivity import count_edges
 from gtpool.explain.importance import (
     graph_outputs,
     node_importance,
@@ -45,6 +46,10 @@ class LevelView(NamedTuple):
     """Nodes that top-k would keep for the same scores."""
     edges: list[tuple[int, int]]
     """Edges among ``nodes``."""
+    pairs: int
+    """Pairs of kept nodes that an edge joins after the step."""
+    isolated: float
+    """Share of kept nodes that no edge joins to another after the step."""
 
 
 class Fidelity(NamedTuple):
@@ -223,6 +228,7 @@ def _views(steps: Sequence[PoolingStep], numbers: Sequence[int]) -> tuple[LevelV
         kept, topk = step.out.perm, sample_by(step, "topk", scores.score)
         order = sorted(range(len(nodes)), key=nodes.__getitem__)
         left = [nodes[place] for place in kept.tolist()]
+        after = count_edges(step.out.edge_index, len(left))
         view = LevelView(
             nodes=tuple(sorted(nodes)),
             score=tuple(scores.score[order].tolist()),
@@ -232,6 +238,8 @@ def _views(steps: Sequence[PoolingStep], numbers: Sequence[int]) -> tuple[LevelV
             kept=tuple(sorted(left)),
             topk=tuple(sorted(nodes[place] for place in topk.tolist())),
             edges=_pairs(step.edge_index, nodes),
+            pairs=after.pairs,
+            isolated=after.isolated,
         )
         views.append(view)
         nodes = left

@@ -11,6 +11,7 @@ from gtpool.data.inference import check_fit
 from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.data.schema import Schema, Task
 from gtpool.data.sources import read_for_inference, smiles_of
+from gtpool.explain.connectivity import LevelEdges, connectivity
 from gtpool.explain.diversity import Diversity, diversity
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.explain.names import name_nodes
@@ -51,6 +52,8 @@ class Explanations(NamedTuple):
     graphs: tuple[Explained, ...]
     diversity: Diversity | None
     """Diversity over all graphs; None if one graph was chosen or the model drops no nodes."""
+    connectivity: tuple[LevelEdges, ...] = ()
+    """Edges of all graphs, of the input and after each step; empty where diversity is None."""
 
 
 def explain_source(
@@ -126,7 +129,8 @@ def explain_source(
     first = members_of(model)[0]
     sampler = getattr(first.pools[0], "sampler", "topk") if model.ratios else None
     seen = diversity(model, data, seed=seed) if graph is None and model.ratios else None
-    return Explanations(read.unit, schema.task, schema.targets, sampler, tuple(found), seen)
+    left = () if seen is None else connectivity(model, data)
+    return Explanations(read.unit, schema.task, schema.targets, sampler, tuple(found), seen, left)
 
 
 def _place(schema: Schema, target: str) -> int:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from gtpool.graph import GraphLayout, NodeDrop, PackedBatch
 from gtpool.model.classifier import Classifier
-from gtpool.ops.sample import SAMPLERS, Order, round_scores
+from gtpool.ops.packed import PackedGraph
+from gtpool.ops.sample import Order
 from gtpool.pool.gtpool import GTPool
 
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -91,9 +92,9 @@ def sample_by(step: PoolingStep, sampler: str, score: Tensor) -> Tensor:
     if sampler == step.sampler:
         return step.out.perm
     order = cast("Order", getattr(step.pool, "order", "index"))
-    sample, level = SAMPLERS[sampler], step.level
     score = score / getattr(step.pool, "temperature", 1.0)
-    return sample(round_scores(score), level.batch, step.pool.ratio, order=order, sizes=level.sizes)
+    graph = PackedGraph(step.edge_index, step.edge_attr, step.level)
+    return graph.keep(score, step.pool.ratio, sampler=sampler, order=order)
 
 
 @torch.no_grad()

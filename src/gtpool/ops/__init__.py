@@ -1,1 +1,1 @@
-"""Numbers without state: tensors in, tensors out, no parameters."""
+"""Functions on tensors, without parameters."""

@@ -1,7 +1,7 @@
-"""Adjacency matrices of a batch, and merging nodes into clusters with them.
+"""Adjacency matrices of a batch, used to merge nodes into clusters.
 
-The input is a ``PackedAdjacency`` or, in a padded batch, a ``SparseAdjacency``. After the first
-merge all graphs have the same number of clusters and are a ``DenseAdjacency``. A, S and the
+A packed batch has a ``PackedAdjacency``, a padded batch a ``SparseAdjacency``. After the first
+merge all graphs have the same number of clusters and form a ``DenseAdjacency``. A, S and the
 direction of edges are as in ``gtpool.ops.merge``. A row is a node or a cluster.
 """
 
@@ -22,59 +22,59 @@ from gtpool.padded_batch import PaddedCSR, PaddedLayout
 
 
 class Adjacency(Protocol):
-    """The adjacency matrices of a batch, packed, ``SparseAdjacency`` or ``DenseAdjacency``."""
+    """Interface of the adjacency matrices of a batch."""
 
     def degrees(self) -> Tensor:
-        """Give each row half the weight of the edges that leave it and enter it, [N]."""
+        """Return half the total weight of outgoing and incoming edges of each row, [N]."""
         ...
 
     def in_weight(self, *, absolute: bool = False) -> Tensor:
-        """Give each row the weight of the edges that enter it, or its size, [N]."""
+        """Return the total (absolute) weight of the incoming edges of each row, [N]."""
         ...
 
     def normalized(self) -> Self:
-        """Give D^-1/2 A D^-1/2 with D the ``degrees``."""
+        """Return D^-1/2 A D^-1/2 with D the ``degrees``."""
         ...
 
     def adj_t_matmul(self, value: Tensor) -> Tensor:
-        """Give A^T v, [N, F]."""
+        """Return A^T v, [N, F]."""
         ...
 
     def adj_matmul(self, value: Tensor) -> Tensor:
-        """Give A v, [N, F]."""
+        """Return A v, [N, F]."""
         ...
 
     def squared_norm(self) -> Tensor:
-        """Add up the squares of the entries of each graph's A, [G]."""
+        """Return the squared Frobenius norm of each graph's A, [G]."""
         ...
 
     def sizes(self) -> Tensor:
-        """Give the rows of each graph, one where there is none, [G]."""
+        """Return the number of rows of each graph, at least 1, [G]."""
         ...
 
     def total(self, value: Tensor) -> Tensor:
-        """Add up the rows of each graph, [N, ...] -> [G, ...]."""
+        """Return the sum over the rows of each graph, [N, ...] -> [G, ...]."""
         ...
 
     def broadcast(self, value: Tensor) -> Tensor:
-        """Give each row what its graph has, zeros on padding, [G, F] -> [N, F]."""
+        """Return the value of each row's graph, zeros on padding, [G, F] -> [N, F]."""
         ...
 
     def products(self, left: Tensor, right: Tensor) -> Tensor:
-        """Give left^T right of each graph, [N, A] and [N, B] -> [G, A, B]."""
+        """Return left^T right of each graph, [N, A] and [N, B] -> [G, A, B]."""
         ...
 
-    def group_rows(self, value: Tensor) -> Any:  # noqa: ANN401 - each its own
-        """Lay out the rows [N, A] for ``drawn``."""
+    def group_rows(self, value: Tensor) -> Any:  # noqa: ANN401 - depends on the class
+        """Return the rows V, [N, A], in the form that ``gram_matmul`` takes."""
         ...
 
     def gram_matmul(self, grouped: Any, right: Tensor) -> Tensor:  # noqa: ANN401
-        """Give V (V^T right) of each graph, V what was laid out, [N, B] -> [N, B]."""
+        """Return V (V^T right) of each graph, with V from ``group_rows``, [N, B] -> [N, B]."""
         ...
 
 
 def merge(graphs: Adjacency, assign: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Give S^T X [G, C, D], S^T A S [G, C, C] and S^T S [G, C, C], in the dtype of ``assign``."""
+    """Return S^T X [G, C, D], S^T A S [G, C, C] and S^T S [G, C, C], in the dtype of ``assign``."""
     clusters = assign.size(1)
     right = torch.cat([x.to(assign.dtype), graphs.adj_matmul(assign), assign], 1)
     found = graphs.products(assign, right)
@@ -91,7 +91,7 @@ class PackedAdjacency(NamedTuple):
     """[E]"""
     level: GraphLayout
 
-    def degrees(self) -> Tensor:  # noqa: D102 - see Adjacent, here and below
+    def degrees(self) -> Tensor:  # noqa: D102 - see Adjacency, here and below
         degree = self.weight.new_zeros(self.level.batch.numel())
         return degree.index_add(0, self.edges.flatten(), self.weight.repeat(2) / 2)
 
@@ -142,7 +142,7 @@ class PackedAdjacency(NamedTuple):
 
 
 class SparseAdjacency(NamedTuple):
-    """Graphs of any size, as their edges; one that does not count has the weight 0."""
+    """The adjacency matrices of a padded batch, as edges; inactive edges have weight 0."""
 
     rows: PaddedLayout
     edges: Tensor
@@ -150,20 +150,20 @@ class SparseAdjacency(NamedTuple):
     weight: Tensor
     """[E]"""
     repeats: Tensor
-    """How many edges before it have the ends of an edge, [E]."""
+    """Number of earlier edges with the same source and target as each edge, [E]."""
     blocks: RowBlocks
 
     @classmethod
     def of(
         cls, csr: PaddedCSR, rows: PaddedLayout, dtype: torch.dtype, weight: Tensor | None = None
     ) -> Self:
-        """Lay out the graphs at level 0, where each edge weighs one unless weights are given."""
+        """Return the matrices at level 0; edges have weight 1 unless weights are given."""
         source, target, counts = ends(csr, loops=True)
         edges = torch.stack([source, target])
         weighs = counts.to(dtype) if weight is None else counts * weight.to(dtype)
         return cls(rows, edges, weighs, _repeats(csr), RowBlocks.of(rows))
 
-    def degrees(self) -> Tensor:  # noqa: D102 - see Adjacent, here and below
+    def degrees(self) -> Tensor:  # noqa: D102 - see Adjacency, here and below
         degree = self.weight.new_zeros(self.rows.batch.numel())
         return degree.index_add(0, self.edges.flatten(), self.weight.repeat(2) / 2)
 
@@ -183,7 +183,7 @@ class SparseAdjacency(NamedTuple):
         return adj_t_matmul(value, self.edges.flip(0), self.weight)
 
     def squared_norm(self) -> Tensor:
-        """Add up the squares of the entries of each graph's A, repeated edges as one, [G]."""
+        """Return the squared Frobenius norm of each graph's A; repeated edges add up first, [G]."""
         first = torch.arange(self.repeats.numel(), device=self.repeats.device) - self.repeats
         square = torch.zeros_like(self.weight).index_add(0, first, self.weight).square()
         graph = self.rows.batch.index_select(0, self.edges[0])
@@ -213,13 +213,13 @@ class SparseAdjacency(NamedTuple):
         return self._real(self.blocks.rows(_multiply(grouped, own)))
 
     def _real(self, value: Tensor) -> Tensor:
-        """Leave zeros on padding, which may have read what is another run's, [N, F]."""
+        """Return the value with zeros on padding, which may hold values of other runs, [N, F]."""
         real = self.rows.batch < self.rows.size.numel()
         return torch.where(real.unsqueeze(1), value, 0.0)
 
 
 class DenseAdjacency(NamedTuple):
-    """Graphs of C clusters each, as their matrices; where no graph is, zeros."""
+    """Dense matrices of graphs with C clusters each; zeros for empty slots."""
 
     matrix: Tensor
     """A of each graph, [G, C, C]."""
@@ -266,7 +266,7 @@ class DenseAdjacency(NamedTuple):
 
 
 def cluster_layout(rows: PaddedLayout, clusters: int) -> PaddedLayout:
-    """Lay out what is left after a merge: so many rows of each place, padding if it is empty.
+    """Return the layout after a merge: ``clusters`` rows per slot, all padding if it is empty.
 
     Example:
         >>> from gtpool.ops.padded_segment import layout_of_sizes
@@ -280,13 +280,13 @@ def cluster_layout(rows: PaddedLayout, clusters: int) -> PaddedLayout:
 
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply batches of matrices in the dtype that they have."""
+    """Return the batched matrix product, without autocast."""
     with torch.autocast(left.device.type, enabled=False):
         return left @ right
 
 
 def _repeats(csr: PaddedCSR) -> Tensor:
-    """Count the edges before each one that have its ends, which stand next to it, [E]."""
+    """Return the number of earlier, adjacent edges with the same source and target, [E]."""
     number = torch.arange(csr.source.numel(), device=csr.source.device)
     before = torch.stack([csr.source, csr.sink]).roll(1, 1)
     new = (before[0] != csr.source) | (before[1] != csr.sink) | (number == 0)

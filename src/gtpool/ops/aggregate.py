@@ -1,4 +1,4 @@
-"""Sums over the neighbours, packed or in a batch of fixed capacity, in plain PyTorch."""
+"""Neighbour sums on packed and padded batches, in plain PyTorch."""
 
 from typing import NamedTuple
 
@@ -18,20 +18,20 @@ class Edges(NamedTuple):
     """Source and target of each edge, [2, E]."""
     num_nodes: int
     mask: Tensor | None = None
-    """What edges carry is scaled by it, [E]; None leaves it as it is."""
+    """Factor on the message of each edge, [E]; None for no scaling."""
     padded: bool = False
-    """Whether edges of weight 0 are padding, which may read what is another run's."""
+    """Whether edges of weight 0 are padding, which may read rows of other runs."""
 
 
 def root_degrees(csr: PaddedCSR | Edges, like: Tensor) -> Tensor:
-    """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
+    """Return d^(-1/2) of each row, with d the degree of A + I, 0 on padding, [N]."""
     _, target, counts = ends(_unmasked(csr), loops=False)
     degree = like.new_ones(_rows(csr)).index_add(0, target, counts.to(like.dtype))
     return degree.rsqrt() if isinstance(csr, Edges) else degree.rsqrt() * (csr.origin >= 0)
 
 
 def gcn_sum(x: Tensor, scale: Tensor, csr: PaddedCSR | Edges) -> Tensor:
-    """Multiply by D^(-1/2) (A + I) D^(-1/2), given ``root_degrees``, [N, D] -> [N, D]."""
+    """Return D^(-1/2) (A + I) D^(-1/2) x, given ``root_degrees``, [N, D] -> [N, D]."""
     source, target, counts = ends(csr, loops=False)
     sent = x * scale.unsqueeze(1)
     passed = sent.index_select(0, source) * counts.to(sent.dtype).unsqueeze(1)
@@ -39,11 +39,11 @@ def gcn_sum(x: Tensor, scale: Tensor, csr: PaddedCSR | Edges) -> Tensor:
 
 
 def weighted_gcn_sum(x: Tensor, weight: Tensor, csr: PaddedCSR | Edges) -> Tensor:
-    """Multiply by D^(-1/2) (A + I) D^(-1/2) with weights in A; a loop of A replaces that of I.
+    """Return D^(-1/2) (A + I) D^(-1/2) x with weights in A; self-loops of A replace those of I.
 
     Args:
         x: Features of the rows, [N, D].
-        weight: Of each edge, [E].
+        weight: Weight of each edge, [E].
         csr: The edges.
     """
     source, target, counts = ends(_unmasked(csr), loops=True)
@@ -56,13 +56,13 @@ def weighted_gcn_sum(x: Tensor, weight: Tensor, csr: PaddedCSR | Edges) -> Tenso
 
 
 def coarse_gcn_sum(x: Tensor, weight: Tensor, csr: PaddedCSR | Edges) -> Tensor:
-    """Multiply by D^(-1/2) (A + I) D^(-1/2) with weights in A, loops of A and I added up."""
+    """Return D^(-1/2) (A + I) D^(-1/2) x with weights in A; self-loops of A and I add up."""
     _, _, counts = ends(_unmasked(csr), loops=True)
     return _weighted_sum(x, weight.new_ones(_rows(csr)), weight * counts.to(weight.dtype), csr)
 
 
 def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, csr: PaddedCSR | Edges) -> Tensor:
-    """Normalise by degrees and add up, given the weight of each row's own and of each edge."""
+    """Return the normalised sum, given the self-loop weight of each row and the edge weights."""
     source, target, _ = ends(_unmasked(csr), loops=True)
     scale = own.index_add(0, target, weight).pow(-0.5)
     scale = scale.masked_fill(scale.isinf(), 0.0).unsqueeze(1)
@@ -71,26 +71,26 @@ def _weighted_sum(x: Tensor, own: Tensor, weight: Tensor, csr: PaddedCSR | Edges
         weight = weight * csr.mask
     sent = x * scale
     passed = sent.index_select(0, source) * weight.unsqueeze(1)
-    if not isinstance(csr, Edges) or csr.padded:  # NaN of another run may be among it
+    if not isinstance(csr, Edges) or csr.padded:  # padding may hold NaN of another run
         passed = torch.where(real.unsqueeze(1), passed, 0.0)
     return (sent * own.unsqueeze(1)).index_add(0, target, passed.to(sent.dtype)) * scale
 
 
 def gin_sum(x: Tensor, csr: PaddedCSR | Edges) -> Tensor:
-    """Add to each row the rows of its neighbours, [N, D] -> [N, D]."""
+    """Return the sum of each row and its neighbours, [N, D] -> [N, D]."""
     source, target, counts = ends(csr, loops=True)
     passed = x.index_select(0, source) * counts.to(x.dtype).unsqueeze(1)
     return torch.zeros_like(x).index_add(0, target, passed) + x
 
 
 def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, csr: PaddedCSR | Edges) -> Tensor:
-    """Give s_i times the sum of s_j relu(x_j + e_ij) over edges j -> i, [N, D].
+    """Return s_i times the sum of s_j relu(x_j + e_ij) over edges j -> i, [N, D].
 
     Args:
         x: Features of the rows, [N, D].
-        edge: The e of each edge, [E, D].
-        scale: The s, [N]; None makes it 1.
-        csr: The edges; loops count as others do.
+        edge: Embedding e of each edge, [E, D].
+        scale: Factors s, [N]; None means 1.
+        csr: The edges, including self-loops.
     """
     source, target, counts = ends(csr, loops=True)
     passed = (x.index_select(0, source) + edge).relu()
@@ -98,19 +98,19 @@ def edge_sum(x: Tensor, edge: Tensor, scale: Tensor | None, csr: PaddedCSR | Edg
     if scale is not None:
         factor = factor * scale.index_select(0, source) * scale.index_select(0, target)
     passed = passed * factor.unsqueeze(1)
-    if not isinstance(csr, Edges):  # NaN of another run may be among it
+    if not isinstance(csr, Edges):  # padding may hold NaN of another run
         passed = torch.where(counts.unsqueeze(1), passed, 0.0)
     return passed.new_zeros(x.shape).index_add(0, target, passed)
 
 
 def root_out_degrees(csr: PaddedCSR | Edges, like: Tensor) -> Tensor:
-    """Give d^(-1/2) of each row, d one more than the edges that leave it, 0 on padding, [N]."""
+    """Return d^(-1/2) of each row, with d the out-degree plus 1, 0 on padding, [N]."""
     degree = out_degrees(csr, like)
     return degree.rsqrt() if isinstance(csr, Edges) else degree.rsqrt() * (csr.origin >= 0)
 
 
 def out_degrees(csr: PaddedCSR | Edges, like: Tensor) -> Tensor:
-    """Give one more than the edges that leave each row, [N]."""
+    """Return the out-degree of each row plus 1, [N]."""
     source, _, counts = ends(_unmasked(csr), loops=True)
     return like.new_ones(_rows(csr)).index_add(0, source, counts.to(like.dtype))
 
@@ -118,35 +118,38 @@ def out_degrees(csr: PaddedCSR | Edges, like: Tensor) -> Tensor:
 def bond_sum(
     x: Tensor, table: Tensor, scale: Tensor, csr: PaddedCSR, edge_types: EdgeTypes
 ) -> Tensor:
-    """Give s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
+    """Return s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
 
     Args:
         x: Features of the rows, [N, D].
-        table: What each code adds to e, and at the end r, of each run, [R, codes + 1, D].
-        scale: The s, such as ``root_out_degrees``, 0 on padding, [N].
-        csr: The edges; loops count as others do.
-        edge_types: Their codes.
+        table: Embedding of each code, then r as the last row, for each run, [R, codes + 1, D].
+        scale: Factors s, such as ``root_out_degrees``, 0 on padding, [N].
+        csr: The edges, including self-loops.
+        edge_types: Codes of the edges.
     """
     source, target, counts = ends(csr, loops=True)
     runs, kinds = table.size(0), table.size(1)
-    # A product with a column a code: on a CPU its gradient takes a seventh of that of a look-up.
+    # A product with one-hot codes: on a CPU its gradient is seven times faster than a look-up's.
     codes = table.new_zeros(source.numel(), kinds).scatter(1, edge_types.entering.long(), 1.0)
     bond = torch.bmm(codes.unflatten(0, (runs, -1)), table).flatten(0, 1)
     passed = (x.index_select(0, source) + bond).relu()
     passed = passed * (scale.index_select(0, source) * scale.index_select(0, target)).unsqueeze(1)
-    passed = torch.where(counts.unsqueeze(1), passed, 0.0)  # NaN of another run may be among it
+    passed = torch.where(counts.unsqueeze(1), passed, 0.0)  # padding may hold NaN of another run
     own = (x.unflatten(0, (runs, -1)) + table[:, -1:]).relu().flatten(0, 1)
     return (own * scale.square().unsqueeze(1)).index_add(0, target, passed)
 
 
 def gat_sum(x: Tensor, sent: Tensor, got: Tensor, csr: PaddedCSR | Edges) -> Tensor:
-    """Average each row and its neighbours by attention, as PyG's ``GATConv`` does, [N, H, C].
+    """Return the attention-weighted mean of each row and its neighbours, as PyG's ``GATConv``.
 
     Args:
         x: Features of the rows by head, [N, H, C].
-        sent: What a row adds to the logits of the edges that leave it, [N, H].
-        got: What it adds to those that enter it, [N, H].
-        csr: The edges; a listed loop does not count beside a row itself.
+        sent: Logit of each row as a source, [N, H].
+        got: Logit of each row as a target, [N, H].
+        csr: The edges; listed self-loops are ignored, because every row has one.
+
+    Returns:
+        [N, H, C].
     """
     source, target, counts = ends(_unmasked(csr), loops=False)
     own = leaky_relu(sent + got, _SLOPE)
@@ -168,9 +171,9 @@ def gat_sum(x: Tensor, sent: Tensor, got: Tensor, csr: PaddedCSR | Edges) -> Ten
 
 
 def ends(csr: PaddedCSR | Edges, *, loops: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Give both ends of each edge at this level, and how much it counts, [E] each.
+    """Return source, target and weight (0 if inactive) of each edge at this level, [E] each.
 
-    What does not count joins rows that are spread out, so that no row is written by many.
+    Inactive edges get distinct dummy rows, so that no row receives many atomic writes.
     """
     if isinstance(csr, Edges):
         source, target = csr.edge_index
@@ -191,5 +194,5 @@ def _rows(csr: PaddedCSR | Edges) -> int:
 
 
 def _unmasked(csr: PaddedCSR | Edges) -> PaddedCSR | Edges:
-    """Leave a mask out where degrees are counted: it scales what edges carry."""
+    """Return the edges without their mask, to count degrees; the mask scales messages only."""
     return csr._replace(mask=None) if isinstance(csr, Edges) else csr

@@ -1,8 +1,8 @@
 """Exact softmax attention inside each graph of a packed batch.
 
-No back-end holds an n x n matrix for a large graph. Sizes decide: graphs are sorted into buckets of
-similar size and each bucket is one padded computation (``attention_padded``, any device); on a CPU
-PyTorch's fused kernel takes over the larger buckets (``attention_fused``).
+No implementation materialises an n x n matrix for a large graph. Graphs are sorted into buckets of
+similar size, and each bucket is one padded computation (``attention_padded``, any device). On a CPU
+the larger buckets use PyTorch's fused kernel (``attention_fused``).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ AttentionBackend = Literal["auto", "reference", "padded", "fused"]
 BACKENDS = ("auto", "reference", "padded", "fused")
 
 FUSED_FROM = 96
-"""Nodes from which the fused CPU kernel beats padded products (``make bench``)."""
+"""Bucket size from which the fused CPU kernel is faster than padded products (``make bench``)."""
 
 
 def attend(
@@ -35,20 +35,20 @@ def attend(
     backend: AttentionBackend = "auto",
     buckets: Buckets | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Let every node attend to every node of its own graph.
+    """Return softmax attention of every node to all nodes of its own graph.
 
     Args:
         q: Queries, [N, H, C].
         k: Keys, [N, H, C].
         v: Values, [N, H, C].
-        ptr: First node of each graph and N at the end, [G + 1]; on the host, nothing synchronises.
+        ptr: First node of each graph, then N, [G + 1]; a CPU tensor avoids a device sync.
         scale: Factor on q·k; the default is 1/sqrt(C).
-        backend: A name of ``BACKENDS``; "auto" picks by graph size and device.
-        buckets: The padded layout of the batch for these heads, where it is planned.
+        backend: A name of ``BACKENDS``; "auto" chooses by graph size and device.
+        buckets: The padded layout of the batch for these heads, if it is already computed.
 
     Returns:
         ``out`` [N, H, C] in the dtype of ``v``, and the log-sum-exp of each row of logits [N, H],
-        in float32 or better; both carry gradients.
+        in float32 or better. Both have gradients.
 
     Example:
         >>> x = torch.zeros(3, 1, 2)
@@ -60,10 +60,12 @@ def attend(
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "fused" and not attention_fused.available(q.device):
-        raise ValueError(f"torch {torch.__version__} has no fused kernel for tensors on {q.device}")
+        raise ValueError(
+            f"torch {torch.__version__} has no fused kernel for {q.device}; choose another backend"
+        )
     ptr = ptr.to("cpu", torch.long)
     if ptr[0] != 0 or ptr[-1] != q.size(0) or (ptr.diff() < 0).any():
-        raise ValueError(f"ptr must rise from 0 to the number of nodes, {q.size(0)}")
+        raise ValueError(f"ptr must ascend from 0 to the number of nodes, {q.size(0)}")
     factor = q.size(-1) ** -0.5 if scale is None else scale
     exact = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -88,17 +90,17 @@ def attend_rows(
     buckets: Buckets,
     some: Buckets,
 ) -> Tensor:
-    """Give some rows of what :func:`attend` gave, with the gradients of these rows alone.
+    """Return the rows of ``out`` at some nodes; only these rows get gradients, [K, H, C].
 
     Args:
         q: Queries of the rows, [K, H, C].
         k: Keys, [N, H, C].
         v: Values, [N, H, C].
-        kept: The nodes whose rows they are, ascending, [K].
-        out: What :func:`attend` returned for all nodes with the default scale, [N, H, C].
-        lse: The same, [N, H].
+        kept: The nodes, ascending, [K].
+        out: Output of :func:`attend` for all nodes with the default scale, [N, H, C].
+        lse: Log-sum-exp from :func:`attend`, [N, H].
         buckets: The padded layout of all nodes, in the dtype of ``lse``.
-        some: That of the kept ones, graph by graph in the same buckets.
+        some: The padded layout of the kept nodes, with graphs in the same buckets.
     """
     parts = (part.to(lse.dtype).flatten(0, 1) for part in (q, k, v))
     rows = (part.index_select(0, kept).flatten(0, 1) for part in (out.to(lse.dtype), lse))
@@ -108,12 +110,12 @@ def attend_rows(
 def edge_attention(
     q: Tensor, k: Tensor, lse: Tensor, edge_index: Tensor, *, scale: float | None = None
 ) -> Tensor:
-    """Read attention on edges only: exp(q_i·k_j·scale - lse_i) for each edge j -> i, [E, H].
+    """Return the attention weight exp(q_i·k_j·scale - lse_i) of each edge j -> i, [E, H].
 
     Args:
         q: Queries, [N, H, C].
         k: Keys, [N, H, C].
-        lse: What :func:`attend` returned for them, [N, H].
+        lse: Log-sum-exp from :func:`attend`, [N, H].
         edge_index: Source j and target i of each edge, [2, E].
         scale: As given to :func:`attend`.
     """
@@ -124,27 +126,27 @@ def edge_attention(
 
 
 def check_alike(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise a ValueError unless q, k and v share one shape [N, H, C] without zeros."""
+    """Raise a ValueError unless q, k and v have the same non-empty shape [N, H, C]."""
     if not q.shape == k.shape == v.shape or q.dim() != 3 or q.numel() == 0:
         shapes = ", ".join(str(list(part.shape)) for part in (q, k, v))
         raise ValueError(
-            f"q, k and v must share one shape [nodes, heads, channels] without zeros, got {shapes}"
+            f"q, k and v must have the same non-empty shape [nodes, heads, channels], got {shapes}"
         )
 
 
 def _fused_from(backend: AttentionBackend, device: torch.device) -> float:
-    """Give the bucket size from which the fused kernel is used."""
+    """Return the bucket size from which the fused kernel is used."""
     if backend == "fused":
         return 0
     return FUSED_FROM if backend == "auto" and attention_fused.available(device) else float("inf")
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _Attend(Function):
-    """Attention bucket by bucket; the backward pass rebuilds the weights, it stores none."""
+    """Attention bucket by bucket; the backward pass recomputes the weights."""
 
     @staticmethod
     def forward(
@@ -185,7 +187,7 @@ class _Attend(Function):
 
 
 class _AttendRows(Function):
-    """Some rows of an output that is known, and the gradients that go through them."""
+    """Rows of a known output, with the gradients of these rows."""
 
     @staticmethod
     def forward(
@@ -223,7 +225,7 @@ class _AttendRows(Function):
 
 
 class _Kernel(Protocol):
-    """What ``attention_padded`` and ``attention_fused`` have in common."""
+    """Interface of ``attention_padded`` and ``attention_fused``."""
 
     forward: Callable[..., None]
     backward: Callable[..., None]
@@ -236,7 +238,7 @@ def _kernel(length: int, fused_from: float) -> _Kernel:
 def attend_reference(
     q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, *, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Attend within each graph; the arguments are those of :func:`gtpool.ops.attention.attend`."""
+    """Return attention computed graph by graph; arguments as for :func:`attend`."""
     outs, lses = [], []
     for start, end in zip(ptr[:-1].tolist(), ptr[1:].tolist(), strict=True):
         logits = torch.einsum("ihc,jhc->ijh", q[start:end], k[start:end]) * scale

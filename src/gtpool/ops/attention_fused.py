@@ -1,7 +1,7 @@
-"""Attention over one padded bucket by PyTorch's fused CPU kernel, which holds no weights at all.
+"""Attention over one padded bucket with PyTorch's fused CPU kernel, which stores no weights.
 
-The functions are those of ``attention_padded``; the kernel wants an axis of heads, here of one. It
-is private to PyTorch, so ``available`` asks for it by name.
+The functions match those of ``attention_padded``. The kernel needs a head axis, here of size 1. It
+is private to PyTorch, so ``available`` looks it up by name.
 """
 
 import torch
@@ -14,14 +14,14 @@ _BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
 
 
 def available(device: torch.device) -> bool:
-    """Say whether this PyTorch has the kernel for tensors on ``device``."""
+    """Return whether this PyTorch has the kernel for tensors on ``device``."""
     return device.type == "cpu" and all(hasattr(torch.ops.aten, op) for op in (_FORWARD, _BACKWARD))
 
 
 def forward(
     mask: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
 ) -> None:
-    """Fill out and lse."""
+    """Fill ``out`` and ``lse``."""
     op = getattr(torch.ops.aten, _FORWARD)
     q, k, v = (part[:, None] for part in (q, k, v))
     parts = op(q, k, v, attn_mask=mask[:, None], scale=scale)
@@ -45,9 +45,9 @@ def backward(
 ) -> None:
     """Fill the gradients of q, k and v, given those of out and lse.
 
-    The kernel knows no gradient of lse. One more channel could bring it in (zero in q, k and v,
-    with output 1 and output gradient -d_lse), but an odd width slows the kernel to the speed of
-    plain products, which then do it here.
+    The kernel does not support a gradient of lse. An extra channel could add it (zero in q, k and
+    v, with output 1 and output gradient -d_lse), but an odd width makes the kernel as slow as plain
+    products. So with ``d_lse`` this calls ``attention_padded``.
     """
     if d_lse is not None:
         parts = (mask, q, k, v, out, lse, d_q, d_k, d_v, d_out, d_lse)

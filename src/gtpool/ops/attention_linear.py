@@ -1,27 +1,26 @@
-r"""Kernelised attention inside each graph of a packed batch: time and memory linear in its nodes.
+r"""Kernelised attention inside each graph of a packed batch, linear in its nodes.
 
 .. math::
     A_{ij} = f(s_{ij}) / \sum_{j'} f(s_{ij'}), \quad f(s) = 1 + s + s^2 / 2,
     \quad s_{ij} = q_i \cdot k_j / \sqrt{C}
 
-f is the exponential to second order, so this is softmax attention where logits are small, as they
-are when a layer starts, and another function where they are large: its rows are flatter, and a
-logit below -1 gains weight again. f(s) = φ(q)·φ(k) for the map of a vector to 1, its entries and
-their products, so the sums over j are taken once for a graph and not once for a node: n C² / 2
-terms a value instead of n².
+f is the second-order Taylor expansion of exp. For small logits, as in a new layer, this is close to
+softmax attention. For large logits it differs: rows are flatter, and logits below -1 gain weight
+again. f(s) = φ(q)·φ(k), where φ maps a vector to 1, its entries and their products. The sums over j
+are therefore computed once per graph, with n C² / 2 terms per value instead of n².
 
-Why this map:
+Why this feature map:
 
-- It sees q·k and nothing else, as softmax does, so A on edges needs no features. A sum of functions
-  of single channels (elu + 1, softmax or exponentials of ±x) is C plus terms of q alone and of k
-  alone plus q·k: the more channels, the nearer all rows are to one and the same. In a fresh layer
-  of width 128 half of the sum of |A - softmax| over a row is 0.005 here and 0.13 for elu + 1.
-- It is the same at every run. Positive random features are softmax on average only: 0.27 for 256.
-- It needs no maximum subtracted: f >= 1/2 and f >= s²/4, so a row sum is never near zero, and no
-  more is lost to cancellation than a factor (1 + |s| + s²/2) / f(s) <= 5.9.
+- It depends only on q·k, as softmax does, so A on edges needs no features. Maps of single channels
+  (elu + 1, softmax or exponentials of ±x) add terms of q alone and of k alone; with many channels
+  all rows become similar. In a new layer of width 128, half the sum of |A - softmax| over a row is
+  0.005 here and 0.13 for elu + 1.
+- It is deterministic. Positive random features match softmax only on average: 0.27 for 256.
+- It needs no subtraction of a maximum: f >= 1/2 and f >= s²/4, so row sums stay away from zero.
+  Cancellation loses at most a factor (1 + |s| + s²/2) / f(s) <= 5.9.
 
-The price is C²: four heads of 32 channels take a sixteenth of the products of one head of 128.
-Graphs of less than C² / 2 nodes are done by n x n products, in blocks: the same sums, less work.
+The cost grows with C²: four heads of 32 channels need a sixteenth of the products of one head of
+128. Graphs of fewer than C² / 2 nodes use n x n products in blocks, with the same sums.
 """
 
 from typing import Any, Self
@@ -41,27 +40,27 @@ from gtpool.ops.edge_products import edge_products
 from gtpool.ops.entry import no_compile
 
 ALIGN = 8
-"""Columns of values are a multiple of this, one of them for the row sum: odd widths are slow."""
+"""Columns of values, including one for the row sum, are padded to a multiple of this for speed."""
 
 
 class LinearAttention(StreamedAttention):
-    """The attention of a batch by f; ``lse`` is the logarithm of each row sum."""
+    """Linear attention of a batch; ``lse`` is the logarithm of each row sum."""
 
     @classmethod
     @no_compile
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
-        """Attend: q, k and v are [N, H, C]."""
+        """Return the attention of q, k and v, [N, H, C] each."""
         buckets = buckets_of(level, q.to(torch.promote_types(q.dtype, torch.float32)))
         return cls(level, buckets, q, k, *attend_linear(q, k, v, level.ptr, buckets=buckets))
 
     @no_compile
     def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
-        """Give the weight that the target of each edge gives its source, [E, H]."""
+        """Return the attention weight from target to source of each edge, [E, H]."""
         return edge_attention_linear(self.q, self.k, self.lse, torch.stack([source, target]))
 
     @no_compile
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
-        """Give the output of some nodes, with gradients, [K, H, C]."""
+        """Return the output of the kept nodes, with gradients, [K, H, C]."""
         if not torch.is_grad_enabled():
             return self.out.index_select(0, kept)
         return _attend(q, k, v, kept_buckets(self.level, ratio, q), self.buckets, None)[0]
@@ -76,19 +75,19 @@ def attend_linear(
     scale: float | None = None,
     buckets: Buckets | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Let every node attend to every node of its own graph, by the kernel f.
+    """Return attention with the kernel f of every node to all nodes of its own graph.
 
     Args:
         q: Queries, [N, H, C].
         k: Keys, [N, H, C].
         v: Values, [N, H, C].
-        ptr: First node of each graph and N at the end, [G + 1]; on the host, nothing synchronises.
+        ptr: First node of each graph, then N, [G + 1]; a CPU tensor avoids a device sync.
         scale: Factor on q·k; the default is 1/sqrt(C).
-        buckets: The layout that ``ptr`` gives, where it is at hand.
+        buckets: The padded layout of the batch, if it is already computed.
 
     Returns:
-        What :func:`gtpool.ops.attention.attend` does: ``out`` [N, H, C] in the dtype of ``v``, and
-        the logarithm of each row sum of f [N, H] in float32 or better; both carry gradients.
+        ``out`` [N, H, C] in the dtype of ``v``, and the logarithm of each row sum of f [N, H] in
+        float32 or better. Both have gradients.
 
     Example:
         >>> x = torch.zeros(3, 1, 2)
@@ -107,12 +106,12 @@ def attend_linear(
 def edge_attention_linear(
     q: Tensor, k: Tensor, lse: Tensor, edge_index: Tensor, *, scale: float | None = None
 ) -> Tensor:
-    """Read attention on edges only: f(q_i·k_j·scale) / exp(lse_i) for each edge j -> i, [E, H].
+    """Return the attention weight f(q_i·k_j·scale) / exp(lse_i) of each edge j -> i, [E, H].
 
     Args:
         q: Queries, [N, H, C].
         k: Keys, [N, H, C].
-        lse: What :func:`attend_linear` returned for them, [N, H].
+        lse: Second result of :func:`attend_linear`, [N, H].
         edge_index: Source j and target i of each edge, [2, E].
         scale: As given to :func:`attend_linear`.
     """
@@ -125,7 +124,7 @@ def edge_attention_linear(
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, queries: Buckets, keys: Buckets, scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Give the output of queries that have a layout of their own, and the row sums."""
+    """Return the output of queries, which may have a separate layout, and the row sums."""
     channels = q.size(-1)
     factor = channels**-0.5 if scale is None else scale
     exact = torch.promote_types(q.dtype, torch.float32)
@@ -138,12 +137,12 @@ def _attend(
         return (sums[..., :channels] / total.unsqueeze(-1)).to(v.dtype), total
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _Sums(Function):
-    """Σ_j f(q_i·k_j) v_j over the graph of i; the backward pass rebuilds all of it."""
+    """Σ_j f(q_i·k_j) v_j over the graph of i; the backward pass recomputes the features."""
 
     @staticmethod
     def forward(
@@ -154,7 +153,7 @@ class _Sums(Function):
         queries: Buckets,
         keys: Buckets,
     ) -> Tensor:
-        # Where values are zero, and the 1 to be summed with them, padding adds nothing.
+        # Padding has value 0, and 0 in the column of the row sum, so it adds nothing.
         q, k, v = queries.pad(q), keys.pad(k), keys.pad(v)
         sums = v.new_empty(q.size(0), v.size(1))
         for parts in zip(*queries.split(q), *keys.split(k, v), *queries.split(sums), strict=True):

@@ -1,4 +1,4 @@
-"""The self-attention of a packed batch: scores of all rows, the values of some."""
+"""Self-attention of a packed batch: scores of all rows, outputs of the kept rows."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,31 +20,31 @@ from gtpool.ops.segment import gather_by_graph, segment_sum
 
 
 class Scores(NamedTuple):
-    """How the layer sees each node, summed over heads, [N] each."""
+    """GTPool's scores of each node, summed over heads, [N] each."""
 
     score: Tensor
-    """The raw score s, of which the wheel takes the softmax over each graph."""
+    """Raw score s; the wheel takes its softmax over each graph."""
     global_score: Tensor
-    """S_g: the node in the light of its whole graph."""
+    """S_g: score from attention to the whole graph."""
     local_score: Tensor
-    """S_l: the node in the light of its neighbours and itself."""
+    """S_l: score from attention to the neighbours and the node itself."""
 
 
 class PackedAttention:
     """Attention inside each graph of a packed batch.
 
-    With one head Q K^T = (X W_Q^T W_K) X^T and A V = (A X) W_V^T. So X itself is key and value, no
-    row is mapped by W_K, and W_V maps the rows that are kept.
+    With one head, Q K^T = (X W_Q^T W_K) X^T and A V = (A X) W_V^T. X then serves as key and value:
+    W_K is not applied to rows, and W_V only to the kept rows.
 
     Args:
-        x: What values are made of, [N, D].
-        attn: What queries and keys are made of, [N, D].
-        weights: Of the maps to queries, keys and values, [D, D] each.
+        x: Input of the values, [N, D].
+        attn: Input of the queries and keys, [N, D].
+        weights: Weights of queries, keys and values, [D, D] each.
         heads: Attention heads.
         edge_index: Source and target of each edge, [2, E].
         level: The layout of the batch.
         kind: "exact" or "linear".
-        score_grad: Whether scores need a gradient. If so, all rows have one; else the kept rows.
+        score_grad: Whether scores need a gradient. If not, only the kept rows get gradients.
         ratio: Share of rows that will be kept.
     """
 
@@ -94,7 +94,7 @@ class PackedAttention:
         lam: float,
         act: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Score every row by equations (5) to (7) of GTPool, [N]."""
+        """Return the score of every row by equations (5) to (7) of GTPool, [N]."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.score_grad):
             kernel = None if self.score_grad else getattr(self.attention, "scores", None)
             atomic = not torch.are_deterministic_algorithms_enabled()
@@ -109,7 +109,7 @@ class PackedAttention:
         lam: float,
         act: Callable[[Tensor], Tensor],
     ) -> Scores:
-        """Score every node from its row of the attention matrix, whole and on edges only."""
+        """Return the global, local and total score of every node."""
         v, edge_index = self.v, self.edge_index
         thetas = self._thetas(theta_global, theta_local)
         near, far = (thetas @ v.permute(1, 2, 0)).unbind(1)  # V theta, [H, N] each
@@ -126,7 +126,7 @@ class PackedAttention:
         return Scores(lam * global_score + (1 - lam) * local_score, global_score, local_score)
 
     def rows(self, kept: Tensor) -> Tensor:
-        """Give the attended values of the kept rows, [K, D]."""
+        """Return the attention output of the kept rows, [K, D]."""
         if self.score_grad and isinstance(self.attention, StreamedAttention | LinearAttention):
             rows = self.attention.out.index_select(0, kept)
         else:
@@ -136,7 +136,7 @@ class PackedAttention:
         return rows.flatten(1) if self.heads > 1 else linear(rows.flatten(1), self.value)
 
     def _thetas(self, theta_global: Tensor, theta_local: Tensor) -> Tensor:
-        """Give theta_l and theta_g for values that one head does not map, [H, 2, C]."""
+        """Return theta_l and theta_g, multiplied by W_V if there is one head, [H, 2, C]."""
         thetas = torch.stack([theta_local, theta_global], 1)
         return thetas @ self.value if self.heads == 1 else thetas
 

@@ -1,8 +1,8 @@
-"""Attention over one padded bucket by plain matrix products, on any device.
+"""Attention over one padded bucket with plain matrix products, on any device.
 
-Rows are taken in blocks, so that the weights of a long sequence are never held whole. Shapes for S
-sequences of length L: q, k, v, out [S, L, C], lse [S, L], mask [S, 1, L]. The backward pass may be
-given fewer rows of q, out and lse than there are of k and v.
+Rows are processed in blocks, so that a long sequence never needs its full weight matrix. Shapes for
+S sequences of length L: q, k, v, out [S, L, C], lse [S, L], mask [S, 1, L]. In the backward pass q,
+out and lse may have fewer rows than k and v.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 HELD = 2**19
-"""Attention weights held at one time on a CPU: 2 MB in float32, which stay in its cache."""
+"""Attention weights per block on a CPU: 2 MB in float32, which fit its cache."""
 HELD_ON_DEVICE = 2**24
-"""The same elsewhere, where few large kernels are better than many small ones: 64 MB."""
+"""Attention weights per block on other devices, where few large kernels are faster: 64 MB."""
 ROWS = 128
-"""Rows of a long sequence taken together even so: fewer starve the products."""
+"""Minimum rows of a block in a long sequence; smaller products are slow."""
 
 
 def forward(
     mask: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float
 ) -> None:
-    """Fill out and lse."""
+    """Fill ``out`` and ``lse``."""
     for seqs, rows in _blocks(q, k):
         here = seqs, rows
         logits = _logits(mask, q, k, scale, seqs, rows)
@@ -53,7 +53,7 @@ def backward(
         row_term += d_lse[..., None]
     for seqs, rows in _blocks(q, k):
         here = seqs, rows
-        more = float(rows.start > 0)  # the first block of rows overwrites, the others add
+        more = float(rows.start > 0)  # the first block of rows overwrites, later blocks add
         weight = _logits(mask, q, k, scale, seqs, rows).sub_(lse[here][..., None]).exp_()
         d_v[seqs].baddbmm_(weight.mT, d_out[here], beta=more)
         d_logits = torch.baddbmm(row_term[here], d_out[here], v[seqs].mT).mul_(weight)
@@ -62,7 +62,7 @@ def backward(
 
 
 def _blocks(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Cut a bucket into whole sequences, or into rows of one sequence where it is long."""
+    """Yield blocks of a bucket: whole sequences, or rows of one sequence if it is long."""
     count, length = q.shape[:2]
     held = HELD if q.device.type == "cpu" else HELD_ON_DEVICE
     seqs = max(1, held // (length * k.size(1)))

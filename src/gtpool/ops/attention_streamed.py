@@ -1,4 +1,4 @@
-"""Attention of which every row is scored and only some may be kept, for graphs of any size."""
+"""Attention for pooling: scores of all rows, outputs of the kept rows, for graphs of any size."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,24 +18,24 @@ from gtpool.ops.padded_ops import WIDEST, has_triton
 
 
 class BatchAttention(Protocol):
-    """What a layer asks of the attention of a batch."""
+    """Interface of the attention of a packed batch."""
 
     def project(self, near: Tensor, theta: Tensor) -> Tensor:
-        """Give the output times a vector a head, A V theta, given V theta, [N, H]."""
+        """Return the output times one vector per head, A V theta, given V theta, [N, H]."""
         ...
 
     def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
-        """Give the weight that the target of each edge gives its source, [E, H]."""
+        """Return the attention weight from target to source of each edge, [E, H]."""
         ...
 
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
-        """Give the output of some nodes with gradients for their rows, [K, H, C]."""
+        """Return the output of the kept nodes, with gradients of these rows, [K, H, C]."""
         ...
 
 
 @dataclass(frozen=True)
 class StreamedAttention:
-    """The attention of a batch: its output and log-sum-exp, with gradients where they are on."""
+    """The attention of a batch: output and log-sum-exp, with gradients if enabled."""
 
     level: GraphLayout
     buckets: Buckets
@@ -49,31 +49,31 @@ class StreamedAttention:
     @classmethod
     @no_compile
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
-        """Attend: q, k and v are [N, H, C]."""
+        """Return the attention of q, k and v, [N, H, C] each."""
         exact = torch.promote_types(q.dtype, torch.float32)
         buckets = buckets_of(level, q.to(exact))
         return cls(level, buckets, q, k, *attend(q, k, v, level.ptr, buckets=buckets))
 
     def project(self, near: Tensor, theta: Tensor) -> Tensor:
-        """Give the output times a vector a head, A V theta, [N, H]."""
+        """Return the output times one vector per head, A V theta, [N, H]."""
         del near
         return (self.out * theta).sum(-1)
 
     @no_compile
     def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
-        """Give the weight that the target of each edge gives its source, [E, H]."""
+        """Return the attention weight from target to source of each edge, [E, H]."""
         return edge_attention(self.q, self.k, self.lse, torch.stack([source, target]))
 
     @no_compile
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
-        """Give the output of some nodes, as ``MaterializedAttention.rows`` does."""
+        """Return the output of the kept nodes; see ``MaterializedAttention.rows``."""
         some = kept_buckets(self.level, ratio, q)
         return attend_rows(q, k, v, kept, self.out, self.lse, self.buckets, some)
 
 
 @no_compile
 def attend_no_grad(q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> BatchAttention:
-    """Attend without gradients, for scores of all rows and the output of some.
+    """Return attention without gradients, to score all rows before some are kept.
 
     Args:
         q: Queries, [N, H, C].
@@ -84,7 +84,7 @@ def attend_no_grad(q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Batch
     exact = torch.promote_types(q.dtype, torch.float32)
     on_gpu = q.is_cuda and exact == torch.float32 and has_triton()
     if on_gpu and q.size(-1) <= WIDEST:
-        with torch.cuda.device_of(q):  # where Triton launches
+        with torch.cuda.device_of(q):  # Triton launches on the current device
             kernels = import_module("gtpool.ops.kernels.triton_attention")
             return kernels.TritonAttention.of(q, k, v, level)
     if q.device.type == "cpu" and weights_fit(q.to(exact), level):
@@ -95,23 +95,23 @@ def attend_no_grad(q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Batch
 
 @no_compile
 def linear_known(x: Tensor, weight: Tensor, result: Tensor, kept: Tensor) -> Tensor:
-    """Map rows by a matrix, [K, D] -> [K, D'], where the result is known but for its gradients.
+    """Return rows of a known linear map, with gradients, [K, D] -> [K, D'].
 
     Args:
-        x: The rows to map, [K, D].
-        weight: The matrix, [D', D].
-        result: What came of mapping these and others, [N, D'].
-        kept: Where these are among them, [K].
+        x: The input rows, [K, D].
+        weight: The weight, [D', D].
+        result: The map of all rows, [N, D'].
+        kept: Index of each input row in ``result``, [K].
     """
     return _LinearKnown.apply(x, weight, result, kept)
 
 
 class _LinearKnown(Function):
-    """A linear map that has only its gradients left to compute."""
+    """Linear map with a known result, for its gradients."""
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401 - Function's own annotations do not say what these methods are given
+        ctx: Any,  # noqa: ANN401 - not described by Function's annotations
         x: Tensor,
         weight: Tensor,
         result: Tensor,
@@ -128,18 +128,18 @@ class _LinearKnown(Function):
         d_result: Tensor,
     ) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        d_result = d_result.to(x.dtype)  # autocast maps in short floats
+        d_result = d_result.to(x.dtype)  # lower precision under autocast
         return d_result @ weight.to(x.dtype), d_result.T @ x, None, None
 
 
 MAX_ROW_WEIGHTS = 128
-"""Weights a row that may be held: they take as much memory as a layer of that width."""
+"""Mean weights per row up to which they are stored; the memory equals a layer of that width."""
 MAX_BATCH_WEIGHTS = 2**22
-"""Weights of a batch that may be held even where rows are longer: 16 MB in float32."""
+"""Weights of a batch up to which they are always stored: 16 MB in float32."""
 
 
 def weights_fit(q: Tensor, level: GraphLayout) -> bool:
-    """Say whether the weights of a batch with heads such as these, [N, H, C], are few."""
+    """Return whether the attention weights of a batch, for queries [N, H, C], fit in memory."""
     shapes = buckets_of(level, q).shapes
     rows, entries = (sum(count * length**power for count, length in shapes) for power in (1, 2))
     return entries <= max(MAX_ROW_WEIGHTS * rows, MAX_BATCH_WEIGHTS)
@@ -147,23 +147,23 @@ def weights_fit(q: Tensor, level: GraphLayout) -> bool:
 
 @dataclass(frozen=True)
 class MaterializedAttention:
-    """The attention of a batch: its weights, and what they were made from."""
+    """The attention of a batch with stored weights."""
 
     level: GraphLayout
     buckets: Buckets
     scale: float
     k: Tensor
-    """Padded keys, [slots, C]."""
+    """Padded keys, [slots, C]; the same tensor as ``v`` if keys are values."""
     v: Tensor
     """Padded values, [slots, C]."""
     flat: Tensor
-    """The weights, bucket after bucket."""
+    """The weights of all buckets, one after another."""
     cell: Tensor
-    """Where the weight that node i gives node j lies, less j, [N, H]."""
+    """Index into ``flat`` of the weight from node i to node j, minus j, [N, H]."""
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
-        """Attend, without gradients: q, k and v are [N, H, C], in float32 or better."""
+        """Return the attention of q, k and v, [N, H, C] in float32 or better, without gradients."""
         buckets, scale = buckets_of(level, q), q.size(-1) ** -0.5
         name = ("cells", q.size(1), q.device)
         cell = level.cached(name, lambda: _cells(buckets, level))
@@ -177,25 +177,25 @@ class MaterializedAttention:
         return held
 
     def weights(self) -> list[Tensor]:
-        """Give the weights of each bucket, [sequences, length, length]."""
+        """Return the weights of each bucket, [sequences, length, length]."""
         shapes = [(count, length, length) for count, length in self.buckets.shapes]
         parts = self.flat.split([count * length * length for count, length, _ in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     @no_compile
     def project(self, near: Tensor, theta: Tensor) -> Tensor:
-        """Give the output times a vector a head, A V theta, [N, H], from V theta, [N, H]."""
+        """Return the output times one vector per head, A V theta, from V theta, [N, H]."""
         del theta
         given = self.buckets.fill(near.to(self.v.dtype).flatten())
         out = torch.empty_like(given)
         parts = zip(self.weights(), *self.buckets.split(given, out), strict=True)
-        for weight, row, result in parts:  # a row times a matrix is quicker than it times a column
+        for weight, row, result in parts:  # row times matrix is faster than matrix times column
             torch.bmm(row.unsqueeze(1), weight.mT, out=result.unsqueeze(1))
         return self.buckets.unpad(out).view_as(self.cell)
 
     @no_compile
     def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
-        """Read the weight that the target of each edge gives its source, [E, H]."""
+        """Return the attention weight from target to source of each edge, [E, H]."""
         heads = self.buckets.heads
         entry = self.cell.flatten().index_select(0, each_head(target, heads))
         entry = entry.view(-1, heads).add_(source[:, None])
@@ -203,14 +203,14 @@ class MaterializedAttention:
 
     @no_compile
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
-        """Give the output of some nodes, [K, H, C], with gradients.
+        """Return the output of the kept nodes, with gradients, [K, H, C].
 
         Args:
-            q: Their queries, [K, H, C].
-            k: The keys, [N, H, C].
-            v: The values, [N, H, C]; the keys themselves where they were so before.
-            kept: The nodes, ascending, [K].
-            ratio: The share of nodes, or the number, that they are of each graph.
+            q: Queries of the kept nodes, [K, H, C].
+            k: Keys of all nodes, [N, H, C].
+            v: Values of all nodes, [N, H, C]; ignored if ``of`` got the keys as values.
+            kept: The kept nodes, ascending, [K].
+            ratio: Share, or number, of nodes kept in each graph.
         """
         shape, dtype = q.shape, v.dtype
         q, k, v = (part.to(self.v.dtype) for part in (q, k, v))
@@ -221,23 +221,23 @@ class MaterializedAttention:
 
 
 def _cells(buckets: Buckets, level: GraphLayout) -> Tensor:
-    """Say where in the weights of all buckets the row of each head of each node starts, [N, H]."""
+    """Return the index of the first weight of each node and head, minus its first node, [N, H]."""
     count, length = np.array(buckets.shapes).T
     slots = (count * length).cumsum() - count * length
     entries = (count * length**2).cumsum() - count * length**2
-    # A row of weights is as far into its bucket's as its slot, times the length.
+    # A row of weights starts at its slot within the bucket, times the bucket's length.
     shift, step = (part.repeat(count * length) for part in (entries - slots * length, length))
     begin = torch.from_numpy(np.arange(shift.size) * step + shift).to(buckets.place.device)
     first = level.ptr.to(level.batch.device).index_select(0, level.batch)
     return begin.index_select(0, buckets.place).view(-1, buckets.heads).sub_(first[:, None])
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _Rows(Function):
-    """Rows of the output; the backward pass is that of these rows alone."""
+    """Rows of the output; the backward pass covers these rows only."""
 
     @staticmethod
     def forward(
@@ -249,7 +249,7 @@ class _Rows(Function):
         kept: Tensor,
         some: Buckets,
     ) -> Tensor:
-        del k, v  # held has them padded
+        del k, v  # already padded in ``held``
         buckets = held.buckets
         slot = buckets.place.view(-1, buckets.heads).index_select(0, kept).flatten()
         out = q.new_empty(some.row.numel(), q.size(1))

@@ -1,8 +1,8 @@
 """Sums over the nodes of a graph weighted by f(q·k), f(s) = 1 + s + s²/2, and their gradients.
 
-Two ways to the same numbers: by pairs of nodes, n² of them, or by features, the products of pairs
-of channels, of which C² / 2 are summed over the graph. Shapes for S sequences of L queries and M
-keys: q [S, L, C], k [S, M, C], v [S, M, V], sums [S, L, V].
+There are two equal computations: by the n² pairs of nodes, or by C² / 2 features (products of two
+channels) summed over the graph. Shapes for S sequences of L queries and M keys: q [S, L, C],
+k [S, M, C], v [S, M, V], sums [S, L, V].
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 HELD = 2**19
-"""Entries of weights or features held at one time on a CPU: 2 MB in float32."""
+"""Weights or features per block on a CPU: 2 MB in float32."""
 HELD_ON_DEVICE = 2**25
-"""The same elsewhere, where few large kernels are better than many small ones: 128 MB."""
+"""Weights or features per block on other devices, where few large kernels are faster: 128 MB."""
 ROWS = 128
-"""Rows taken together even so: fewer starve the products."""
+"""Minimum rows of a block; smaller products are slow."""
 BLOCK = 16
-"""Channels whose products with all later ones are features at one time."""
+"""Channels of a block of features: their products with all later channels."""
 
 
 def kernel(logits: Tensor) -> Tensor:
-    """Give f(s) = 1 + s + s²/2, entry by entry.
+    """Return f(s) = 1 + s + s²/2 elementwise.
 
     Example:
         >>> kernel(torch.tensor([-1.0, 0.0, 2.0])).tolist()
@@ -31,17 +31,17 @@ def kernel(logits: Tensor) -> Tensor:
 
 
 def held(x: Tensor) -> int:
-    """Say how many entries may be held where a tensor is."""
+    """Return the maximum entries of a block on the device of a tensor."""
     return HELD if x.device.type == "cpu" else HELD_ON_DEVICE
 
 
 def is_long(k: Tensor) -> bool:
-    """Say whether C² / 2 features are less work than a row of weights."""
+    """Return whether C² / 2 features need less work than a row of weights."""
     return k.size(1) > k.size(2) ** 2 // 2
 
 
 def sum_by_pairs(q: Tensor, k: Tensor, v: Tensor, sums: Tensor) -> None:
-    """Fill the sums."""
+    """Fill ``sums``, by pairs of nodes."""
     for seqs, rows in _blocks(q, k.size(1)):
         weight = kernel(torch.bmm(q[seqs, rows], k[seqs].mT))
         torch.bmm(weight, v[seqs], out=sums[seqs, rows])
@@ -53,7 +53,7 @@ def grads_by_pairs(
     """Fill the gradients of q, k and v, given those of the sums."""
     for seqs, rows in _blocks(q, k.size(1)):
         here = seqs, rows
-        more = float(rows.start > 0)  # the first block of rows overwrites, the others add
+        more = float(rows.start > 0)  # the first block of rows overwrites, later blocks add
         logits = torch.bmm(q[here], k[seqs].mT)
         d_v[seqs].baddbmm_(kernel(logits).mT, d_sums[here], beta=more)
         d_logits = torch.bmm(d_sums[here], v[seqs].mT).mul_(logits.add_(1))  # f' = 1 + s
@@ -62,7 +62,7 @@ def grads_by_pairs(
 
 
 def sum_by_features(q: Tensor, k: Tensor, v: Tensor, sums: Tensor) -> None:
-    """Fill the sums."""
+    """Fill ``sums``, by features."""
     sums.copy_(v.sum(1, keepdim=True).expand_as(sums)).baddbmm_(q, k.mT @ v)  # the terms 1 and s
     for first, seqs in _feature_blocks(q):
         table = _table(k[seqs], v[seqs], first)
@@ -90,7 +90,7 @@ def grads_by_features(
 
 
 def _blocks(q: Tensor, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Cut a bucket into whole sequences, or into rows of one sequence where it is long."""
+    """Yield blocks of a bucket: whole sequences, or rows of one sequence if it is long."""
     count, length = q.shape[:2]
     seqs = max(1, held(q) // (length * columns))
     rows = length if seqs > 1 else max(ROWS, held(q) // columns)
@@ -100,7 +100,7 @@ def _blocks(q: Tensor, columns: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _feature_blocks(q: Tensor) -> Iterator[tuple[int, slice]]:
-    """Give the first of a block of channels, and sequences whose tables can be held."""
+    """Yield the first channel of a block, and the sequences of which tables fit at once."""
     count, _, channels = q.shape
     seqs = max(1, held(q) // (BLOCK * channels * max(ROWS, channels)))
     for first in range(0, channels, BLOCK):
@@ -109,27 +109,27 @@ def _feature_blocks(q: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def _row_blocks(x: Tensor) -> list[slice]:
-    """Cut sequences into rows whose features can be held."""
+    """Return slices of rows of which features fit at once."""
     count, length, channels = x.shape
     rows = max(ROWS, held(x) // (count * BLOCK * channels))
     return [slice(row, row + rows) for row in range(0, length, rows)]
 
 
 def _table(x: Tensor, v: Tensor, first: int) -> Tensor:
-    """Sum products of channels times values over a sequence, with their part in s²/2, [S, P, V]."""
+    """Return the sums of channel products times values, weighted as in s²/2, [S, P, V]."""
     width = x.size(2) - first
     taken = min(BLOCK, width)
     table = x.new_empty(x.size(0), taken * width, v.size(2))
     for rows in _row_blocks(x):
         products = _products(x[:, rows], first).flatten(2)
         table.baddbmm_(products.mT, v[:, rows], beta=float(rows.start > 0))
-    # Inside the block each pair of channels comes twice, beyond it once.
+    # Pairs of channels inside the block occur twice, other pairs once.
     table.unflatten(1, (taken, width))[:, :, :taken].mul_(0.5)
     return table
 
 
 def _products(x: Tensor, first: int) -> Tensor:
-    """Multiply a block of channels with themselves and all later ones, [S, L, B, C - first]."""
+    """Return products of a block's channels with all channels from it on, [S, L, B, C - first]."""
     later = x[..., first:]
     return later[..., :BLOCK].unsqueeze(-1) * later.unsqueeze(-2)
 

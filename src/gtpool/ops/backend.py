@@ -1,7 +1,7 @@
-"""What a layer asks of a batch of graphs. A layer never sees how the batch is stored.
+"""Interface between layers and batches of graphs, independent of how a batch is stored.
 
-Three classes answer: ``PackedGraph`` (any sizes), ``PaddedGraph`` (fixed capacity, R runs, plain
-PyTorch or Triton) and ``ClusterGraph`` (as many clusters of each graph, after a merge).
+Three classes implement it: ``PackedGraph`` (any sizes), ``PaddedGraph`` (fixed capacity, R runs,
+plain PyTorch or Triton) and ``ClusterGraph`` (after a merge, with equal numbers of clusters).
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from gtpool.ops.sample import Order
 from gtpool.spec import Connect
 
 Kept = Any
-"""Which rows stay: what ``keep`` gave, to hand on."""
+"""The kept rows: result of ``Backend.keep``, opaque to layers."""
 
 
 class RowLayout(Protocol):
-    """Which row belongs to which graph; N rows of G graphs."""
+    """Layout of N rows in G graphs."""
 
     @property
     def real(self) -> Tensor | None:
-        """Whether each row is a node, bool [N]; None where all are."""
+        """Mask of rows that are nodes, not padding, bool [N]; None if all are nodes."""
         ...
 
     @property
     def graphs(self) -> int:
-        """Number G of graphs, or of places for them."""
+        """Number G of graphs, or of graph slots."""
         ...
 
     @property
@@ -43,48 +43,48 @@ class RowLayout(Protocol):
         ...
 
     def mask_padding(self, x: Tensor) -> Tensor:
-        """Set padding to zero, [N, D]."""
+        """Return the rows with padding set to zero, [N, D]."""
         ...
 
     def broadcast(self, value: Tensor) -> Tensor:
-        """Give each row the entry of its graph, zeros on padding, [G, D] -> [N, D]."""
+        """Return the value of each row's graph, zeros on padding, [G, D] -> [N, D]."""
         ...
 
     def total(self, x: Tensor) -> Tensor:
-        """Add up the rows of each graph, [N, D] -> [G, D]."""
+        """Return the sum over the rows of each graph, [N, D] -> [G, D]."""
         ...
 
     def mean(self, x: Tensor) -> Tensor:
-        """Average the rows of each graph, [N, D] -> [G, D]."""
+        """Return the mean over the rows of each graph, [N, D] -> [G, D]."""
         ...
 
     def maximum(self, x: Tensor) -> Tensor:
-        """Take the largest entry of each column over the rows of each graph, [N, D] -> [G, D]."""
+        """Return the maximum of each column over the rows of each graph, [N, D] -> [G, D]."""
         ...
 
     def mean_max(self, x: Tensor) -> Tensor:
-        """Set mean and maximum side by side, [N, D] -> [G, 2D]."""
+        """Return mean and maximum, concatenated, [N, D] -> [G, 2D]."""
         ...
 
     def softmax(self, logit: Tensor) -> Tensor:
-        """Divide one among the rows of each graph, [N]."""
+        """Return the softmax over the rows of each graph, [N]."""
         ...
 
     def products(self, left: Tensor, right: Tensor) -> Tensor:
-        """Add up outer products over each graph, [N, H, A] and [N, H, B] -> [G, H, A, B]."""
+        """Return left^T right of each graph and head, [N, H, A] and [N, H, B] -> [G, H, A, B]."""
         ...
 
     def topk_rows(self, x: Tensor, nodes: int) -> Tensor:
-        """Give the first rows of each graph, descending by the last channel, [G, nodes, D]."""
+        """Return the first rows of each graph, descending by the last channel, [G, nodes, D]."""
         ...
 
     def positions(self) -> tuple[Tensor, Tensor]:
-        """Give each row its number in its graph and the size of that graph, [N] each."""
+        """Return the index of each row in its graph and the size of that graph, [N] each."""
         ...
 
 
 class Attention(Protocol):
-    """The self-attention of each graph, of which all rows are scored and some are kept."""
+    """Self-attention of each graph: scores of all rows, outputs of the kept rows."""
 
     def scores(
         self,
@@ -93,11 +93,11 @@ class Attention(Protocol):
         lam: float,
         act: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Score every row by equations (5) to (7) of GTPool, [N]."""
+        """Return the score of every row by equations (5) to (7) of GTPool, [N]."""
         ...
 
     def rows(self, kept: Kept) -> Tensor:
-        """Give the attended values of the kept rows, [K, D]."""
+        """Return the attention output of the kept rows, [K, D]."""
         ...
 
 
@@ -106,39 +106,39 @@ class Backend(Protocol):
 
     @property
     def rows(self) -> RowLayout:
-        """Which row belongs to which graph."""
+        """Layout of the rows."""
         ...
 
     def with_edge_mask(self, mask: Tensor) -> "Backend":
-        """Scale what edges carry by a mask of PyG's ``Explainer``, [E]."""
+        """Return the graphs with messages scaled by a mask of PyG's ``Explainer``, [E]."""
         ...
 
     def gcn_sum(self, x: Tensor) -> Tensor:
-        """Multiply by D^-1/2 (A + I) D^-1/2; a listed loop does not count beside I, [N, D]."""
+        """Return D^-1/2 (A + I) D^-1/2 x; self-loops of A are ignored, [N, D]."""
         ...
 
     def weighted_gcn_sum(self, x: Tensor) -> Tensor:
-        """Do the same with the weights of edges; a listed loop stands for its entry of I."""
+        """Return the same with edge weights; self-loops of A replace those of I."""
         ...
 
     def coarse_gcn_sum(self, x: Tensor) -> Tensor:
-        """Do the same with the weights of edges, loops and I added up."""
+        """Return the same with edge weights; self-loops of A and I add up."""
         ...
 
     def gin_sum(self, x: Tensor) -> Tensor:
-        """Multiply by A + I, [N, D]."""
+        """Return (A + I) x, [N, D]."""
         ...
 
     def bond_sum(
         self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
     ) -> Tensor:
-        """Give s_i (s_i o_i + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
+        """Return s_i (s_i o_i + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
 
         Args:
             x: Features of the rows, [N, D].
-            encoder: From the features of an edge to e.
-            root: The r of o_i = relu(x_i + r); None makes o_i = x_i.
-            scaled: Whether s is d^-1/2, d one more than the edges that leave a row; else it is 1.
+            encoder: Maps edge features to e.
+            root: The r of o_i = relu(x_i + r); if None, o_i = x_i.
+            scaled: If True, s is d^-1/2 with d the out-degree plus 1; else s is 1.
         """
         ...
 
@@ -147,11 +147,14 @@ class Backend(Protocol):
         ...
 
     def directed_edges(self) -> DirectedEdges:
-        """Give the edges for messages that each edge carries itself."""
+        """Return the edges as rows, for messages between edges."""
         ...
 
     def gat_sum(self, x: Tensor, sent: Tensor, got: Tensor) -> Tensor:
-        """Average each row and its neighbours by attention, as PyG's ``GATConv``, [N, H, C]."""
+        """Return the attention-weighted mean of each row and its neighbours, [N, H, C].
+
+        Logits are those of PyG's ``GATConv``: ``sent`` of sources and ``got`` of targets, [N, H].
+        """
         ...
 
     def attention(
@@ -165,12 +168,12 @@ class Backend(Protocol):
         score_grad: bool,
         ratio: float,
     ) -> Attention:
-        """Attend inside each graph.
+        """Return the self-attention inside each graph.
 
         Args:
-            x: What values are made of, [N, D].
-            attn: What queries and keys are made of, [N, D].
-            weights: Of the maps to queries, keys and values, [D, D] each.
+            x: Input of the values, [N, D].
+            attn: Input of the queries and keys, [N, D].
+            weights: Weights of queries, keys and values, [D, D] each.
             heads: Attention heads.
             kind: "exact" or "linear".
             score_grad: Whether the scores need a gradient.
@@ -179,59 +182,66 @@ class Backend(Protocol):
         ...
 
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Kept:
-        """Choose the rows that stay; equal scores tie whatever rounding did to them."""
+        """Choose the rows that stay; equal scores tie whatever rounding did to them.
+
+        Args:
+            score: Of each row, [N].
+            ratio: Share of rows that stay.
+            sampler: A key of ``SAMPLERS``.
+            order: A name of ``NODE_ORDERS``: "structure" sorts by score, ties by ``node_colours``.
+        """
         ...
 
     def take(self, x: Tensor, kept: Kept) -> Tensor:
-        """Take the kept rows, [N, ...] -> [K, ...]."""
+        """Return the kept rows, [N, ...] -> [K, ...]."""
         ...
 
     def subgraph(
         self, kept: Kept, ratio: float, score: Tensor, connect: Connect, *, edges: bool = True
     ) -> "Backend":
-        """Give the graphs of the kept rows.
+        """Return the graphs of the kept rows.
 
         Args:
-            kept: The rows that stay.
-            ratio: Share of rows that stay.
+            kept: The kept rows.
+            ratio: Share of kept rows.
             score: Score of every row, which breaks ties between nearest kept rows, [N].
             connect: Edges between the kept rows; see ``gtpool.pool.layer.DropPool``.
-            edges: Whether anything will ask for edges.
+            edges: Whether edges are needed; if False, they are undefined.
         """
         ...
 
     def coarsen(self, x: Tensor, steps: int) -> "Pooled":
-        """Take the next step of a chain of clusterings: features in its Haar basis, and clusters.
+        """Return the next coarsening step: features in its Haar basis, and clusters.
 
         Args:
             x: Features of the rows, [N, D].
-            steps: Steps of a chain that is built where the batch has none.
+            steps: Length of the chain that is built if the batch has none.
         """
         ...
 
     def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> Adjacency:
-        """Give the adjacency matrices, for poolers that merge rows."""
+        """Return the adjacency matrices, for poolers that merge rows."""
         ...
 
     def merged(self, coarse: Tensor) -> "Backend":
-        """Give graphs of clusters with these weights between them, [G, C, C]."""
+        """Return graphs of clusters with the given weights between them, [G, C, C]."""
         ...
 
 
 class Pooled(NamedTuple):
-    """What a pooling step leaves."""
+    """Result of a pooling step."""
 
     x: Tensor
-    """Features of the rows that stay, or of clusters, [K, D]."""
+    """Features of the kept rows, or of clusters, [K, D]."""
     graph: Backend
-    """Their graphs."""
+    """Graphs of the kept rows or clusters."""
     loss: Tensor | None = None
     """Auxiliary loss of each graph, [G]."""
 
 
 class Pooler(Protocol):
-    """A pooling layer, as a network calls it."""
+    """Interface of a pooling layer inside a network."""
 
     def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
-        """Take one step; without ``edges`` nothing will ask for edges after it."""
+        """Return the pooled graphs; with ``edges=False`` their edges are undefined."""
         ...

@@ -1,7 +1,7 @@
-"""Sums over edges and over codes, without a row for every edge or code; for tensors on a CPU.
+"""Sums over edges and codes on a CPU, without a gathered row per edge or code.
 
-``embedding_bag`` adds up rows of a matrix while it reads them, given the list of rows of each sum.
-So both the sum and its gradient, which is a sum by the other end, take one pass.
+``embedding_bag`` adds rows of a matrix while it reads them. The sum and its gradient, which is a
+sum over the reversed edges, each take one pass.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 _SHORT = 2**16
-"""Numbers that 16 bits can tell apart."""
+"""Number of 16-bit integers."""
 
 
 def gcn_propagate_cpu(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Multiply by D^-1/2 (A + I) D^-1/2, where D counts the edges into a node and its own loop.
+    """Return D^-1/2 (A + I) D^-1/2 x, with D the in-degree of A + I.
 
-    A listed loop does not count beside I.
+    Self-loops in ``edge_index`` are ignored.
 
     Args:
         x: Node features, [N, D].
@@ -40,7 +40,7 @@ def gcn_propagate_cpu(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def gin_propagate_cpu(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Add to each row the rows of its neighbours, A^T x + x, [N, D].
+    """Return the sum of each row and its neighbours, A^T x + x, [N, D].
 
     Example:
         >>> x, edges = torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1, 1], [1, 0, 1]])
@@ -51,7 +51,7 @@ def gin_propagate_cpu(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def sum_embeddings(table: Tensor, codes: Tensor) -> Tensor:
-    """Add up the rows of a table that each row of codes names, [T, D], [N, F] -> [N, D].
+    """Return the sum of the table rows given by each row of codes, [T, D], [N, F] -> [N, D].
 
     Example:
         >>> table, codes = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0, 2], [1, 1]])
@@ -61,12 +61,12 @@ def sum_embeddings(table: Tensor, codes: Tensor) -> Tensor:
     return _SumEmbeddings.apply(table, codes)
 
 
-# Function hands its own subclass of FunctionCtx to these methods, which its annotations do not say:
-# hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _Propagate(Function):
-    """The matrix is its transpose with the edges the other way round; no scale is one of ones."""
+    """Propagation along edges; the gradient uses reversed edges. A scale of None means 1."""
 
     @staticmethod
     def forward(x: Tensor, source: Tensor, target: Tensor, scale: Tensor | None) -> Tensor:
@@ -94,7 +94,7 @@ class _Propagate(Function):
 
 
 class _SumEmbeddings(Function):
-    """A sum by row, and back by code."""
+    """Sum of embeddings by row; the gradient is a sum by code."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, codes: Tensor) -> Tensor:  # noqa: ANN401
@@ -114,7 +114,7 @@ class _SumEmbeddings(Function):
 
 
 def _add_up(x: Tensor, source: Tensor, target: Tensor, count: int) -> Tensor:
-    """Add x[source] up by target, [count, D]."""
+    """Return the sum of x[source] for each target, [count, D]."""
     if (target[1:] < target[:-1]).any():
         source = source.index_select(0, _argsort(target, count))
     end = target.bincount(minlength=count).cumsum(0)
@@ -123,7 +123,7 @@ def _add_up(x: Tensor, source: Tensor, target: Tensor, count: int) -> Tensor:
 
 
 def _argsort(number: Tensor, count: int) -> Tensor:
-    """Order numbers below ``count``; NumPy sorts short ones by their digits, six times as fast."""
+    """Return the stable argsort of numbers below ``count``; NumPy's 16-bit radix sort is faster."""
     if count > _SHORT:
         return number.argsort(stable=True)
     return torch.from_numpy(number.numpy().astype(np.uint16).argsort(kind="stable"))

@@ -1,8 +1,8 @@
-"""Graphs of similar size side by side: a packed batch as a few padded buckets, and back.
+"""Buckets: conversion of a packed batch to a few padded tensors of similar graph sizes, and back.
 
-Padding to the largest graph of the whole batch wastes quadratic work; a bucket pads only to its own
-largest graph. Heads see each other no more than graphs do, so each head of a graph is a sequence of
-its own, and a row of a padded tensor is one head of one node.
+Padding to the largest graph of the batch wastes quadratic work; a bucket pads only to its own
+largest graph. Heads are independent, so each head of each graph is a separate sequence. A row of a
+padded tensor is one head of one node.
 """
 
 from collections.abc import Iterator
@@ -23,35 +23,35 @@ _EDGES = (
     *(8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
     *(320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048),
 )
-"""Graphs between two edges share a bucket; each graph above the last edge has one to itself."""
+"""Bucket boundaries in nodes; each graph above the last boundary has its own bucket."""
 
 
 class Buckets(NamedTuple):
     """The padded layout of a batch of N nodes with H heads, bucket after bucket."""
 
     shapes: tuple[tuple[int, int], ...]
-    """Of each bucket: how many sequences, and how many rows each."""
+    """Number of sequences and rows per sequence of each bucket."""
     heads: int
     order: Numbers
-    """Graphs that have nodes, from the first bucket to the last, [G]."""
+    """Non-empty graphs, from the first bucket to the last, [G]."""
     place: Tensor
-    """Slot, or padded row, of each head of each node, [N * H]."""
+    """Slot (padded row) of each head of each node, [N * H]."""
     row: Tensor
-    """The way back: row of each slot; padding repeats the last row of its sequence, [slots]."""
+    """Inverse of ``place``: row of each slot; padding repeats the last row, [slots]."""
     padding: Tensor
     """The slots that are padding."""
     whole: bool
-    """Whether there is one bucket, without padding, in the order of the batch."""
+    """Whether there is a single bucket without padding, in the order of the batch."""
     masks: tuple[Tensor, ...] = ()
     """Added to the logits of each bucket, -inf on padding, [sequences, 1, length]."""
 
     @classmethod
     def of(cls, ptr: Tensor, like: Tensor) -> Self:
-        """Lay out the graphs that ``ptr`` (on the host) delimits, for heads such as ``like``'s.
+        """Return the buckets of a batch.
 
         Args:
-            ptr: First node of each graph and N at the end, [G + 1].
-            like: Gives the heads, the dtype and the device, [N, H, ...].
+            ptr: First node of each graph, then N, on the host, [G + 1].
+            like: Tensor with the heads, dtype and device of the queries, [N, H, ...].
         """
         starts = _starts(ptr)
         sizes = np.diff(starts)
@@ -64,22 +64,22 @@ class Buckets(NamedTuple):
         return buckets._replace(masks=tuple(masks))
 
     def of_kept(self, ptr: Tensor, like: Tensor) -> Self:
-        """Lay out some nodes of each graph, where graphs share a bucket as they do here."""
+        """Return the layout of a subset of nodes, with the same graphs in each bucket."""
         counts = (count // self.heads for count, _ in self.shapes)
         bounds = list(accumulate(counts, initial=0))
         return self._build(_starts(ptr), self.order, bounds, like)
 
     @classmethod
     def _build(cls, starts: Numbers, order: Numbers, bounds: list[int], like: Tensor) -> Self:
-        """Lay out graphs in an order, those between two bounds in one bucket.
+        """Return the layout of graphs in a given order; graphs between two bounds share a bucket.
 
-        In NumPy, whose calls take a fraction of the time of torch's on a few numbers.
+        It uses NumPy, which is faster than torch for few numbers.
         """
         heads = like.size(1)
         size = np.diff(starts)[order]
         longest = np.maximum.reduceat(size, bounds[:-1])
         counts = np.diff(bounds) * heads
-        # Of each sequence, [G * H]: its length with padding, its first slot, first row, last row.
+        # For each sequence, [G * H]: padded length, first slot, first row, last row.
         length = longest.repeat(counts)
         begin = length.cumsum() - length
         first = (starts[order][:, None] * heads + np.arange(heads)).ravel()
@@ -101,50 +101,50 @@ class Buckets(NamedTuple):
 
     @property
     def slot(self) -> Tensor | None:
-        """The slot of each row; None where each row is where it was."""
+        """The slot of each row; None if rows keep their positions."""
         return None if self.whole else self.place
 
     def pad(self, rows: Tensor) -> Tensor:
-        """Move rows to their slots, zeros elsewhere, [N * H, ...] -> [slots, ...]."""
+        """Return rows at their slots, zeros on padding, [N * H, ...] -> [slots, ...]."""
         return self.fill(rows) if self.whole else self.fill(rows).index_fill_(0, self.padding, 0)
 
     def fill(self, rows: Tensor) -> Tensor:
-        """Move rows to their slots; padding repeats the last of its sequence, [slots, ...]."""
+        """Return rows at their slots; padding repeats the last row of a sequence, [slots, ...]."""
         if self.whole:
             return _swap(rows, self.shapes[0][1], self.heads)
         return rows.index_select(0, self.row)
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """Bring the rows back, [slots, ...] -> [N * H, ...]."""
+        """Return the rows of padded slots, [slots, ...] -> [N * H, ...]."""
         if self.whole:
             return _swap(padded, self.heads, self.shapes[0][1])
         return padded.index_select(0, self.place)
 
     def each(self, *padded: Tensor) -> Iterator[tuple[Tensor, *tuple[Tensor, ...]]]:
-        """Give each bucket's mask and its views of padded tensors, [sequences, length, ...]."""
+        """Yield each bucket's mask and views of padded tensors, [sequences, length, ...]."""
         return zip(self.masks, *self.split(*padded), strict=True)
 
     def split(self, *padded: Tensor) -> list[list[Tensor]]:
-        """Give each bucket's view of each padded tensor, [sequences, length, ...]."""
+        """Return the views of each padded tensor, one per bucket, [sequences, length, ...]."""
         return [_split(part, self.shapes) for part in padded]
 
 
 def buckets_of(level: GraphLayout, like: Tensor) -> Buckets:
-    """Lay out a batch for heads such as ``like``'s, [N, H, ...], once."""
+    """Return the cached buckets of a batch for queries like ``like``, [N, H, ...]."""
     name = ("buckets", like.size(1), like.dtype, like.device)
     return level.cached(name, lambda: Buckets.of(level.ptr, like))
 
 
 def kept_buckets(level: GraphLayout, ratio: float, like: Tensor) -> Buckets:
-    """Lay out the nodes that a ratio keeps, such as ``like``, [K, H, ...], once."""
+    """Return the cached buckets of the kept nodes for queries like ``like``, [K, H, ...]."""
     name = ("kept buckets", str(ratio), like.size(1), like.device)
     return level.cached(name, lambda: buckets_of(level, like).of_kept(kept_ptr(level, ratio), like))
 
 
 def each_head(index: Tensor, heads: int) -> Tensor:
-    """Number the heads of nodes, [M] -> [M * H].
+    """Return the flat index of each head of nodes, [M] -> [M * H].
 
-    A vector is gathered from several times as fast as a matrix of few columns.
+    Gathering from a vector is several times faster than from a matrix of few columns.
     """
     if heads == 1:
         return index
@@ -152,7 +152,7 @@ def each_head(index: Tensor, heads: int) -> Tensor:
 
 
 def _starts(ptr: Tensor) -> Numbers:
-    """Give the first node of each graph that has any, and the number of all at the end."""
+    """Return the first node of each non-empty graph, then the number of nodes."""
     starts = ptr.numpy()
     return starts[np.append(True, starts[1:] > starts[:-1])]
 
@@ -164,5 +164,5 @@ def _split(padded: Tensor, shapes: tuple[tuple[int, int], ...]) -> list[Tensor]:
 
 
 def _swap(rows: Tensor, outer: int, inner: int) -> Tensor:
-    """Turn each graph's [outer, inner] rows into [inner, outer]; where one is 1, nothing moves."""
+    """Return the rows with [outer, inner] transposed in each graph; a view if either is 1."""
     return rows.unflatten(0, (-1, outer, inner)).transpose(1, 2).flatten(0, 2).contiguous()

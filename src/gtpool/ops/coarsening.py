@@ -1,7 +1,7 @@
-"""The chain of ever coarser graphs that a graph is clustered into, for all graphs of a batch.
+"""Coarsening chains: repeated clustering of all graphs of a batch, for HaarPool.
 
-From the second step on, nodes are numbered cluster by cluster: what works its way up a chain finds
-the children of each cluster side by side.
+From the second step on, nodes are numbered cluster by cluster, so the children of a cluster are
+contiguous.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ HOST = torch.device("cpu")
 
 @no_compile
 def build_chain(edge_index: Tensor, level: GraphLayout, steps: int) -> tuple[CoarseningStep, ...]:
-    """Cluster graphs step by step; the last step makes each graph one node.
+    """Return the coarsening steps of a batch; the last step reduces each graph to one node.
 
-    It is computed on the host in float64. A graph alone and in a batch gives the same chain.
+    They are computed on the host in float64. The chain of a graph does not depend on its batch.
 
     Args:
         edge_index: Source and target of each edge, [2, E].
         level: The layout of the batch.
-        steps: How many times to cluster.
+        steps: Number of coarsening steps.
 
     Example:
         >>> path = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
@@ -57,12 +57,12 @@ def build_chain(edge_index: Tensor, level: GraphLayout, steps: int) -> tuple[Coa
 def contract(
     edge_index: Tensor, weight: Tensor, cluster: Tensor, level: GraphLayout
 ) -> tuple[Tensor, Tensor]:
-    """Add up the weights of the edges between clusters and inside them: S^T A S.
+    """Return the weighted edges between and inside clusters: S^T A S.
 
     Args:
         edge_index: Source and target of each edge, [2, E].
-        weight: Of each edge, [E].
-        cluster: The one that each node is in, [N].
+        weight: Weight of each edge, [E].
+        cluster: Cluster of each node, [N].
         level: The layout of the clusters.
 
     Returns:
@@ -76,7 +76,7 @@ def contract(
 
 
 def edge_pointers(chain: Sequence[CoarseningStep]) -> tuple[Tensor, ...]:
-    """Give the first edge of each graph, and the number of all edges at the end, [G + 1] a step."""
+    """Return the first edge of each graph, then the number of edges, [G + 1] for each step."""
     return tuple(
         offsets(step.level.batch[step.edge_index[0]].bincount(minlength=step.level.sizes.numel()))
         for step in (step.to(HOST) for step in chain)
@@ -90,14 +90,14 @@ def take_chain(
     level: GraphLayout,
     nodes: Tensor,
 ) -> tuple[CoarseningStep, ...]:
-    """Gather the chains of some graphs into those of a batch.
+    """Return the chain of a batch, gathered from the chain of a dataset.
 
     Args:
-        chain: Of all graphs.
-        edge_ptrs: What ``edge_pointers`` gives.
-        index: Which graphs, on the host, [B].
+        chain: Chain of all graphs of the dataset.
+        edge_ptrs: Result of ``edge_pointers``.
+        index: Graphs of the batch, on the host, [B].
         level: The layout of the batch.
-        nodes: The rows of its nodes among all nodes, [N].
+        nodes: Row in the dataset of each node of the batch, [N].
     """
     device, taken = level.batch.device, list[CoarseningStep]()
     for step, edge_ptr in zip(chain, edge_ptrs, strict=True):
@@ -122,7 +122,7 @@ def take_chain(
 
 
 def join_chains(chains: Sequence[Sequence[CoarseningStep]]) -> tuple[CoarseningStep, ...]:
-    """Pack the chains of several batches into those of one, on the host."""
+    """Return the concatenated chain of several batches, on the host."""
     joined: list[CoarseningStep] = []
     for parts in zip(*chains, strict=True):
         level = layout_from_sizes(torch.cat([part.level.sizes for part in parts]), HOST)
@@ -140,7 +140,7 @@ def join_chains(chains: Sequence[Sequence[CoarseningStep]]) -> tuple[CoarseningS
 
 
 def row_ranges(first: Tensor, level: GraphLayout) -> Tensor:
-    """List the rows of graphs that begin at ``first`` and are laid out anew by ``level``, [N].
+    """Return the source rows of graphs that start at ``first``, in the order of ``level``, [N].
 
     Example:
         >>> row_ranges(torch.tensor([7, 2]), layout_from_sizes(torch.tensor([2, 3]), HOST)).tolist()
@@ -152,7 +152,7 @@ def row_ranges(first: Tensor, level: GraphLayout) -> Tensor:
 
 
 def _sort_by_cluster(clusters: Sequence[Tensor]) -> list[Tensor]:
-    """Number the nodes of each level but the lowest cluster by cluster, from the top down."""
+    """Return the clusters with the nodes of all levels but the lowest sorted by cluster."""
     sorted_up = list(clusters)
     for step in range(len(sorted_up) - 1, 0, -1):
         order = sorted_up[step].argsort(stable=True)
@@ -163,7 +163,7 @@ def _sort_by_cluster(clusters: Sequence[Tensor]) -> list[Tensor]:
 
 @no_compile
 def haar_transform(x: Tensor, chain: Sequence[CoarseningStep]) -> Tensor:
-    """Take the first step of a chain: Phi^T X, [N, D] -> [N', D].
+    """Return the Haar features after the first step of a chain: Phi^T X, [N, D] -> [N', D].
 
     Example:
         >>> path = torch.tensor([[0, 1, 2], [1, 2, 3]])
@@ -179,10 +179,10 @@ def haar_transform(x: Tensor, chain: Sequence[CoarseningStep]) -> Tensor:
 
 
 def _coefficients(z: Tensor, level: GraphLayout, chain: Sequence[CoarseningStep]) -> Tensor:
-    """Give all coefficients of each graph in the Haar basis of a level, U^T z, [N, D].
+    """Return all coefficients of each graph in the Haar basis of a level, U^T z, [N, D].
 
-    The nodes of a cluster stand side by side. All but its last become a detail of their own; the
-    last makes room for what their sum becomes further up.
+    The nodes of a cluster are contiguous. Each of them except the last has a detail coefficient;
+    the scaled sum of the cluster goes to the next level.
     """
     if chain:
         cluster, above = chain[0].cluster, chain[0].level
@@ -193,12 +193,12 @@ def _coefficients(z: Tensor, level: GraphLayout, chain: Sequence[CoarseningStep]
     size = _sizes(cluster, above)
     end = size.cumsum(0)
     node = torch.arange(z.size(0), device=z.device)
-    after = end.index_select(0, cluster) - 1 - node  # nodes after this one in its cluster, k - j
+    after = end.index_select(0, cluster) - 1 - node  # later nodes of the same cluster, k - j
     most = int((level.sizes - above.sizes).max()) + 1
     suffix = _suffix_sums(z, after, most)
     share = suffix.index_select(0, end - size) / size.to(z.dtype).sqrt().unsqueeze(1)
     share = _coefficients(share, above, chain[1:])
-    left = after.to(z.dtype).unsqueeze(1)  # the last node of a cluster has none left: 0 below
+    left = after.to(z.dtype).unsqueeze(1)  # 0 for the last node of a cluster
     detail = (left / (left + 1)).sqrt() * (z - (suffix - z) / left.clamp(min=1))
     from_above, own = _places(cluster, level, above)
     own = torch.where(after > 0, own, from_above.index_select(0, cluster))
@@ -206,19 +206,20 @@ def _coefficients(z: Tensor, level: GraphLayout, chain: Sequence[CoarseningStep]
 
 
 def _sizes(cluster: Tensor, level: GraphLayout) -> Tensor:
-    """Count the nodes of each cluster, [N']."""
+    """Return the number of nodes of each cluster, [N']."""
     return segment_sum(torch.ones_like(cluster), cluster, level.batch.numel())
 
 
 def _suffix_sums(z: Tensor, after: Tensor, most: int) -> Tensor:
-    """Add to each node those after it in its cluster, [N, D], in a logarithmic number of passes.
+    """Return the sum of each node and the later nodes of its cluster, [N, D].
 
-    A running sum over the batch would do with one, but mix the rounding errors of all graphs.
+    It takes a logarithmic number of passes. A cumulative sum over the batch would take one pass,
+    but mix rounding errors of different graphs.
 
     Args:
         z: The values, [N, D].
-        after: How many nodes of the same cluster follow, [N].
-        most: No cluster has more nodes than this.
+        after: Number of later nodes in the same cluster, [N].
+        most: Maximum nodes of a cluster.
     """
     step = 1
     while step < most:
@@ -229,9 +230,9 @@ def _suffix_sums(z: Tensor, after: Tensor, most: int) -> Tensor:
 
 
 def _places(cluster: Tensor, level: GraphLayout, above: GraphLayout) -> tuple[Tensor, Tensor]:
-    """Say where the coefficients from above belong, [N'], and the details behind them, [N].
+    """Return the rows of the coefficients of the next level, [N'], and of the details, [N].
 
-    Before node i of the batch there are i - cluster details, as one node of each cluster is none.
+    There are i - cluster details before node i, because one node of each cluster has none.
     """
     node = torch.arange(cluster.numel(), device=cluster.device)
     ptr = torch.stack([level.ptr[:-1] - above.ptr[:-1], above.ptr[1:]])

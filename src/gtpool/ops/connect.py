@@ -1,8 +1,8 @@
-"""Edges between the nodes that stay when nodes are dropped, beyond those of the induced subgraph.
+"""Edges between kept nodes, beyond those of the induced subgraph.
 
-``khop:2`` joins kept nodes at most two hops apart. ``closest`` gives each dropped node to the
-nearest kept node, which takes over its edges: the edges of S^T A S without its diagonal, where the
-row of a node in S marks one kept node.
+``khop:2`` joins kept nodes at most two hops apart. ``closest`` assigns each dropped node to the
+nearest kept node: the edges are those of S^T A S without its diagonal, where each row of S marks
+one kept node.
 """
 
 from typing import NamedTuple
@@ -18,20 +18,20 @@ from gtpool.ops.segment import induced_edges
 from gtpool.padded_batch import PaddedCSR, PaddedLayout
 
 REACH = 8
-"""Hops after which the search for the nearest kept node ends."""
+"""Maximum hops of the search for the nearest kept node."""
 _FAR = torch.iinfo(torch.int64).max
 _LOW = 2**32 - 1  # the lower half of an int64
-_PATH_BYTES = 64  # of a path while pairs are sorted
+_PATH_BYTES = 64  # memory per path while pairs are sorted
 
 
 @no_compile
 def khop_edges(
     edge_index: Tensor, edge_attr: Tensor | None, kept: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Join kept nodes at most two hops apart; induced edges come first, with their features.
+    """Return edges between kept nodes at most two hops apart; induced edges come first.
 
-    An ordered pair that only a third node joins gets one edge. Its features are zeros, its integer
-    codes -1, which stands for no code.
+    Induced edges keep their features. An ordered pair that is only joined by a third node gets one
+    edge with features of zeros, or codes of -1 (no code).
 
     Example:
         >>> path, kept = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([0, 2, 3])
@@ -58,10 +58,10 @@ def khop_edges(
 def closest_edges(
     edge_index: Tensor, edge_attr: Tensor | None, kept: Tensor, score: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Let the kept node nearest to each dropped node take over its edges, in the order they have.
+    """Return the edges with each dropped node replaced by its nearest kept node, in input order.
 
-    Edges keep their features. Those inside the part of one kept node vanish, as do those of a node
-    without a kept node within ``REACH`` hops.
+    Edges keep their features. Edges inside the part of one kept node are dropped, as are edges of
+    nodes without a kept node within ``REACH`` hops.
 
     Example:
         >>> path, kept = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([0, 3])
@@ -77,21 +77,21 @@ def closest_edges(
 
 
 class Reordered(NamedTuple):
-    """Edges that were sorted anew."""
+    """Edges sorted for the next level."""
 
     csr: PaddedCSR
     entering: Tensor
-    """Which edge each of ``csr.source`` was, [RE]."""
+    """Input edge of each entry of ``csr.source``, [RE]."""
     leaving: Tensor
-    """Which edge each of ``csr.target`` was, [RE]."""
+    """Input edge of each entry of ``csr.target``, [RE]."""
 
 
 def closest_csr(
     csr: PaddedCSR, number: Tensor, score: Tensor, after: PaddedLayout, runs: int
 ) -> Reordered:
-    """Do what ``closest_edges`` does in a batch of fixed capacity, where edges never become more.
+    """Return the edges of ``closest_edges`` for a padded batch; their number never grows.
 
-    The level that is left is the level of the input to what comes after it.
+    The pooled level becomes level 0 of the result.
 
     Args:
         csr: The edges.
@@ -108,7 +108,7 @@ def closest_csr(
     row = torch.arange(rows, device=near.device)
     own = torch.where(after.batch < after.size.numel(), row, -1)
     run = torch.arange(stays.numel(), device=near.device) // (stays.numel() // runs)
-    last = ((run + 1) * (rows // runs) - 1) * (rows + 1) + rows  # behind the edges of a run
+    last = ((run + 1) * (rows // runs) - 1) * (rows + 1) + rows  # sorts after the edges of a run
 
     def order_by(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         key = torch.where(stays, first * (rows + 1) + second, last)
@@ -127,24 +127,24 @@ def closest_csr(
 def nearest_kept(
     source: Tensor, target: Tensor, number: Tensor, score: Tensor, counts: Tensor | None = None
 ) -> Tensor:
-    """Number the kept node nearest to each node, -1 where none is within ``REACH`` hops, [N].
+    """Return the nearest kept node of each node, -1 if none is within ``REACH`` hops, [N].
 
-    Edges are walked in both directions. Of several nearest nodes the one with the highest rounded
-    score is taken, then the one with the lowest number.
+    Edges are followed in both directions. Ties go to the highest rounded score, then to the lowest
+    index.
 
     Args:
         source: Source of each edge, [E].
         target: Target of each edge, [E].
-        number: Number of each node among the kept, -1 of dropped ones, [N].
+        number: Index of each node among the kept nodes, -1 for dropped ones, [N].
         score: Score of each node, [N].
-        counts: Whether each edge is one, and not padding, bool [E].
+        counts: Mask of active edges, bool [E].
 
     Example:
         >>> path = torch.tensor([[0, 1, 2], [1, 2, 3]])
         >>> nearest_kept(*path, torch.tensor([0, -1, 1, -1]), torch.tensor([1.0, 0, 2, 0])).tolist()
         [0, 1, 1, 1]
     """
-    # One integer: minus the score above, the number below. The smallest wins.
+    # One integer: minus the score in the high bits, the index in the low bits. The smallest wins.
     height = sortable(round_scores(score).float(), torch.int32).long()
     key = torch.where(number >= 0, (~height << 32) | number, _FAR)
     sent, got = torch.cat([source, target]), torch.cat([target, source])
@@ -162,13 +162,13 @@ def nearest_kept(
 
 
 def joins_parts(source: Tensor, target: Tensor, number: Tensor, near: Tensor) -> Tensor:
-    """Say which edges are left when parts become nodes; a loop of a kept node is, bool [E].
+    """Return the mask of edges between different parts, and self-loops of kept nodes, bool [E].
 
     Args:
         source: Source of each edge, [E].
         target: Target of each edge, [E].
-        number: Number of each node among the kept, -1 of dropped ones, [N].
-        near: What ``nearest_kept`` gave, [N].
+        number: Index of each node among the kept nodes, -1 for dropped ones, [N].
+        near: Result of ``nearest_kept``, [N].
     """
     one, other = near.index_select(0, source), near.index_select(0, target)
     kept = number.index_select(0, source).minimum(number.index_select(0, target)) >= 0
@@ -176,13 +176,13 @@ def joins_parts(source: Tensor, target: Tensor, number: Tensor, near: Tensor) ->
 
 
 def _numbers(kept: Tensor, num_nodes: int) -> Tensor:
-    """Number the kept nodes, -1 for others, [N]."""
+    """Return the index of each node among the kept nodes, -1 for others, [N]."""
     number = kept.new_full((num_nodes,), -1)
     return number.index_copy_(0, kept, torch.arange(kept.numel(), device=kept.device))
 
 
 def _two_steps(edge_index: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-    """List both ends of all paths of two edges between kept nodes, by their numbers, [P] each."""
+    """Return both ends of all two-edge paths between kept nodes, as kept indices, [P] each."""
     source, target = edge_index
     first = number.index_select(0, source) >= 0
     second = number.index_select(0, target) >= 0
@@ -198,7 +198,7 @@ def _two_steps(edge_index: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
         "use connect 'closest', whose edges never become more, or smaller batches",
         edge_index.device,
     )
-    begin = (degree.cumsum(0) - degree).index_select(0, middle)  # first edge that leaves the middle
+    begin = (degree.cumsum(0) - degree).index_select(0, middle)  # first outgoing edge of the middle
     shift = (begin - (ways.cumsum(0) - ways)).repeat_interleave(ways, output_size=paths)
     place = torch.arange(paths, device=edge_index.device) + shift
     return start.repeat_interleave(ways, output_size=paths), end.index_select(0, place)

@@ -1,7 +1,6 @@
-"""Dropout and Gumbel noise that follow from a key and a place, not from a random source.
+"""Counter-based dropout and Gumbel noise: random numbers as a function of key and position.
 
-A run then draws the same masks alone, beside other runs in one program, and when a captured step is
-replayed.
+A run draws the same masks alone, in an ensemble, and when a captured step is replayed.
 """
 
 from collections.abc import Iterator
@@ -15,11 +14,11 @@ from torch.nn.functional import dropout
 
 STRIDE = 0x9E3779B97F4A7C15 - 2**64  # the odd number nearest 2^64 / golden ratio, signed
 FIRST, SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-DIGITS = 24  # of a mask's random numbers, so that a share is exact to 6e-8
+DIGITS = 24  # bits of a mask's random numbers; p is exact to 6e-8
 
 
 class KeyedModule(nn.Module):
-    """A layer that draws random numbers from a key of its own, once it has one."""
+    """Base of layers that draw random numbers from a key, if one is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,10 +26,10 @@ class KeyedModule(nn.Module):
 
 
 class Dropout(KeyedModule):
-    """``nn.Dropout`` until it has a key; then its mask follows from key and place.
+    """``nn.Dropout`` with a mask determined by key and position if a key is set.
 
     Args:
-        p: Share of entries dropped.
+        p: Probability of dropping an entry.
     """
 
     def __init__(self, p: float) -> None:
@@ -38,7 +37,7 @@ class Dropout(KeyedModule):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop entries while training, and scale the others up."""
+        """Return ``x`` with dropout applied in training mode."""
         if not self.training or self.p == 0:
             return x
         if self.key is None:
@@ -49,18 +48,18 @@ class Dropout(KeyedModule):
         return drop_by_key(x, self.p, self.key)
 
     def extra_repr(self) -> str:
-        """Name the share."""
+        """Return the dropout probability."""
         return f"p={self.p}"
 
 
 class HasModules(Protocol):
-    """A module, or what can be trained like one."""
+    """Interface of a module or a wrapper that can be trained like one."""
 
     def modules(self) -> Iterator[nn.Module]: ...  # noqa: D102 - nn.Module's own
 
 
 def set_keys(model: HasModules, key: Tensor | None) -> None:
-    """Give each layer that draws a key of its own, made from one, int64 [R]; None takes it."""
+    """Set a distinct key for each keyed layer, derived from one, int64 [R]; None removes them."""
     layers = [part for part in model.modules() if isinstance(part, KeyedModule)]
     for number, layer in enumerate(layers):
         layer.key = None
@@ -69,17 +68,17 @@ def set_keys(model: HasModules, key: Tensor | None) -> None:
 
 
 def next_key(key: Tensor, number: int | Tensor) -> Tensor:
-    """Make the number-th key out of a key, [R]."""
+    """Return the number-th key derived from a key, [R]."""
     return _mix(key + number + 1)
 
 
 def drop_by_key(x: Tensor, p: float, key: Tensor) -> Tensor:
-    """Drop a share ``p`` of the entries of each run's rows, and scale the others up.
+    """Return ``x`` with dropout by a mask that depends only on key and position.
 
     Args:
         x: The rows of R runs, run after run, [R * n, D].
-        p: Share of entries dropped.
-        key: One a run, int64 [R].
+        p: Probability of dropping an entry.
+        key: Key of each run, int64 [R].
 
     Example:
         >>> x, key = torch.ones(2, 4), torch.tensor([7])
@@ -93,24 +92,24 @@ def drop_by_key(x: Tensor, p: float, key: Tensor) -> Tensor:
 
 
 def random_bits(place: Tensor, key: Tensor, digits: int) -> Tensor:
-    """Draw an integer of so many binary digits, up to 62, for each place from its key."""
+    """Return a random integer of ``digits`` bits (at most 62) for each position and key."""
     return _mix(place * STRIDE + key) >> 63 - digits & 2**digits - 1
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """Scramble 64 bits (SplitMix64's finaliser); shifts of int64 bring the sign in, so mask it."""
+    """Return SplitMix64's finaliser of 64 bits; the masks undo the sign extension of shifts."""
     bits = (bits ^ (bits >> 30 & 2**34 - 1)) * FIRST
     bits = (bits ^ (bits >> 27 & 2**37 - 1)) * SECOND
     return bits ^ (bits >> 31 & 2**33 - 1)
 
 
 EVAL_KEY = 0x5EED
-"""Which of the keys made from a size serves while nothing is trained."""
-NOISE_DIGITS = 52  # so that a random number and a half fit a float64
+"""Index of the key, derived from a graph's size, for noise in evaluation mode."""
+NOISE_DIGITS = 52  # the integer plus 1/2 is then exact in float64
 
 
 class Places(Protocol):
-    """The layout of rows, as far as noise asks."""
+    """Row layout as noise needs it."""
 
     @property
     def num_rows(self) -> int:
@@ -118,15 +117,15 @@ class Places(Protocol):
         ...
 
     def positions(self) -> tuple[Tensor, Tensor]:
-        """Give each row its number in its graph and the size of that graph, [N] each."""
+        """Return the index of each row in its graph and the size of that graph, [N] each."""
         ...
 
 
 class GumbelNoise(KeyedModule):
-    """Noise for the nodes of a batch: drawn while training, at rest the same for the same graph."""
+    """Gumbel noise for the nodes of a batch: random in training, fixed per graph in evaluation."""
 
     def forward(self, rows: Places, like: Tensor) -> Tensor:
-        """Give the noise of each row, [N], on the device of ``like``."""
+        """Return the noise of each row, [N], on the device of ``like``."""
         if not self.training:
             return gumbel_by_number(*rows.positions())
         anew = torch.randint(2**62, (1,), device=like.device) if self.key is None else self.key
@@ -134,20 +133,20 @@ class GumbelNoise(KeyedModule):
 
 
 def gumbel_by_row(count: int, key: Tensor) -> Tensor:
-    """Draw for the rows of R runs, run after run, [R * n], from a key a run, [R]."""
+    """Return Gumbel noise for the rows of R runs, run after run, [R * n], given keys [R]."""
     place = torch.arange(count // key.numel(), device=key.device)
     return _gumbel(place, key.unsqueeze(1)).flatten()
 
 
 def gumbel_by_number(number: Tensor, size: Tensor) -> Tensor:
-    """Draw for nodes by their number in a graph of that size, [N] each: never anything else.
+    """Return Gumbel noise that depends only on a node's index and its graph's size, [N] each.
 
-    The size is there so that not all graphs, and not all levels of a network, favour one number.
+    The size is included so that graphs and levels of different sizes do not favour the same index.
     """
     return _gumbel(number, next_key(size, EVAL_KEY))
 
 
 def _gumbel(place: Tensor, key: Tensor) -> Tensor:
-    """Turn random bits into -log(-log u), u uniform between 0 and 1 and never one of them."""
+    """Return -log(-log u) for u uniform in the open interval (0, 1)."""
     uniform = (random_bits(place, key, NOISE_DIGITS).double() + 0.5) * 2.0**-NOISE_DIGITS
     return -(-uniform.log()).log().float()

@@ -1,4 +1,4 @@
-"""q·k on edges, a slice of edges at a time, so that no [E, H, C] tensor is held."""
+"""q·k on edges, computed in slices of edges to avoid an [E, H, C] tensor."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +9,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 HELD, HELD_ON_DEVICE = 2**19, 2**24
-"""Entries of gathered queries held at one time: 2 MB in float32 on a CPU, 64 MB elsewhere."""
+"""Entries of gathered queries per slice: 2 MB in float32 on a CPU, 64 MB elsewhere."""
 
 
 def edge_products(q: Tensor, k: Tensor, edge_index: Tensor) -> Tensor:
-    """Give q_i·k_j for each edge j -> i, [E, H].
+    """Return q_i·k_j for each edge j -> i, [E, H].
 
     Args:
         q: Queries, [N, H, C].
@@ -23,8 +23,8 @@ def edge_products(q: Tensor, k: Tensor, edge_index: Tensor) -> Tensor:
     return _EdgeProducts.apply(q, k, edge_index)
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _EdgeProducts(Function):
@@ -51,14 +51,14 @@ class _EdgeProducts(Function):
         q, k, edge_index = ctx.saved_tensors
         d_q, d_k = (q.new_zeros(q.size(0), q.size(1) * q.size(2)) for _ in range(2))
         for (source, target), factor in _slices(q, edge_index, d_product.unsqueeze(-1)):
-            # As matrices: index_add_ is quick on two axes only.
+            # Flattened: index_add_ is fast only on two axes.
             d_q.index_add_(0, target, k.index_select(0, source).mul_(factor).flatten(1))
             d_k.index_add_(0, source, q.index_select(0, target).mul_(factor).flatten(1))
         return d_q.view(q.shape), d_k.view(q.shape), None
 
 
 def _slices(q: Tensor, edge_index: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut edges and what they have, so that the queries of a slice can be held."""
+    """Return slices of the edges and their values, limited by the memory of gathered queries."""
     held = HELD if q.device.type == "cpu" else HELD_ON_DEVICE
     step = max(1, held // q[0].numel())
     return zip(edge_index.split(step, 1), value.split(step), strict=True)

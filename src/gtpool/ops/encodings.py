@@ -296,7 +296,9 @@ class _Paths(NamedTuple):
     begin: Tensor
     """First edge that leaves each node, [N + 1]."""
     target: Tensor
-    """Target of each edge, sorted by source, [E]."""
+    """Target of each edge, sorted by source, then by target, [E]."""
+    keys: Tensor
+    """Source times N + 1, plus target, of each edge, ascending, [E]."""
 
 
 def _follow_paths(edges: PackedEdges, graphs: Tensor, longest: int, found: Tensor) -> None:
@@ -313,33 +315,37 @@ def _follow_paths(edges: PackedEdges, graphs: Tensor, longest: int, found: Tenso
             f"{float(total[graph] / edges.sizes[graph]):,.0f} walks per node of that length, more "
             f"than {MOST_WALKS:,}; choose cycles for graphs of up to {LARGE:,} nodes, or rwse"
         )
-    paths = _Paths(offsets(source.bincount(minlength=batch.numel())), target)
+    begin = offsets(source.bincount(minlength=batch.numel()))
+    paths = _Paths(begin, target, source * begin.numel() + target)
     first = torch.where(edges.sizes[batch] > LARGE, 3, 6)  # shortest that has no closed form
     starts = walks.nonzero().flatten()
     groups = (walks[starts].cumsum(0) / _PATHS).long().unique_consecutive(return_counts=True)[1]
     for part in starts.split(groups.tolist()):
         path = part.unsqueeze(1)
         for length in range(1, longest + 1):
-            path, closed = _extended(paths, path)
             if length >= 3:
-                closed = closed[first[closed[:, 0]] <= length]
+                closed = path[_closed(paths, path) & (first[path[:, 0]] <= length)]
                 ones = torch.ones(closed.numel(), dtype=found.dtype)
                 found[:, length - 3].index_add_(0, closed.flatten(), ones)
+            if length < longest:
+                path = _extended(paths, path)
 
 
-def _extended(graph: _Paths, path: Tensor) -> tuple[Tensor, Tensor]:
-    """Return paths with one more node, and the paths whose last edge leads back to the start.
-
-    A path starts at its lowest node, and of the two directions of a cycle one counts.
-    """
+def _extended(graph: _Paths, path: Tensor) -> Tensor:
+    """Return paths with one more node; a path starts at its lowest node."""
     last = path[:, -1]
     leaving = layout_from_sizes(graph.begin[last + 1] - graph.begin[last], _HOST)
     old = path[leaving.batch]
     new = graph.target[row_ranges(graph.begin[last], leaving)]
-    start = old[:, 0]
-    closed = old[(new == start) & (old[:, 1 % old.size(1)] < old[:, -1])]
-    fresh = (new > start) & (old != new.unsqueeze(1)).all(1)
-    return torch.cat([old[fresh], new[fresh].unsqueeze(1)], 1), closed
+    fresh = (new > old[:, 0]) & (old != new.unsqueeze(1)).all(1)
+    return torch.cat([old[fresh], new[fresh].unsqueeze(1)], 1)
+
+
+def _closed(graph: _Paths, path: Tensor) -> Tensor:
+    """Whether an edge leads back from the end of each path; of two directions one counts."""
+    key = path[:, -1] * graph.begin.numel() + path[:, 0]
+    place = torch.searchsorted(graph.keys, key).clamp(max=graph.keys.numel() - 1)
+    return (graph.keys[place] == key) & (path[:, 1] < path[:, -1])
 
 
 def _peeled(source: Tensor, target: Tensor, nodes: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What every pooler does first: check what a user gave and lay it out; and what compiles never."""
+"""Input checks of poolers, and decorators that disable compilation and autocast."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -23,16 +23,15 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def no_compile(function: _Function) -> _Function:
-    """Leave a function out of torch.compile.
+    """Return a function excluded from torch.compile.
 
-    Traced, what reads sizes from the data would break the graph at each of these places and be
-    compiled anew for every batch.
+    Functions that read sizes from the data cause graph breaks and recompilation for every batch.
     """
     return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
 
 
 def no_autocast(backward: _Function) -> _Function:
-    """Leave autocast out of the backward pass of a Function, which computes in the types it has."""
+    """Return the backward method of a Function with autocast disabled."""
 
     @wraps(backward)
     def run(ctx: object, *grads: Tensor | None) -> object:
@@ -54,9 +53,10 @@ def check_inputs(
     *,
     multiplied: bool = False,
 ) -> GraphLayout:
-    """Check the graphs that a user gave a pooler; without ``batch`` the nodes are one graph.
+    """Return the layout of valid inputs of a pooler; raise a ValueError for invalid ones.
 
-    A pooler that multiplies features with features refuses those whose products overflow.
+    Without ``batch`` all nodes are one graph. With ``multiplied``, features whose products overflow
+    are invalid.
     """
     known = _check_on_gpu(x, edge_index, edge_attr, batch, channels, attn, multiplied=multiplied)
     if known is not None:
@@ -82,7 +82,7 @@ def _check_on_gpu(
     *,
     multiplied: bool,
 ) -> GraphLayout | None:
-    """Do all checks in one kernel of a GPU; None without one, or if something is wrong."""
+    """Return the layout after a check in one GPU kernel; None without a GPU or if a check fails."""
     if attn is not None or not isinstance(x, Tensor) or not x.is_cuda:
         return None
     if not isinstance(edge_index, Tensor) or not isinstance(batch, Tensor | None):
@@ -95,7 +95,7 @@ def _check_on_gpu(
     if not (shaped and here and x.is_floating_point() and x.size(0)) or not has_triton():
         return None
     largest = largest_allowed(x, multiplied=multiplied)
-    with torch.cuda.device_of(x):  # where Triton launches
+    with torch.cuda.device_of(x):  # Triton launches on the current device
         kernel = import_module("gtpool.ops.kernels.entry")
         sizes = kernel.sizes_if_valid(x, edge_index, batch, largest)
     if sizes is None:

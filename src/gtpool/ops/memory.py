@@ -1,4 +1,4 @@
-"""What a pooling step will hold, and whether that fits: a refusal instead of a crash."""
+"""Memory estimates of pooling steps, to raise an error instead of running out of memory."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -10,8 +10,8 @@ from gtpool.ops.attention_linear import ALIGN
 from gtpool.ops.entry import no_compile
 
 CHECK_FROM_NODES, CHECK_FROM_EDGES = 50_000, 2_000_000
-"""Batches smaller in both are taken without asking for the free memory, which takes a moment."""
-_CHECK_FROM_BYTES = 100_000_000  # bytes, for the same reason
+"""Batches below both limits are not checked, because a query of free memory takes time."""
+_CHECK_FROM_BYTES = 100_000_000  # smaller requests are not checked
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -26,28 +26,28 @@ def memory_needed(
     training: bool,
     itemsize: int = 4,
 ) -> int:
-    """Estimate the bytes that GTPool holds at most, beside its input and its weights.
+    """Return an estimate of GTPool's peak memory in bytes, without its input and weights.
 
-    Both kinds of attention are linear in nodes and edges: "linear" is quicker, not smaller.
+    Both kinds of attention are linear in nodes and edges; "linear" is faster, not smaller.
 
     Args:
         nodes: N, of the whole batch.
         edges: E, of the whole batch.
         width: D.
         heads: H.
-        attention: How the layer attends.
+        attention: Kind of attention.
         training: Whether a backward pass follows.
-        itemsize: Bytes of a number; the layer computes in four at least.
+        itemsize: Bytes per number; the layer computes with at least 4.
 
     Example:
         >>> memory_needed(20_000, 400_000, 128, 1, attention="exact", training=True) // 2**20
         167
     """
     columns = width if attention == "exact" else width + ALIGN * heads
-    # Tensors of [N, D] and of [E, H], and pairs of int64 for the ends of edges. Fitted to peaks of
+    # Tensors [N, D] and [E, H], and pairs of int64 for the ends of edges. Fitted to peak memory of
     # a step on a CPU in float32: 5,000 to 200,000 nodes of degree 20, 100 and 200, width 64 and
-    # 128, 1 and 4 heads, both kinds, with and without a gate. The estimate is 0.7 to 1.7 of each:
-    # too low with a gate, for which more is kept, and too high without.
+    # 128, 1 and 4 heads, both kinds, with and without a gate. The estimate is 0.7 to 1.7 times the
+    # measurement: too low with a gate, too high without.
     of_nodes, of_edges = (15, 6) if training else (9, 3)
     number = max(itemsize, 4)
     return number * (of_nodes * nodes * columns + of_edges * edges * heads) + 2 * 16 * edges
@@ -65,7 +65,7 @@ def check_fits(
     device: torch.device,
     itemsize: int = 4,
 ) -> None:
-    """Raise a ValueError if ``memory_needed`` exceeds the free memory; small batches pass."""
+    """Raise a ValueError if ``memory_needed`` exceeds free memory; small batches always pass."""
     if nodes < CHECK_FROM_NODES and edges < CHECK_FROM_EDGES:
         return
     free = free_memory(device)
@@ -83,9 +83,9 @@ def check_fits(
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Give the bytes that can still be had on a device; None where nobody tells.
+    """Return the free memory of a device in bytes; None if unknown.
 
-    On a GPU the driver is asked.
+    On a GPU this queries the driver.
     """
     if device.type == "cuda":
         return _free_on_cuda(device)
@@ -96,7 +96,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def check_memory(wanted: int, what: str, instead: str, device: torch.device | None = None) -> None:
-    """Raise "``what`` … GB of memory …; ``instead``" if fewer bytes than wanted are free."""
+    """Raise a ValueError "``what`` … GB of memory …; ``instead``" if too few bytes are free."""
     free = free_memory(device or torch.device("cpu")) if wanted >= _CHECK_FROM_BYTES else None
     if free is not None and wanted > free:
         raise ValueError(
@@ -106,25 +106,25 @@ def check_memory(wanted: int, what: str, instead: str, device: torch.device | No
 
 def _free_on_cuda(device: torch.device) -> int | None:
     if torch.cuda.is_current_stream_capturing():
-        return None  # what is captured has run before
-    # "cuda" without a number is the current one, which its share must be asked for by number.
+        return None  # a captured step has already run in warm-up
+    # "cuda" without an index is the current device; the memory fraction needs an index.
     number = torch.cuda.current_device() if str(device) == "cuda" else device.index
     free, total = torch.cuda.mem_get_info(number)
     held = torch.cuda.memory_allocated(number)
-    free += torch.cuda.memory_reserved(number) - held  # kept by torch for the next tensors
+    free += torch.cuda.memory_reserved(number) - held  # torch's cache
     share = torch.cuda.get_per_process_memory_fraction(number)
     return min(free, int(share * total) - held)
 
 
 def _available() -> Iterator[int]:
-    """Read what the system can give without swapping; Linux alone tells."""
+    """Yield the memory available without swapping, on Linux."""
     listing = PROC / "meminfo"
     lines = listing.read_text(encoding="ascii").splitlines() if listing.exists() else []
     yield from (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _cgroup_free() -> Iterator[int]:
-    """Read what is left of the limits of this process's control group and of those above it."""
+    """Yield the free memory under the limits of this process's control group and its parents."""
     listing = PROC / "self" / "cgroup"
     lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
     for line in lines:
@@ -142,12 +142,12 @@ def _cgroup_free() -> Iterator[int]:
 
 
 def _free_in_cgroup(folder: Path, limit: str, usage: str, cached: str) -> Iterator[int]:
-    """Give the limit of a group less its usage, of which files in the cache can be let go."""
+    """Yield the limit of a group minus its usage, without reclaimable page cache."""
     try:
         most = (folder / limit).read_text(encoding="ascii").strip()
         used = int((folder / usage).read_text(encoding="ascii"))
         stats = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-    except OSError:  # a group without limits, or one that is not seen from inside a container
+    except OSError:  # a group without limits, or not visible inside a container
         return
     if most != "max":
         spare = sum(int(line.split()[1]) for line in stats if line.split()[0] == cached)

@@ -1,7 +1,7 @@
-"""Merging nodes into clusters: coarse features, coarse edges, and never an n x n matrix.
+"""Merging of nodes into clusters, without n x n matrices.
 
-A is the adjacency matrix of a graph, with the weight of the edge from node i to node j in row i and
-column j; repeated edges add up. S [N, C] has the share of each node in each cluster of its graph.
+A is the adjacency matrix of a graph: entry (i, j) is the weight of the edge from node i to node j;
+repeated edges add up. S [N, C] is the soft assignment of nodes to the clusters of their graph.
 """
 
 import torch
@@ -16,7 +16,7 @@ from gtpool.ops.segment import layout_from_sizes, segment_sum
 def edge_weight(
     edge_index: Tensor, edge_attr: Tensor | None, like: Tensor, *, weighted: bool
 ) -> Tensor:
-    """Give the weight of each edge: the first column of its features, or one, [E].
+    """Return the weight of each edge: the first column of its features, or 1, [E].
 
     Example:
         >>> edges = torch.tensor([[0, 1], [1, 2]])
@@ -26,17 +26,17 @@ def edge_weight(
     if not weighted:
         return like.new_ones(edge_index.size(1))
     if edge_attr is None:
-        raise ValueError("the layer was made for weighted edges, and there are no edge_attr")
+        raise ValueError("the layer needs weighted edges, but edge_attr is None; pass the weights")
     return (edge_attr if edge_attr.dim() == 1 else edge_attr[:, 0]).to(like.dtype)
 
 
 def at_least_float32(value: Tensor) -> Tensor:
-    """Give at least float32: a sum of ones stops growing at 256 in bf16."""
+    """Return the value in float32 or better; a sum of ones stops growing at 256 in bf16."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def adj_t_matmul(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
-    """Add up, for each node, the weighted rows of the nodes with an edge to it: A^T v, [N, F].
+    """Return the weighted sum over incoming edges of each node: A^T v, [N, F].
 
     Example:
         >>> adj_t_matmul(torch.eye(2), torch.tensor([[0], [1]]), torch.tensor([5.0])).tolist()
@@ -48,9 +48,9 @@ def adj_t_matmul(value: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
 
 
 def sqrt_degree(degree: Tensor) -> Tensor:
-    """Give what to divide by for D^-1/2; infinity where there is no degree, so that 0 is left.
+    """Return the divisor for D^-1/2; infinity where the degree is 0, so that results are 0.
 
-    Division has finite gradients down to the smallest degree, the power -1/2 has not.
+    Division has finite gradients down to the smallest degree; the power -1/2 does not.
 
     Example:
         >>> sqrt_degree(torch.tensor([4.0, 0.0])).tolist()
@@ -60,21 +60,21 @@ def sqrt_degree(degree: Tensor) -> Tensor:
 
 
 def keep_diagonal(matrix: Tensor) -> Tensor:
-    """Leave nothing but the diagonal of each matrix, [G, C, C].
+    """Return the diagonal part of each matrix, [G, C, C].
 
     Example:
         >>> keep_diagonal(torch.ones(1, 2, 2)).tolist()
         [[[1.0, 0.0], [0.0, 1.0]]]
     """
-    # Not torch's own: inductor warns of itself when it lowers that.
+    # Not torch.diag_embed: inductor emits a warning when it lowers it.
     return matrix * torch.eye(matrix.size(1), dtype=matrix.dtype, device=matrix.device)
 
 
 @no_compile
 def products(left: Tensor, right: Tensor, level: GraphLayout) -> Tensor:
-    """Give the product of each graph's columns, left^T right, [N, A] x [N, B] -> [G, A, B].
+    """Return left^T right of each graph, [N, A] x [N, B] -> [G, A, B].
 
-    Graphs of similar size are padded with zeros, which add nothing to a sum.
+    Graphs of similar size are padded with zeros, which do not change a sum.
     """
     buckets = Buckets.of(level.ptr, left.unsqueeze(1))
     rows = buckets.each(buckets.pad(left), buckets.pad(right))
@@ -82,15 +82,15 @@ def products(left: Tensor, right: Tensor, level: GraphLayout) -> Tensor:
         found = torch.cat([first.transpose(1, 2) @ second for _, first, second in rows])
     if len(buckets.shapes) == 1 and buckets.slot is None:
         return found
-    place = level.sizes.sort(stable=True)[1].argsort()  # buckets go by size
+    place = level.sizes.sort(stable=True)[1].argsort()  # buckets are ordered by size
     return found.index_select(0, place.to(left.device, non_blocking=True))
 
 
 @no_compile
 def squared_norm(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tensor:
-    """Add up the squares of the entries of each graph's adjacency matrix, [G].
+    """Return the squared Frobenius norm of each graph's adjacency matrix, [G].
 
-    Repeated edges are one entry, so they are added before they are squared.
+    Weights of repeated edges are added before squaring.
 
     Example:
         >>> one = layout_from_sizes(torch.tensor([2]), torch.device("cpu"))
@@ -106,9 +106,9 @@ def squared_norm(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tens
 
 @no_compile
 def coarse_graph(adjacency: Tensor) -> tuple[Tensor, Tensor, GraphLayout]:
-    """Write dense matrices as the edges of a packed batch, a zero too, [G, C, C].
+    """Return dense matrices [G, C, C] as edges of a packed batch, including zeros.
 
-    The edge from cluster i to cluster j of a graph weighs ``adjacency[g, i, j]``.
+    The edge from cluster i to cluster j of a graph has weight ``adjacency[g, i, j]``.
 
     Returns:
         The edges [2, G*C*C], their weights as one column of features, and the layout.

@@ -1,4 +1,4 @@
-"""The packed back-end: graphs of any sizes, one after another, without padding."""
+"""The packed back-end: concatenated graphs of any sizes, without padding."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from gtpool.graph import CoarseningStep, GraphLayout
 from gtpool.ops import aggregate, bag, merge
 from gtpool.ops.adjacency import PackedAdjacency
-from gtpool.ops.aggregate import Edges
+from gtpool.ops.aggregate import Edges, ends
 from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.backend import Pooled
 from gtpool.ops.clusters import ClusterGraph
@@ -29,6 +29,7 @@ from gtpool.ops.segment import (
     segment_softmax,
     segment_sum,
 )
+from gtpool.ops.structure import node_colours, order_by_colour
 from gtpool.spec import Connect
 
 
@@ -81,7 +82,7 @@ class PackedRows(NamedTuple):
 
     @no_compile
     def topk_rows(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
-        # Unique rows come ascending from the first channel on: flipped, from the last.
+        # unique() sorts by the first channel first; the flip makes it the last channel.
         rank = x.detach().flip(1).unique(dim=0, return_inverse=True)[1]
         batch, ptr, sizes = self.level.batch, self.level.ptr, self.level.sizes
         place = (batch * x.size(0) - rank).argsort(stable=True)  # graph by graph, highest first
@@ -102,7 +103,7 @@ class PackedRows(NamedTuple):
 
     @no_compile
     def of_clusters(self, clusters: int) -> "PackedRows":
-        """Lay out as many clusters of each graph."""
+        """Return the rows of a given number of clusters per graph."""
         sizes = torch.full_like(self.level.sizes, clusters)
         return PackedRows(layout_from_sizes(sizes, self.level.batch.device))
 
@@ -117,13 +118,13 @@ class PackedGraph(NamedTuple):
     level: GraphLayout
     """The layout of the batch."""
     later: tuple[GraphLayout, ...] = ()
-    """The layouts after the next pooling steps, where they are planned."""
+    """The layouts after the next pooling steps, if already computed."""
     chain: tuple[CoarseningStep, ...] = ()
-    """The clusterings of the next steps, where the batch has them."""
+    """The next coarsening steps, if the batch has them."""
     mask: Tensor | None = None
-    """What edges carry is scaled by it, [E]."""
+    """Factor on the message of each edge, [E]; None for no scaling."""
     joined: bool = False
-    """Whether edges may have the code -1: pairs that a pooler joined."""
+    """Whether edges may have the code -1: edges added by a pooler."""
 
     @classmethod
     def of(
@@ -145,9 +146,9 @@ class PackedGraph(NamedTuple):
         return self._replace(mask=mask)
 
     def gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
-        if self._use_bags(x) and x.size(1) > 1:  # a column is added up as fast by index
+        if self._use_bags(x) and x.size(1) > 1:  # for one column index_add is as fast
             return bag.gcn_propagate_cpu(x, self.edge_index)
-        # bf16 cannot count a large hub.
+        # bf16 cannot represent large degrees.
         wide = x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32))
         scale = aggregate.root_degrees(self._edges, wide).to(x.dtype)
         return aggregate.gcn_sum(x, scale, self._edges)
@@ -206,7 +207,12 @@ class PackedGraph(NamedTuple):
         return PackedAttention(*parts, kind=kind, score_grad=score_grad, ratio=ratio)
 
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Tensor:  # noqa: D102
-        return keep(score, ratio, self.level, sampler=sampler, order=order)
+        if order != "structure":
+            return keep(score, ratio, self.level, sampler=sampler, order=order)
+        colour = node_colours(*ends(self._edges._replace(mask=None), loops=True), score.detach())
+        place = order_by_colour(colour, self.level.batch)
+        found = keep(score[place], ratio, self.level, sampler=sampler, order="score")
+        return place.index_select(0, found).sort().values
 
     def take(self, x: Tensor, kept: Tensor) -> Tensor:  # noqa: D102
         return x.index_select(0, kept)
@@ -229,7 +235,7 @@ class PackedGraph(NamedTuple):
 
     @no_compile
     def next_level(self, ratio: float) -> GraphLayout:
-        """Give the layout after a step that keeps a share of the rows of each graph."""
+        """Return the layout after a step that keeps a share of the rows of each graph."""
         return self.later[0] if self.later else kept_layout(self.level, ratio)
 
     def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
@@ -262,14 +268,14 @@ class PackedGraph(NamedTuple):
         return merge.edge_weight(self.edge_index, self.edge_attr, x, weighted=True)
 
     def _use_bags(self, x: Tensor) -> bool:
-        """Say whether the fast sums of a CPU serve: full floats, nothing masked or compiled."""
+        """Return whether the fast CPU sums apply: float32 or float64, no mask, not compiling."""
         exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
         here = exact and x.device.type == "cpu" and not torch.compiler.is_compiling()
         return here and self.mask is None
 
 
 class _Maximum(Function):
-    """The gradient of an entry goes to the nodes that have it, in equal parts."""
+    """Maximum per graph; ties share the gradient equally."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, batch: Tensor, num_graphs: int) -> Tensor:  # noqa: ANN401
@@ -286,7 +292,7 @@ class _Maximum(Function):
         d_most: Tensor,
     ) -> tuple[Tensor | None, ...]:
         x, batch, most = ctx.saved_tensors
-        # In floats: a comparison that is stored as bool takes five times as long.
+        # The comparison is stored as float: bool takes five times as long.
         has = most.index_select(0, batch).eq_(x)
         share = d_most / segment_sum(has, batch, most.size(0)).clamp_(min=1)
         return has.mul_(share.index_select(0, batch)), None, None

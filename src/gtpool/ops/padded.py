@@ -1,6 +1,6 @@
 """The padded back-end: R runs side by side in a batch of fixed capacity.
 
-Shapes never depend on the graphs, and nothing waits for the device. The steps are plain PyTorch
+Shapes do not depend on the graphs, and there is no host sync. Operations are plain PyTorch
 (``gtpool.ops.padded_torch``) or Triton kernels (``gtpool.ops.kernels.padded_triton``).
 """
 
@@ -18,8 +18,10 @@ from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.connect import closest_csr
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.padded_ops import WIDEST, KeptRows, PaddedOps, torch_ops
+from gtpool.ops.padded_segment import number_rows
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import Order
+from gtpool.ops.structure import node_colours, order_by_colour
 from gtpool.padded_batch import (
     EdgeTypes,
     PaddedBatch,
@@ -29,11 +31,11 @@ from gtpool.padded_batch import (
 )
 from gtpool.spec import Connect
 
-_TORCH_OPS = torch_ops()  # not at each call: a compiler cannot follow it
+_TORCH_OPS = torch_ops()  # once, because torch.compile cannot trace the import
 
 
 class PaddedRows(NamedTuple):
-    """The rows of a batch of fixed capacity; see ``gtpool.ops.backend.RowLayout``."""
+    """The rows of a padded batch; see ``gtpool.ops.backend.RowLayout``."""
 
     rows: PaddedLayout
     runs: int
@@ -88,23 +90,23 @@ class PaddedRows(NamedTuple):
         return torch.arange(self.num_rows, device=start.device) - start, size
 
     def of_clusters(self, clusters: int) -> "PaddedRows":
-        """Lay out as many clusters of each place."""
+        """Return the rows of a given number of clusters per slot."""
         return self._replace(rows=cluster_layout(self.rows, clusters))
 
 
 class PaddedGraph:
-    """A batch of fixed capacity; see ``gtpool.ops.backend.Backend``.
+    """A padded batch of graphs; see ``gtpool.ops.backend.Backend``.
 
     Args:
-        csr: The edges, and where nodes are now.
+        csr: The edges, and the row of each node at this level.
         levels: The layout at this level and after each further pooling step.
-        edge_types: The kinds of the edges; None where nobody asked for them.
+        edge_types: Category codes of the edges; None if not requested.
         runs: Number R of runs.
-        longest: Nodes of the largest graph there can be.
+        longest: Maximum nodes of a graph.
         ops: Functions in plain PyTorch or Triton kernels.
-        edge_attr: Features of the edges, [RE, F]; None where nobody asked for them.
-        chain: The clusterings of the next steps, where the batch has them.
-        clusters: The edges between clusters, in place of ``csr``, once there are clusters.
+        edge_attr: Edge features, [RE, F]; None if not requested.
+        chain: The next coarsening steps, if the batch has them.
+        clusters: The edges between clusters, used instead of ``csr`` after a coarsening step.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class PaddedGraph:
 
     @classmethod
     def of(cls, batch: PaddedBatch, runs: int, longest: int, ops: PaddedOps) -> "PaddedGraph":
-        """Give the graphs of a batch at level 0."""
+        """Return the graphs of a batch at level 0."""
         parts = (batch.csr, batch.levels, batch.edge_types, runs, longest, ops, batch.edge_attr)
         return cls(*parts, batch.chain)
 
@@ -166,7 +168,7 @@ class PaddedGraph:
             )
         table = torch.cat([table, last], 1)
         out = self.ops.bond_sum(x, table, self._scales[key], self.csr, self.edge_types)
-        return out if root is not None else out - x.relu() + x  # relu(x + 0) is in the sum
+        return out if root is not None else out - x.relu() + x  # the sum contains relu(x + 0)
 
     def encode_edges(self, encoder: nn.Module) -> Tensor:  # noqa: D102
         if self.edge_types is None:
@@ -193,18 +195,23 @@ class PaddedGraph:
         score_grad: bool,
         ratio: float,
     ) -> "PaddedAttention":
-        del attn, kind, ratio  # x, exact and planned
+        del attn, kind, ratio  # attn is x, kind is exact, the ratio is in the layouts
         return PaddedAttention(self, x, weights, heads, score_grad=score_grad)
 
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> KeptRows:  # noqa: D102
         del ratio  # which is planned
-        return self.ops.sample(
-            score.detach(),
-            *self.levels[:2],
-            sampler=sampler,
-            order=order,
-            longest=self.longest,
-        )
+        score, (rows, after) = score.detach(), self.levels[:2]
+        if order != "structure":
+            parts = (score, rows, after)
+            return self.ops.sample(*parts, sampler=sampler, order=order, longest=self.longest)
+        colour = node_colours(*aggregate.ends(self.csr, loops=True), score)
+        row, real = torch.arange(score.numel(), device=score.device), self.rows.real
+        first = torch.where(real, row - self.rows.positions()[0], row)
+        place = order_by_colour(colour, first)
+        parts = (score.index_select(0, place), rows, after)
+        found = self.ops.sample(*parts, sampler=sampler, order="score", longest=self.longest)
+        stay = torch.empty_like(real).index_copy(0, place, found.number >= 0)
+        return number_rows(stay, rows, after)
 
     def take(self, x: Tensor, kept: KeptRows) -> Tensor:  # noqa: D102
         if x.dim() == 1:
@@ -231,10 +238,10 @@ class PaddedGraph:
         return PaddedGraph(csr, self.levels[1:], types, *sizes, attr)
 
     def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
-        del steps  # the chain is there
+        del steps  # the batch has the chain
         (matrix, edges), rows = self.chain[0], self.levels[1]
         passed = x.index_select(0, matrix.column) * matrix.value
-        passed = torch.where(matrix.value != 0, passed, 0.0)  # NaN of another run is among it
+        passed = torch.where(matrix.value != 0, passed, 0.0)  # padding may hold NaN of another run
         pooled = x.new_zeros(rows.batch.numel(), x.size(1)).index_add(0, matrix.row, passed)
         ends = torch.stack([edges.row, edges.column])
         clusters = Edges(ends, rows.batch.numel(), padded=True)
@@ -245,7 +252,7 @@ class PaddedGraph:
 
     def coarse_gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
         if self.clusters is None:
-            raise ValueError("the batch has no clusters yet: its edges have no weights of theirs")
+            raise ValueError("the batch has no clusters: coarse_gcn_sum needs a coarsening step")
         return aggregate.coarse_gcn_sum(x, self._features()[:, 0].to(x.dtype), self.clusters)
 
     def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> SparseAdjacency:  # noqa: D102
@@ -258,7 +265,7 @@ class PaddedGraph:
     def _feature_sum(
         self, x: Tensor, encoder: nn.Module, root: Tensor | None, *, scaled: bool
     ) -> Tensor:
-        """Do what ``bond_sum`` does for edges with features that are no codes."""
+        """Return ``bond_sum`` for numeric edge features."""
         scale = self.ops.root_out_degrees(self.csr, x) if scaled else None
         passed = aggregate.edge_sum(x, encoder(self._features()), scale, self.csr)
         own = x if root is None else per_run(torch.add, x, root).relu()
@@ -267,7 +274,8 @@ class PaddedGraph:
     def _features(self) -> Tensor:
         if self.edge_attr is None:
             raise ValueError(
-                "the batch has no features of edges: give Stock.of edge_categories or edge_features"
+                "the batch has no edge features: pass edge_categories or edge_features to "
+                "DeviceDataset.of"
             )
         return self.edge_attr
 
@@ -285,10 +293,10 @@ class PaddedAttention:
         score_grad: bool,
     ) -> None:
         self.graph, self.score_grad = graph, score_grad
-        # A head too wide for the kernel's tiles is padded to the longest graph.
+        # Heads too wide for the kernel use torch, which pads to the longest graph.
         self.ops = graph.ops if x.size(1) <= WIDEST * heads else _TORCH_OPS
         self.qkv = linear(x, torch.cat(weights, -2)).unflatten(1, (3, heads, -1))
-        everywhere = score_grad or self.ops is _TORCH_OPS  # whose gradient is that of all rows
+        everywhere = score_grad or self.ops is _TORCH_OPS  # torch needs the gradient of all rows
         with torch.set_grad_enabled(torch.is_grad_enabled() and everywhere):
             self.out, self.lse = self.ops.attend(self.qkv, graph.levels[0], graph.longest)
 

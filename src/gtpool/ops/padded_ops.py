@@ -1,4 +1,4 @@
-"""The functions on padded batches that exist twice, in plain PyTorch and as Triton kernels."""
+"""Interface of the padded operations, implemented in plain PyTorch and as Triton kernels."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,7 +13,7 @@ from gtpool.ops.sample import Order
 from gtpool.padded_batch import EdgeTypes, PaddedCSR, PaddedLayout
 
 WIDEST = 256
-"""The most channels of a head that the attention kernels hold in their tiles."""
+"""Maximum channels per head of the attention kernels."""
 
 
 class KeptRows(NamedTuple):
@@ -26,7 +26,7 @@ class KeptRows(NamedTuple):
 
 
 class PaddedOps(Protocol):
-    """The functions that ``gtpool.ops.padded_torch`` and ``gtpool.ops.kernels.padded_triton`` have.
+    """Functions of ``gtpool.ops.padded_torch`` and ``gtpool.ops.kernels.padded_triton``.
 
     They are documented in ``padded_torch``, ``padded_segment`` and ``aggregate`` of ``gtpool.ops``.
     """

@@ -1,6 +1,6 @@
 """Per-graph arithmetic on a padded batch, in plain PyTorch: layouts, reductions, blocks of rows.
 
-``gtpool.ops.segment`` is the same for packed batches. No shape depends on the sizes of the graphs.
+``gtpool.ops.segment`` is the packed counterpart. Shapes do not depend on the sizes of the graphs.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gtpool.ops.padded_ops import KeptRows
 from gtpool.padded_batch import PaddedLayout
 
 _BITS = 63
-"""Of a whole number that is not negative."""
+"""Bits of a non-negative int64."""
 SIZE = 32
-"""Rows of a block: half a block a graph is padding on average."""
+"""Rows of a block; on average half a block per graph is padding."""
 
 
 def gather_layout(
     index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: int
 ) -> PaddedLayout:
-    """Lay out graphs of a dataset, each run in so many rows.
+    """Return the layout of graphs of a dataset, each run padded to ``capacity`` rows.
 
     Args:
-        index: Graphs of each run, -1 for an empty place, [R, G].
+        index: Graphs of each run, -1 for an empty slot, [R, G].
         counts: Nodes, or edges, of each graph of the dataset, [graphs].
-        ratios: Share kept by each pooling step so far.
+        ratios: Ratio of each pooling step so far.
         capacity: Rows of a run.
     """
     sizes = counts[index.clamp(min=0)] * (index >= 0)
@@ -41,7 +42,7 @@ def gather_layout(
 
 
 def layout_of_sizes(sizes: Tensor, capacity: int) -> PaddedLayout:
-    """Lay out graphs of these sizes, [R, G], each run in so many rows, on their device.
+    """Return the layout of graphs of given sizes, [R, G], on their device.
 
     Example:
         >>> rows = layout_of_sizes(torch.tensor([[2, 1], [0, 3]]), 4)
@@ -58,11 +59,11 @@ def layout_of_sizes(sizes: Tensor, capacity: int) -> PaddedLayout:
 
 
 def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """Number each row in the whole dataset and in the batch, -1 on padding, [N] each.
+    """Return the index of each row in the dataset and in the batch, -1 on padding, [N] each.
 
     Args:
         rows: The layout.
-        index: The graph of the dataset in each place, [RG].
+        index: Graph of the dataset in each slot, [RG].
         first: First row of each graph of the dataset.
     """
     real = rows.batch < rows.size.numel()
@@ -73,44 +74,56 @@ def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tenso
 
 
 def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tensor) -> Tensor:
-    """Look values up by number and add what their graph has, -1 where the number is -1, [N]."""
+    """Return ``values[number]`` plus the offset ``by`` of each row's graph, -1 on padding, [N]."""
     graph = rows.batch.clamp(max=rows.size.numel() - 1)
     return torch.where(number >= 0, values[number.clamp(min=0)] + by[graph], -1)
 
 
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
-    """Look ``outer`` up at ``inner``, -1 where that is -1."""
+    """Return ``outer[inner]``, -1 where ``inner`` is -1."""
     return torch.where(inner >= 0, outer.index_select(0, inner.clamp(min=0)), -1)
 
 
 def gather_features(x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor:
-    """Take rows of the dataset as floats, zeros where the number is -1, [N, F]."""
+    """Return rows of the dataset in a dtype, zeros where ``number`` is -1, [N, F]."""
     return x.index_select(0, number.clamp(min=0)).to(dtype) * (number >= 0).unsqueeze(1)
 
 
+def number_rows(stay: Tensor, rows: PaddedLayout, after: PaddedLayout) -> KeptRows:
+    """Number the rows that stay, bool [N], as many of each graph as ``after`` says."""
+    row = torch.arange(stay.numel(), device=stay.device)
+    before = stay.cumsum(0) - stay.long()
+    shift = after.start - before.index_select(0, rows.start.clamp(max=stay.numel() - 1))
+    graph = rows.batch.clamp(max=rows.size.numel() - 1)
+    number = torch.where(stay, before + shift.index_select(0, graph), -1)
+    kept = number.new_full((after.batch.numel() + 1,), -1)
+    kept = kept.index_copy(0, torch.where(stay, number, after.batch.numel()), row)[:-1]
+    return KeptRows(torch.where(after.batch < after.size.numel(), kept, -1), number)
+
+
 def total(x: Tensor, rows: PaddedLayout) -> Tensor:
-    """Add up the rows of each graph, [N, D] -> [RG, D]."""
+    """Return the sum over the rows of each graph, [N, D] -> [RG, D]."""
     sums = x.new_zeros(rows.size.numel() + 1, x.size(1))
     return sums.index_add(0, rows.batch, x)[:-1]
 
 
 def mean(x: Tensor, rows: PaddedLayout) -> Tensor:
-    """Average the rows of each graph, zeros where it has none, [N, D] -> [RG, D]."""
+    """Return the mean over the rows of each graph, zeros for empty slots, [N, D] -> [RG, D]."""
     return total(x, rows) / rows.size.clamp(min=1).unsqueeze(1)
 
 
 def maximum(x: Tensor, rows: PaddedLayout) -> Tensor:
-    """Take the largest entry of each column over the rows of each graph, [N, D] -> [RG, D]."""
+    """Return the maximum of each column over the rows of each graph, [N, D] -> [RG, D]."""
     real = (rows.batch < rows.size.numel()).unsqueeze(1)
     lowest = x.new_full((rows.size.numel() + 1, x.size(1)), -torch.inf)
     index = rows.batch.unsqueeze(1).expand_as(x)
-    # Padding of all runs meets in one place, where NaN of one would become a gradient of others.
+    # Padding of all runs shares one segment: a NaN there would spread to gradients of other runs.
     most = lowest.scatter_reduce(0, index, torch.where(real, x, -torch.inf), "amax")[:-1]
     return torch.where(rows.size.unsqueeze(1) > 0, most, 0.0)
 
 
 def softmax(logit: Tensor, rows: PaddedLayout) -> Tensor:
-    """Divide one among the rows of each graph; padding counts as a graph, [N] -> [N]."""
+    """Return the softmax over the rows of each graph; padding counts as a graph, [N] -> [N]."""
     lowest = logit.new_full((rows.size.numel() + 1,), -torch.inf)
     most = lowest.scatter_reduce(0, rows.batch, logit.detach(), "amax")
     part = (logit - most.index_select(0, rows.batch)).exp()
@@ -119,7 +132,7 @@ def softmax(logit: Tensor, rows: PaddedLayout) -> Tensor:
 
 
 def products(left: Tensor, right: Tensor, rows: PaddedLayout) -> Tensor:
-    """Add up the outer products of the rows of each graph, [RG, H, A, B].
+    """Return left^T right of each graph and head, [RG, H, A, B].
 
     Args:
         left: [N, H, A].
@@ -128,14 +141,13 @@ def products(left: Tensor, right: Tensor, rows: PaddedLayout) -> Tensor:
     """
     blocks = RowBlocks.of(rows)
     first, second = (blocks.pad(part).transpose(1, 2) for part in (left, right))
-    return blocks.total((first.mT @ second).to(left.dtype))  # autocast shortens a product
+    return blocks.total((first.mT @ second).to(left.dtype))  # lower precision under autocast
 
 
 def topk_rows(x: Tensor, nodes: int, rows: PaddedLayout, runs: int) -> Tensor:
-    """Give the first rows of each graph, descending by the last channel, [RG, nodes, D].
+    """Return the first rows of each graph, descending by the last channel, [RG, nodes, D].
 
-    Rows equal in it are ordered by the channel before, and so on, as ``SortPool`` says; where a
-    graph has no more rows there are zeros.
+    Ties are broken by the channel before it, and so on, as in ``SortPool``. Missing rows are zeros.
     """
     batch = rows.batch.view(runs, -1)
     count = batch.size(1)
@@ -143,7 +155,7 @@ def topk_rows(x: Tensor, nodes: int, rows: PaddedLayout, runs: int) -> Tensor:
     row_numbers = (batch * count - rank).argsort(stable=True)  # graph by graph, highest first
     row_numbers = (row_numbers + torch.arange(runs, device=x.device).unsqueeze(1) * count).flatten()
 
-    size = rows.size.view(runs, -1)  # in this order an empty place has no rows, not even clusters
+    size = rows.size.view(runs, -1)  # sorted rows are contiguous: empty slots have none
     first = size.cumsum(1) - size + torch.arange(runs, device=x.device).unsqueeze(1) * count
     slot = torch.arange(nodes, device=x.device)
     taken = (first.view(-1, 1) + slot).clamp(max=x.size(0) - 1).flatten()
@@ -153,10 +165,10 @@ def topk_rows(x: Tensor, nodes: int, rows: PaddedLayout, runs: int) -> Tensor:
 
 
 def _ranks(x: Tensor) -> Tensor:
-    """Rank the columns of each run, the last row deciding first, [R, D, N] -> [R, N].
+    """Return the lexicographic rank of each column, last row first, [R, D, N] -> [R, N].
 
-    Equal columns have one rank. Each row is ranked by itself, then several rows of ranks, as many
-    as a whole number holds, become one: there are 1 + log D sorts, not D.
+    Equal columns share a rank. Each row is ranked separately; then as many rows of ranks as fit an
+    int64 are combined into one. This needs 1 + log D sorts instead of D.
     """
     count = x.size(2)
     rank = _dense(x)
@@ -171,7 +183,7 @@ def _ranks(x: Tensor) -> Tensor:
 
 
 def _dense(values: Tensor) -> Tensor:
-    """Number the different values of each row, ascending, from 0, [..., N]."""
+    """Return the dense rank of each value in its row, from 0, [..., N]."""
     values, index = values.sort(-1)
     fresh = pad(values[..., 1:] != values[..., :-1], (1, 0))
     rank = fresh.cumsum(-1, dtype=torch.int32)
@@ -179,20 +191,21 @@ def _dense(values: Tensor) -> Tensor:
 
 
 class RowBlocks(NamedTuple):
-    """Blocks of rows of one graph each, as many as fit any sizes.
+    """Blocks of ``SIZE`` rows; each block belongs to one graph.
 
-    To pad every graph to the longest would take many times the room.
+    The number of blocks is fixed and sufficient for any sizes. Padding every graph to the longest
+    one would need much more memory.
     """
 
     slot: Tensor
-    """Place of each row in the blocks, behind all of them for padding, [N]."""
+    """Index of each row in the blocks, past the last block for padding, [N]."""
     owner: Tensor
-    """Graph of each block, RG where it has none, [K]."""
+    """Graph of each block, RG for unused blocks, [K]."""
     graphs: int
 
     @classmethod
     def of(cls, rows: PaddedLayout) -> Self:
-        """Lay out the blocks; a graph begins one."""
+        """Return the blocks of a layout; each graph starts a new block."""
         graphs, count = rows.size.numel(), rows.batch.numel()
         filled = (rows.size + SIZE - 1) // SIZE
         past = filled.cumsum(0)
@@ -204,16 +217,16 @@ class RowBlocks(NamedTuple):
         return cls(slot, torch.searchsorted(past, number, right=True), graphs)
 
     def pad(self, value: Tensor) -> Tensor:
-        """Bring rows into the blocks, zeros elsewhere, [N, ...] -> [K, SIZE, ...]."""
+        """Return rows in blocks, zeros elsewhere, [N, ...] -> [K, SIZE, ...]."""
         places = value.new_zeros(self.owner.numel() * SIZE + 1, *value.shape[1:])
         return places.index_copy(0, self.slot, value)[:-1].unflatten(0, (-1, SIZE))
 
     def rows(self, blocks: Tensor) -> Tensor:
-        """Bring rows back, anything on padding, [K, SIZE, ...] -> [N, ...]."""
+        """Return the rows of blocks, undefined on padding, [K, SIZE, ...] -> [N, ...]."""
         flat = blocks.flatten(0, 1)
         return flat.index_select(0, self.slot.clamp(max=flat.size(0) - 1))
 
     def total(self, each: Tensor) -> Tensor:
-        """Add up what the blocks of each graph have, [K, ...] -> [RG, ...]."""
+        """Return the sum over the blocks of each graph, [K, ...] -> [RG, ...]."""
         sums = each.new_zeros(self.graphs + 1, *each.shape[1:])
         return sums.index_add(0, self.owner, each)[:-1]

@@ -1,7 +1,7 @@
 """The functions of ``gtpool.ops.padded_ops`` in plain PyTorch, on any device.
 
 They can be compiled and exported. ``gtpool.ops.kernels.padded_triton`` has the same functions as
-Triton kernels. Edges are never filtered: an edge counts at a level where both its ends have a row.
+Triton kernels. Edges are never filtered: an edge is active if both its ends have a row at a level.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from gtpool.ops.padded_segment import (
     gather_shifted,
     maximum,
     mean,
+    number_rows,
     row_numbers,
     total,
 )
@@ -57,12 +58,12 @@ __all__ = [
 
 
 def attend(qkv: Tensor, rows: PaddedLayout, longest: int) -> tuple[Tensor, Tensor]:
-    """Let every row attend to the rows of its graph: out [N, H, C] and log-sum-exp [N, H].
+    """Return the attention output [N, H, C] and log-sum-exp [N, H] of each row in its graph.
 
     Args:
         qkv: Queries, keys and values, [N, 3, H, C].
         rows: The layout.
-        longest: Nodes of the largest graph there can be.
+        longest: Maximum nodes of a graph.
     """
     if not torch.compiler.is_compiling() and not qkv.is_cuda:
         q, k, v = qkv.unbind(1)
@@ -83,10 +84,10 @@ def attend(qkv: Tensor, rows: PaddedLayout, longest: int) -> tuple[Tensor, Tenso
 def attended_rows(
     qkv: Tensor, out: Tensor, lse: Tensor, chosen: KeptRows, rows: PaddedLayout, after: PaddedLayout
 ) -> Tensor:
-    """Take the attended values of the kept rows, [K, H, C].
+    """Return the attention output of the kept rows, [K, H, C].
 
-    ``out`` and ``lse`` are what ``attend`` gave. The kernels have the gradient for these rows alone
-    here, and ask none of ``attend``.
+    ``out`` and ``lse`` come from ``attend``. In the Triton implementation this function computes
+    the gradient of the kept rows, and ``attend`` needs none.
     """
     del qkv, lse, rows, after
     return take(out.flatten(1), chosen).unflatten(1, out.shape[1:])
@@ -103,14 +104,14 @@ def scores(
     rows: PaddedLayout,
     act: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
-    """Score every row by equations (5) to (7) of GTPool, [N].
+    """Return the score of every row by equations (5) to (7) of GTPool, [N].
 
     Args:
         qkv: Queries, keys and values, [N, 3, H, C].
-        out: What they attend to, [N, H, C].
+        out: Attention output, [N, H, C].
         lse: Log-sum-exp of each row of logits, [N, H].
-        theta_global: Of each run, [R, H, C].
-        theta_local: Of each run, [R, H, C].
+        theta_global: Θ_g of each run, [R, H, C].
+        theta_local: Θ_l of each run, [R, H, C].
         lam: Weight of the global score.
         csr: The edges.
         rows: The layout.
@@ -139,48 +140,41 @@ def sample(
     order: Order,
     longest: int,
 ) -> KeptRows:
-    """Choose the rows that stay, as many of each graph as ``after`` says.
+    """Return the rows to keep; ``after`` gives their number in each graph.
 
     Args:
-        score: Of each row, [N].
+        score: Score of each row, [N].
         rows: The layout.
-        after: The layout of what stays.
+        after: The layout of the kept rows.
         sampler: A key of ``SAMPLERS``.
-        order: How nodes stand on the wheel.
-        longest: Nodes of the largest graph there can be.
+        order: Order of the nodes on the wheel.
+        longest: Maximum nodes of a graph.
     """
     del longest
     stay = keep_mask(score.detach(), rows, after.size, sampler=sampler, order=order)
-    row = torch.arange(score.numel(), device=score.device)
-    before = stay.cumsum(0) - stay.long()
-    shift = after.start - before.index_select(0, rows.start.clamp(max=score.numel() - 1))
-    graph = rows.batch.clamp(max=rows.size.numel() - 1)
-    number = torch.where(stay, before + shift.index_select(0, graph), -1)
-    kept = number.new_full((after.batch.numel() + 1,), -1)
-    kept = kept.index_copy(0, torch.where(stay, number, after.batch.numel()), row)[:-1]
-    return KeptRows(torch.where(after.batch < after.size.numel(), kept, -1), number)
+    return number_rows(stay, rows, after)
 
 
 def take(x: Tensor, chosen: KeptRows) -> Tensor:
-    """Take the kept rows, zeros on padding, [N, D] -> [K, D]."""
+    """Return the kept rows, zeros on padding, [N, D] -> [K, D]."""
     there = (chosen.kept >= 0).unsqueeze(1)
     return torch.where(there, x.index_select(0, chosen.kept.clamp(min=0)), 0.0)
 
 
 def induced_csr(csr: PaddedCSR, chosen: KeptRows) -> PaddedCSR:
-    """Say where the ends of edges are after rows were dropped."""
+    """Return the edges with the rows of their ends after pooling."""
     return csr._replace(
         origin=compose(csr.origin, chosen.kept), place=compose(chosen.number, csr.place)
     )
 
 
 def mean_max(x: Tensor, rows: PaddedLayout) -> Tensor:
-    """Set mean and maximum over the rows of each graph side by side, [N, D] -> [RG, 2D]."""
+    """Return mean and maximum over the rows of each graph, concatenated, [N, D] -> [RG, 2D]."""
     return torch.cat([mean(x, rows), maximum(x, rows)], 1)
 
 
 def _pointers(rows: PaddedLayout) -> Tensor:
-    """Delimit the graphs; a row of padding is one of its own, for padding as one may be large."""
+    """Return the pointers of the graphs; each padding row is a graph of 1 row, to limit cost."""
     row = torch.arange(rows.batch.numel() + 1)
     graph = rows.batch.clamp(max=rows.size.numel() - 1)
     start = rows.start.index_select(0, graph)
@@ -189,7 +183,7 @@ def _pointers(rows: PaddedLayout) -> Tensor:
 
 
 def _slots(rows: PaddedLayout, longest: int) -> Tensor:
-    """Give each row a place in [RG, longest], and padding one behind all, [N]."""
+    """Return the index of each row in [RG, longest]; padding gets the index past the end, [N]."""
     row = torch.arange(rows.batch.numel(), device=rows.batch.device)
     graph = rows.batch.clamp(max=rows.size.numel() - 1)
     slot = row + (graph * longest - rows.start.index_select(0, graph))
@@ -197,21 +191,21 @@ def _slots(rows: PaddedLayout, longest: int) -> Tensor:
 
 
 def _by_run(x: Tensor, theta: Tensor) -> Tensor:
-    """Multiply the rows of each run with its vector, [N, H, C] and [R, H, C] -> [N, H]."""
+    """Return the products of each row with its run's vector, [N, H, C] and [R, H, C] -> [N, H]."""
     return (x.unflatten(0, (theta.size(0), -1)) * theta.unsqueeze(1)).sum(-1).flatten(0, 1)
 
 
 def keep_mask(
     score: Tensor, rows: PaddedLayout, kept: Tensor, *, sampler: str, order: Order
 ) -> Tensor:
-    """Say which rows stay, [N] bool.
+    """Return the mask of kept rows, bool [N].
 
     Args:
-        score: Of each row, [N].
+        score: Score of each row, [N].
         rows: The layout.
-        kept: How many nodes of each graph stay, [RG].
+        kept: Number of nodes to keep in each graph, [RG].
         sampler: "topk", "rws" or "rwsv".
-        order: How nodes stand on the wheel.
+        order: Order of the nodes on the wheel.
     """
     score = round_scores(score).double()
     layout = _Layout.of(rows, kept)
@@ -230,15 +224,15 @@ def keep_mask(
 
 
 class _Layout(NamedTuple):
-    """The rows, and per graph, padding last, [RG + 1]."""
+    """Layout of rows [N] and of graphs [RG + 1]; the last graph is padding."""
 
     batch: Tensor
     real: Tensor
     row: Tensor
     first: Tensor
-    """First row of each row's graph; of padding, the row itself, [N]."""
+    """First row of each row's graph; for padding, the row itself, [N]."""
     nth: Tensor
-    """Place of each row in its graph, [N]."""
+    """Index of each row in its graph, [N]."""
     size: Tensor
     kept: Tensor
 
@@ -253,23 +247,23 @@ class _Layout(NamedTuple):
         return cls(rows.batch, real, row, first, row - first, size, kept)
 
     def broadcast(self, value: Tensor) -> Tensor:
-        """Give each row the entry of its graph, [RG + 1] -> [N]."""
+        """Return the value of each row's graph, [RG + 1] -> [N]."""
         return value.index_select(0, self.batch)
 
     def most(self, value: Tensor) -> Tensor:
-        """Give each row the largest entry of its graph, [N] -> [N]."""
+        """Return the maximum over each row's graph, [N] -> [N]."""
         most = value.new_zeros(self.size.numel())
         return self.broadcast(most.scatter_reduce(0, self.batch, value, "amax", include_self=False))
 
 
 def _sorted(score: Tensor, layout: _Layout) -> Tensor:
-    """Order the rows by score inside each graph, equal scores by index, [N]."""
+    """Return the rows sorted by score inside each graph, ties by index, [N]."""
     place = sortable(score, torch.int64).argsort(stable=True)
     return place.index_select(0, layout.first.index_select(0, place).argsort(stable=True))
 
 
 def _weights(score: Tensor, layout: _Layout) -> Tensor:
-    """Lay the wheel in integers, floor(unit * exp(s - max s)), [N]."""
+    """Return the integer widths of the wheel, floor(unit * exp(s - max s)), [N]."""
     bits = layout.size.double().frexp()[1] + (layout.kept + 1).double().frexp()[1]
     unit = layout.broadcast(1 << (62 - bits.long()))
     share = (score - layout.most(score)).exp().nan_to_num(0.0)
@@ -277,7 +271,7 @@ def _weights(score: Tensor, layout: _Layout) -> Tensor:
 
 
 def _passed(weight: Tensor, layout: _Layout, *, midway: bool) -> Tensor:
-    """Count the points k/(M+1) up to each left border, [N]."""
+    """Return the number of points k/(M+1) up to each left border, [N]."""
     before = weight.cumsum(0) - weight
     border = before - before.index_select(0, layout.first)
     whole = torch.zeros_like(layout.size).index_add(0, layout.batch, weight)
@@ -289,7 +283,7 @@ def _passed(weight: Tensor, layout: _Layout, *, midway: bool) -> Tensor:
 
 
 def _reached(passed: Tensor, layout: _Layout) -> Tensor:
-    """Say which nodes a point reaches, given the points up to each left border, [N]."""
+    """Return the mask of kept nodes, given the points up to each left border, [N]."""
     excess = passed - layout.nth
     below = torch.where(layout.real, layout.most(excess) - excess, 0)
     level = layout.first + below

@@ -1,7 +1,7 @@
-"""Maps of rows by weights [...] or, for R runs side by side, [R, ...].
+"""Linear maps with weights [...], or [R, ...] for R runs side by side.
 
-The rows of R runs stand one after another, as many of each run. Each run's rows meet its own
-weights.
+The rows of R runs are concatenated, with the same number of rows per run. Each run uses its own
+weights. Only linear maps and values per run need this; other layers treat all rows alike.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Map rows, [..., I] -> [..., O], by a weight [O, I] or one a run, [R, O, I]."""
+    """Return mapped rows, [..., I] -> [..., O], for a weight [O, I] or one per run, [R, O, I]."""
     if weight.dim() == 2:
         return functional.linear(x, weight, bias)
     if weight.size(0) == 1:
@@ -28,13 +28,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def per_run(
     combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, value: Tensor, dim: int = 1
 ) -> Tensor:
-    """Combine rows with a value of ``dim`` axes, or the rows of each run with its own.
+    """Return ``combine(x, value)``, with one value for all rows or one per run.
 
     Args:
-        combine: Of two tensors that broadcast.
+        combine: Function of two broadcastable tensors.
         x: The rows, [N, ...].
-        value: One for all rows, or one a run, [R, ...].
-        dim: Axes of the value of one run.
+        value: One value for all rows, or one per run, [R, ...].
+        dim: Number of axes of one run's value.
     """
     if value.dim() == dim:
         return combine(x, value)

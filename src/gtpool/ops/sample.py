@@ -1,17 +1,16 @@
-"""Which nodes stay: top-k, and the paper's roulette wheels RWS and RWSV.
+"""Samplers of the kept nodes: top-k, and the paper's roulette wheels RWS and RWSV.
 
-A wheel gives each node of a graph an interval as wide as its share of the softmax of the scores.
-M points, k/(M+1) for k = 1 … M, fall on the wheel, and a node hit by a point is kept; a point whose
-node is taken already goes on to the nearest free node on the left, around the circle.
+A wheel gives each node of a graph an interval as wide as the softmax of its score. M points k/(M+1)
+for k = 1 … M are placed on the wheel, and a node hit by a point is kept. If the node is already
+taken, the point moves to the nearest free node on the left, around the circle.
 
-The sequential rule is computed for a whole batch at once. A node is dropped when the points run
-short of it. Let E_i be the number of points left of node i minus the number of nodes left of it:
-E falls by at most one from node to node, so on its way from its maximum to the end of the graph it
-passes every integer, and the n - M highest of those integers are passed for the last time at the
-n - M nodes that no point reaches.
+The sequential rule is computed for a whole batch at once. Let E_i be the number of points left of
+node i minus the number of nodes left of it. E falls by at most one from node to node. Between its
+maximum and the end of the graph it therefore passes every integer. The n - M highest of those
+integers are passed for the last time at the n - M nodes that no point reaches: these are dropped.
 
-Borders are integers, so a graph keeps the same nodes alone and in a batch, and equal scores, which
-put points exactly on borders, are decided exactly. A point on a border belongs to the left node.
+Borders are integers. A graph therefore keeps the same nodes alone and in a batch, and ties, which
+put points exactly on borders, are resolved exactly. A point on a border belongs to the left node.
 """
 
 from collections.abc import Callable, Collection
@@ -25,11 +24,14 @@ from torch import Tensor
 from gtpool.graph import GraphLayout
 from gtpool.ops.segment import gather_by_graph, offsets, segment_max, sizes_of
 
-Order = Literal["index", "score"]
+Order = Literal["index", "score", "structure"]
 Points = Literal["fixed", "random"]
 Sampler = Callable[..., Tensor]
 
 ORDERS = ("index", "score")
+"""Orders of a sampler, which sees no edges."""
+NODE_ORDERS = (*ORDERS, "structure")
+"""Orders of a pooler; see ``gtpool.ops.structure``."""
 POINTS = ("fixed", "random")
 
 
@@ -44,17 +46,17 @@ def topk(
     sizes: Tensor | None = None,
     level: GraphLayout | None = None,
 ) -> Tensor:
-    """Keep the nodes of highest score; of equal scores, the lowest index.
+    """Return the nodes with the highest scores; ties go to the lowest index.
 
-    The arguments are those of :func:`rws`; there is no wheel, so ``order`` changes nothing and
-    random ``points`` are refused.
+    The arguments are those of :func:`rws`. There is no wheel: ``order`` has no effect, and random
+    ``points`` raise an error.
 
     Example:
         >>> topk(torch.tensor([0.1, 0.9, 0.4, 0.9]), torch.zeros(4, dtype=torch.long), 0.5).tolist()
         [1, 3]
     """
     if points != "fixed" or generator is not None:
-        raise ValueError("topk draws no points: leave points='fixed' and generator=None")
+        raise ValueError("topk has no random points; use points='fixed' and generator=None")
     check_choice("order", order, ORDERS)
     layout = _layout(score, batch, ratio, sizes, level)
     place = _argsort(-score, layout.batch)
@@ -74,18 +76,18 @@ def rws(
     sizes: Tensor | None = None,
     level: GraphLayout | None = None,
 ) -> Tensor:
-    """Roulette wheel sampling: keep the node whose interval holds the point.
+    """Roulette wheel sampling: return the nodes whose intervals contain the points.
 
     Args:
-        score: Raw finite score of each node, [N]; the softmax over a graph is taken here.
+        score: Raw finite score of each node, [N]; this function takes the softmax over a graph.
         batch: Graph of each node, sorted, [N].
-        ratio: A float in (0, 1] keeps ceil(ratio * n) of n nodes, counted on its decimal value
-            whatever the dtype of ``score``; an int of at least 1 keeps min(ratio, n).
-        order: How nodes stand on the wheel: as numbered, or by ascending score (ties by index).
+        ratio: A float in (0, 1] keeps ceil(ratio * n) of n nodes, computed from its decimal value
+            for any dtype of ``score``. An int of at least 1 keeps min(ratio, n).
+        order: Order of the nodes on the wheel: by index, or by ascending score (ties by index).
         points: Evenly spaced, or drawn uniformly from ``generator``.
         generator: Source of random points, on the device of ``score``.
-        sizes: Nodes of each graph on the host, [G]; with it nothing synchronises a GPU.
-        level: The planned layout of the batch, in place of ``sizes``, which is trusted.
+        sizes: Nodes of each graph on the host, [G]; avoids a device sync.
+        level: The layout of the batch, as an alternative to ``sizes``; it is not checked.
 
     Returns:
         The kept nodes in ascending order, [K].
@@ -109,10 +111,10 @@ def rwsv(
     sizes: Tensor | None = None,
     level: GraphLayout | None = None,
 ) -> Tensor:
-    """The variant of roulette wheel sampling: keep the node whose right border is nearest.
+    """Roulette wheel sampling, variant: return the nodes whose right borders are nearest.
 
-    Equally, a wheel whose borders stand midway between those of :func:`rws`, whose arguments it
-    shares.
+    This is a wheel whose borders lie midway between those of :func:`rws`. The arguments are the
+    same.
 
     Example:
         >>> score = torch.tensor([0.20, 0.20, 0.25, 0.35]).log()
@@ -126,12 +128,11 @@ SAMPLERS: dict[str, Sampler] = {"topk": topk, "rws": rws, "rwsv": rwsv}
 
 
 def round_scores(score: Tensor) -> Tensor:
-    """Round scores to half their binary digits: nodes alike in all but rounding errors tie.
+    """Return scores rounded to half their bits, so that scores equal up to rounding errors tie.
 
-    The same node gets a score that differs in its last digits when its graph is computed alone and
-    in a batch, and twins in one graph get two. Where a point falls on the border between them, that
-    would decide. Of 24 digits in float32 12 stay, of 53 in float64 26; shorter types are coarse
-    already.
+    The last bits of a score depend on the batch, and differ between symmetric nodes of one graph.
+    They would decide when a point lies on the border between such nodes. float32 keeps 12 of 24
+    bits, float64 26 of 53; shorter types are not rounded.
 
     Example:
         >>> round_scores(torch.tensor([0.1, 0.1 + 1e-8])).unique().numel()
@@ -140,7 +141,7 @@ def round_scores(score: Tensor) -> Tensor:
     if score.dtype not in (torch.float32, torch.float64):
         return score.detach()
     dtype, spare = (torch.int32, 12) if score.dtype == torch.float32 else (torch.int64, 27)
-    bits = score.detach().view(dtype)  # sign, exponent, mantissa: the mantissa's end is rounded off
+    bits = score.detach().view(dtype)  # sign, exponent, mantissa: rounds the end of the mantissa
     return ((bits + (1 << spare - 1)) & -(1 << spare)).view(score.dtype)
 
 
@@ -165,7 +166,7 @@ def check_ratio(ratio: float) -> None:
 
 
 def kept_counts(sizes: Tensor, ratio: float) -> Tensor:
-    """Say how many nodes of each graph stay, [G], exactly.
+    """Return the exact number of kept nodes of each graph, [G].
 
     Example:
         >>> kept_counts(torch.tensor([100, 3, 1]), 0.07).tolist()
@@ -184,29 +185,29 @@ def kept_counts(sizes: Tensor, ratio: float) -> Tensor:
 
 
 def kept_count(nodes: int, ratio: float) -> int:
-    """Say how many of so many nodes stay, exactly."""
+    """Return the exact number of kept nodes of a graph with ``nodes`` nodes."""
     return min(ratio, nodes) if isinstance(ratio, int) else ceil(Fraction(str(ratio)) * nodes)
 
 
 def kept_ptr(level: GraphLayout, ratio: float) -> Tensor:
-    """Give the first kept node of each graph, and their number at the end, on the host, [G + 1]."""
-    # As text: 1 keeps one node, 1.0 all of them.
+    """Return the first kept node of each graph, then their number, on the host, [G + 1]."""
+    # As text: 1 keeps one node, 1.0 keeps all.
     return level.cached(("kept", str(ratio)), lambda: offsets(kept_counts(level.sizes, ratio)))
 
 
 class _Layout(NamedTuple):
-    """What follows from sizes and ratio alone, on the device of the scores.
+    """Values that depend only on sizes and ratio, on the device of the scores.
 
-    Empty graphs have no part in it: the G that are left are numbered anew.
+    Empty graphs are removed; the G other graphs are renumbered.
     """
 
-    num_kept: int  # nodes to keep of all graphs
-    batch: Tensor  # graph of each node, [N]; what follows [G]
+    num_kept: int  # nodes to keep in all graphs
+    batch: Tensor  # graph of each node, [N]; the fields below are [G]
     first: Tensor  # first node
     last: Tensor  # last node
     kept: Tensor  # nodes to keep, the M of the paper
     short: Tensor  # nodes to drop
-    unit: Tensor  # the largest weight: a power of two, as high as int64 allows for this size
+    unit: Tensor  # the largest weight: the largest power of two that avoids overflow of int64
 
 
 def _layout(
@@ -217,7 +218,7 @@ def _layout(
         return level.cached(name, lambda: _build_layout(level.batch, ratio, level.sizes))
     if score.dim() != 1 or score.shape != batch.shape:
         raise ValueError(
-            f"score and batch must be vectors of one length, got {list(score.shape)} "
+            f"score and batch must be vectors of the same length, got {list(score.shape)} "
             f"and {list(batch.shape)}"
         )
     batch = batch.long()
@@ -233,7 +234,7 @@ def _build_layout(batch: Tensor, ratio: float, size: Tensor) -> _Layout:
         batch = number.to(batch.device, non_blocking=True).index_select(0, batch)
         size = size[size > 0]
     kept = kept_counts(size, ratio)
-    # A border is a sum of n weights, twice that for a midpoint, times M + 1: below 2**63.
+    # A border is a sum of n weights (doubled for a midpoint), times M + 1: below 2**63.
     unit = torch.ones_like(size) << (62 - _bit_length(size) - _bit_length(kept + 1))
     ptr = offsets(size)
     parts = torch.stack([ptr[:-1], ptr[1:] - 1, kept, size - kept, unit])
@@ -265,7 +266,7 @@ def _spin(
     border, whole = borders(weight, layout)
     if points == "fixed":
         if generator is not None:
-            raise ValueError("a generator draws random points: give points='random' with it")
+            raise ValueError("a generator needs points='random', but points is 'fixed'")
         passed = _fixed_points_passed(border, whole, layout)
     else:
         passed = _random_points_passed(border, whole, layout, generator)
@@ -276,7 +277,7 @@ def _spin(
 
 
 def _weights(score: Tensor, layout: _Layout) -> Tensor:
-    """Lay the wheel in integers, floor(unit * exp(s - max s)), [N]."""
+    """Return the integer widths of the wheel, floor(unit * exp(s - max s)), [N]."""
     score = score.detach().double()
     top = segment_max(score, layout.batch, layout.kept.numel())
     share = (score - gather_by_graph(top, layout.batch)).exp_().nan_to_num_(0.0)
@@ -284,9 +285,9 @@ def _weights(score: Tensor, layout: _Layout) -> Tensor:
 
 
 def _own_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
-    """Left border of each node [N], and width of the whole wheel [G], by a segmented sum.
+    """Return the left border of each node [N] and the total width of each wheel [G].
 
-    The running sum over all graphs may leave int64 and wrap: differences inside a graph are exact.
+    The cumulative sum over all graphs may overflow int64; differences inside a graph stay exact.
     """
     running = weight.cumsum(0)
     end = running.index_select(0, layout.last)
@@ -295,14 +296,14 @@ def _own_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
 
 
 def _midway_borders(weight: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
-    """Twice the midpoint between the two borders of each node, 0 for the first, [N], [G]."""
+    """Return twice the midpoint of each node's interval, 0 for the first, and widths, [N], [G]."""
     border, whole = _own_borders(weight, layout)
     return border.mul_(2).add_(weight).index_fill_(0, layout.first, 0), 2 * whole
 
 
 def _fixed_points_passed(border: Tensor, whole: Tensor, layout: _Layout) -> Tensor:
-    """Count the points k/(M+1) up to each left border, [N]."""
-    whole = whole.clamp(min=1)  # 0 only when a score is not finite
+    """Return the number of points k/(M+1) up to each left border, [N]."""
+    whole = whole.clamp(min=1)  # 0 only if a score is not finite
     passed = border * gather_by_graph(layout.kept + 1, layout.batch)
     passed.div_(gather_by_graph(whole, layout.batch), rounding_mode="trunc")
     return passed.clamp_(max=gather_by_graph(layout.kept, layout.batch))
@@ -314,9 +315,9 @@ def _random_points_passed(
     layout: _Layout,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Count M uniform points of each graph up to each left border, [N]."""
+    """Return the number of M uniform points up to each left border, [N]."""
     if generator is None:
-        raise ValueError("points='random' needs a generator=torch.Generator(device) to draw from")
+        raise ValueError("points='random' needs generator=torch.Generator(device)")
     graph = torch.arange(whole.numel(), device=border.device)
     graph = graph.repeat_interleave(layout.kept, output_size=layout.num_kept)
     drawn = torch.rand(
@@ -330,23 +331,23 @@ def _random_points_passed(
 
 
 def _reached(passed: Tensor, layout: _Layout) -> Tensor:
-    """Say which nodes a point reaches, given the points up to each left border, [N] bool."""
+    """Return the mask of kept nodes, given the points up to each left border, bool [N]."""
     node = torch.arange(passed.numel(), device=passed.device)
-    excess = passed - node  # E of the module's docstring, less the graph's first node
+    excess = passed - node  # E of the module docstring, minus the graph's first node
     top = segment_max(excess, layout.batch, layout.kept.numel())
     below = gather_by_graph(top, layout.batch) - excess
     level = below + gather_by_graph(
         layout.first, layout.batch
-    )  # below < n: a graph's levels fit its places
+    )  # below < n, so the levels of a graph stay within its rows
     latest = torch.zeros_like(node).scatter_reduce_(0, level, node, "amax")
     again = latest.index_select(0, level) != node
     return again.logical_or_(below >= gather_by_graph(layout.short, layout.batch))
 
 
 def _argsort(score: Tensor, batch: Tensor) -> Tensor:
-    """Order the nodes by score inside each graph, equal scores by index, [N].
+    """Return the nodes sorted by score inside each graph, ties by index, [N].
 
-    Sorted are integers: they leave room for the graph above a short float, and go faster.
+    It sorts integers: the graph fits in the bits above a short float, and integer sorts are faster.
     """
     score = score.detach()
     if score.dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -356,11 +357,11 @@ def _argsort(score: Tensor, batch: Tensor) -> Tensor:
 
 
 def sortable(score: Tensor, dtype: torch.dtype) -> Tensor:
-    """Read floats as integers of the same width and in the same order."""
-    digits = (score + 0.0).view(dtype)  # -0.0 becomes 0.0, its equal
+    """Return floats as integers of the same width and order."""
+    digits = (score + 0.0).view(dtype)  # turns -0.0 into 0.0
     return torch.where(digits < 0, digits ^ torch.iinfo(dtype).max, digits)
 
 
 def _indices(keep: Tensor, num_kept: int) -> Tensor:
-    """List the marked nodes; their number is known, so nothing waits for the device."""
+    """Return the indices of marked nodes; their number is known, so there is no device sync."""
     return torch.nonzero_static(keep, size=num_kept).view(-1)

@@ -1,7 +1,7 @@
 """Per-graph arithmetic on a packed batch, whose nodes are grouped by graph.
 
-``batch`` [N] is the graph of each node, sorted; ``sizes`` [G] the nodes of each graph, on the host,
-because shapes follow from it. No function here loops over graphs.
+``batch`` [N] is the graph of each node, sorted. ``sizes`` [G] is the number of nodes of each graph,
+on the host, because shapes depend on it. No function loops over graphs.
 """
 
 import torch
@@ -12,7 +12,7 @@ from gtpool.padded_batch import PaddedLayout
 
 
 def sizes_of(batch: Tensor) -> Tensor:
-    """Count the nodes of each graph, [G], on the host (the one synchronisation on a GPU).
+    """Return the number of nodes of each graph, [G], on the host (one device sync).
 
     Example:
         >>> sizes_of(torch.tensor([0, 0, 0, 1])).tolist()
@@ -22,7 +22,7 @@ def sizes_of(batch: Tensor) -> Tensor:
 
 
 def offsets(sizes: Tensor) -> Tensor:
-    """Give the first node of each graph, and the number of all nodes at the end, [G + 1].
+    """Return the first node of each graph, then the number of nodes, [G + 1].
 
     Example:
         >>> offsets(torch.tensor([3, 1])).tolist()
@@ -32,7 +32,7 @@ def offsets(sizes: Tensor) -> Tensor:
 
 
 def layout_from_sizes(sizes: Tensor, device: torch.device) -> GraphLayout:
-    """Lay out graphs of these sizes (on the host) as one packed batch on ``device``."""
+    """Return the layout on ``device`` of a packed batch of given sizes (on the host)."""
     ptr = offsets(sizes)
     counts = sizes.to(device, non_blocking=True)
     return GraphLayout(
@@ -41,13 +41,13 @@ def layout_from_sizes(sizes: Tensor, device: torch.device) -> GraphLayout:
 
 
 def layout_from_batch(batch: Tensor) -> GraphLayout:
-    """Read the layout off a batch that nobody planned (the one synchronisation on a GPU)."""
+    """Return the layout computed from ``batch`` (one device sync)."""
     sizes = sizes_of(batch)
     return GraphLayout(sizes, offsets(sizes), batch, LayoutCache())
 
 
 def device_layout(level: GraphLayout) -> PaddedLayout:
-    """Bring a layout to the device, once.
+    """Return the cached copy of a layout on the device.
 
     Example:
         >>> layout = layout_from_sizes(torch.tensor([3, 1]), torch.device("cpu"))
@@ -66,7 +66,7 @@ def device_layout(level: GraphLayout) -> PaddedLayout:
 def induced_edges(
     edge_index: Tensor, edge_attr: Tensor | None, kept: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Keep the edges between kept nodes, numbered anew, and their features.
+    """Return the edges between kept nodes, as indices of kept nodes, and their features.
 
     Example:
         >>> edges, kept = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0, 2])
@@ -82,7 +82,7 @@ def induced_edges(
 
 
 def gather_by_graph(value: Tensor, batch: Tensor) -> Tensor:
-    """Give each node the entry of its graph, [G, ...] -> [N, ...]; of one graph maybe a view.
+    """Return the value of each node's graph, [G, ...] -> [N, ...]; may be a view for one graph.
 
     Example:
         >>> gather_by_graph(torch.tensor([7, 8]), torch.tensor([0, 0, 0, 1])).tolist()
@@ -92,22 +92,22 @@ def gather_by_graph(value: Tensor, batch: Tensor) -> Tensor:
 
 
 def segment_sum(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-    """Add up the rows of each graph, [N, ...] -> [G, ...]."""
+    """Return the sum over the rows of each graph, [N, ...] -> [G, ...]."""
     if num_graphs == 1 and torch.compiler.is_compiling():
-        # Inductor cannot add to a single row by index on a CPU (pytorch/pytorch issue 160391).
+        # Inductor fails at index_add to a single row on a CPU (pytorch/pytorch issue 160391).
         return value.sum(0, keepdim=True, dtype=value.dtype)
     return value.new_zeros(num_graphs, *value.shape[1:]).index_add(0, batch, value)
 
 
 def segment_max(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-    """Take the largest entry of each graph, [N] -> [G]."""
+    """Return the maximum of each graph, [N] -> [G]."""
     if num_graphs == 1:
         return value.amax(0, keepdim=True)
     return value.new_zeros(num_graphs).scatter_reduce(0, batch, value, "amax", include_self=False)
 
 
 def segment_softmax(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-    """Normalise each graph's entries to positive shares that sum to one, [N] -> [N].
+    """Return the softmax over the entries of each graph, [N] -> [N].
 
     Example:
         >>> segment_softmax(torch.zeros(3), torch.tensor([0, 0, 1]), 2).tolist()

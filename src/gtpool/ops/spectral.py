@@ -1,13 +1,13 @@
-"""Spectral clustering of all graphs of a batch at once, the same bits on every call.
+"""Spectral clustering of all graphs of a batch at once, bitwise reproducible.
 
-A graph of n nodes gets floor(n/2) + 1 clusters, one of two nodes or fewer gets a single one. It is
-split into connected components first, and each component that needs it is clustered by k-means on
-the rows of D^(-1/2) U, where U holds the first k eigenvectors of the normalised Laplacian.
+A graph of n nodes gets floor(n/2) + 1 clusters; a graph of at most two nodes gets one. It is first
+split into connected components. Each component with several clusters is clustered by k-means on the
+rows of D^(-1/2) U, where U holds the first k eigenvectors of the normalised Laplacian.
 
-Two things make the answer one and the same, whatever else is in the batch. Equal eigenvalues, of
-which a complete graph has n - 1, leave U open: a fixed pseudo-random diagonal, a millionth high,
-sets them apart. And LAPACK rounds a matrix differently where it begins at an odd multiple of eight
-bytes, as every second one of odd size does in a batch: those get one more row.
+Two measures make the result independent of the rest of the batch. Equal eigenvalues (a complete
+graph has n - 1) leave U ambiguous; a fixed pseudo-random diagonal of 1e-6 separates them. LAPACK
+rounds differently for a matrix at an odd multiple of eight bytes, as every second matrix of odd
+size is in a batch; matrices of odd size get one more row.
 """
 
 import torch
@@ -17,12 +17,12 @@ from gtpool.graph import GraphLayout
 from gtpool.ops.segment import offsets
 
 _NUDGE = 1e-6
-_ROUNDS = 100  # of k-means at most; some ten are the rule
-_ROOM = 2**21  # entries of a batch of matrices, some ten of which are held at a time: 16 MiB each
+_ROUNDS = 100  # maximum rounds of k-means; about ten are typical
+_ROOM = 2**21  # entries of a batch of matrices (16 MiB); about ten such batches exist at a time
 
 
 def cluster_counts(sizes: Tensor) -> Tensor:
-    """Say how many clusters graphs of these sizes get, [G].
+    """Return the number of clusters of graphs of given sizes, [G].
 
     Example:
         >>> cluster_counts(torch.tensor([1, 2, 3, 4, 9])).tolist()
@@ -32,16 +32,16 @@ def cluster_counts(sizes: Tensor) -> Tensor:
 
 
 def spectral_clusters(edge_index: Tensor, weight: Tensor, level: GraphLayout) -> Tensor:
-    """Give the cluster of each node, numbered through the batch in order of their first nodes, [N].
+    """Return the cluster of each node, numbered over the batch in order of first nodes, [N].
 
-    Clusters go to the components of a graph in proportion to their nodes, at least one each
-    (Sainte-Laguë's rule). Where there are more components than clusters, the first isolated nodes
-    are merged two by two until there are as many; there are always enough of them.
+    The components of a graph get clusters in proportion to their nodes, at least one each
+    (Sainte-Laguë's rule). If there are more components than clusters, the first isolated nodes are
+    merged in pairs until the numbers agree; there are always enough of them.
 
     Args:
-        edge_index: Source and target of each edge, on the host, [2, E]. Direction does not matter,
-            loops neither.
-        weight: Of each edge, positive, float64 [E].
+        edge_index: Source and target of each edge, on the host, [2, E]. Direction and self-loops
+            have no effect.
+        weight: Weight of each edge, positive, float64 [E].
         level: The layout of the batch, on the host.
     """
     between = edge_index[0] != edge_index[1]
@@ -55,7 +55,7 @@ def spectral_clusters(edge_index: Tensor, weight: Tensor, level: GraphLayout) ->
 
 
 def _components(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """Number the connected components in order of their first nodes, [N]."""
+    """Return the connected component of each node, numbered in order of first nodes, [N]."""
     first = torch.arange(num_nodes)
     while True:
         ends = first[edge_index]  # [2, E]
@@ -68,12 +68,12 @@ def _components(edge_index: Tensor, num_nodes: int) -> Tensor:
 
 
 def _pair_isolated(part: Tensor, wanted: Tensor, level: GraphLayout) -> Tensor:
-    """Merge isolated nodes two by two in graphs of more components than clusters, [N]."""
+    """Return components with isolated nodes paired in graphs that have too many components, [N]."""
     size = part.bincount()
     home = torch.empty_like(size).index_copy_(0, part, level.batch)  # graph of each component
     excess = home.bincount(minlength=wanted.numel()) - wanted
     alone = size == 1
-    rank = alone.cumsum(0) - alone.long()  # among the isolated nodes, of all graphs and then of one
+    rank = alone.cumsum(0) - alone.long()  # rank among the isolated nodes of all graphs
     rank -= offsets(torch.zeros_like(wanted).index_add_(0, home, alone.long()))[home]
     merged = (alone & (rank < 2 * excess[home])).nonzero().view(-1)
     number = torch.arange(size.numel())
@@ -82,13 +82,14 @@ def _pair_isolated(part: Tensor, wanted: Tensor, level: GraphLayout) -> Tensor:
 
 
 def _share_out(part: Tensor, wanted: Tensor, level: GraphLayout) -> Tensor:
-    """Say how many clusters each component gets, [P].
+    """Return the number of clusters of each component, [P].
 
-    Each node stands for a cluster that its component could have, and a graph takes the first ones:
-    of n nodes, the cluster beside j others has rank n / (j + 1/2), the first before all.
+    Each node represents a possible cluster of its component, and a graph takes those with the
+    highest rank. In a component of n nodes, cluster j has rank n / (j + 1/2); cluster 0 comes
+    before all.
     """
     size = part.bincount()
-    order = part.argsort(stable=True)  # by graph, as components are
+    order = part.argsort(stable=True)  # also sorted by graph
     part = part[order]
     beside = torch.arange(part.numel()) - offsets(size)[part]
     rank = size[part] / (beside + 0.5)
@@ -100,12 +101,12 @@ def _share_out(part: Tensor, wanted: Tensor, level: GraphLayout) -> Tensor:
 
 
 def _split(part: Tensor, count: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
-    """Give the cluster of each node inside its component, [N]."""
+    """Return the cluster of each node inside its component, [N]."""
     size = part.bincount()
     kinds, kind, many = torch.stack([size, count], 1).unique(
         dim=0, return_inverse=True, return_counts=True
     )
-    # Components of one kind stand side by side, and with them their nodes and edges.
+    # Sort components of the same size and cluster count together, with their nodes and edges.
     number = torch.empty_like(size)
     number[kind.argsort(stable=True)] = torch.arange(size.numel())
     part = number[part]
@@ -134,12 +135,12 @@ def _split(part: Tensor, count: Tensor, edge_index: Tensor, weight: Tensor) -> T
 
 
 def _cluster(adjacency: Tensor, k: int) -> Tensor:
-    """Cluster connected graphs of n nodes, [B, n, n] -> [B, n]."""
+    """Return the clusters of connected graphs of n nodes, [B, n, n] -> [B, n]."""
     n = adjacency.size(1)
     scale = 1 / adjacency.sum(2).sqrt()
     laplacian = adjacency.mul(-scale.unsqueeze(2)).mul_(scale.unsqueeze(1))
     laplacian.diagonal(dim1=1, dim2=2).copy_(1 + _NUDGE * _noise(n))
-    if n % 2:  # the row that is added belongs to the last eigenvector, as no eigenvalue exceeds 2
+    if n % 2:  # the added row forms the last eigenvector, because no eigenvalue exceeds 2
         laplacian = torch.nn.functional.pad(laplacian, (0, 1, 0, 1))
         laplacian[:, n, n] = 3
     vectors = torch.linalg.eigh(laplacian).eigenvectors[:, :n, :k]
@@ -147,16 +148,16 @@ def _cluster(adjacency: Tensor, k: int) -> Tensor:
 
 
 def _noise(n: int) -> Tensor:
-    """Give numbers from 0 to 1 without any pattern, always the same, [n]."""
+    """Return fixed pseudo-random numbers from 0 to 1, [n]."""
     prime = 2**31 - 1
     return (torch.arange(1, n + 1) ** 3 % prime * 1103515245 % prime).double() / prime
 
 
 def _kmeans(rows: Tensor, k: int) -> Tensor:
-    """Cluster points, none of the clusters empty; of equal choices the first, [B, n, F] -> [B, n].
+    """Return non-empty k-means clusters; ties go to the first choice, [B, n, F] -> [B, n].
 
-    Each centre at the start is the point that is farthest from those before, the first the one that
-    is farthest from the origin.
+    The first initial centre is the point farthest from the origin; each further one is the point
+    farthest from the centres before it.
     """
     centre = rows.gather(1, _far_apart(rows, k).unsqueeze(2).expand(-1, -1, rows.size(2)))
     cluster = rows.new_full(rows.shape[:2], -1, dtype=torch.long)
@@ -172,7 +173,7 @@ def _kmeans(rows: Tensor, k: int) -> Tensor:
 
 
 def _distance(one: Tensor, two: Tensor) -> Tensor:
-    """Measure each pair on its own, so that a batch rounds as its parts do, [B, n, m]."""
+    """Return pairwise distances, computed per pair so that rounding is independent, [B, n, m]."""
     return torch.cdist(one, two, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -185,12 +186,12 @@ def _far_apart(rows: Tensor, k: int) -> Tensor:
         column = apart.gather(2, point.unsqueeze(1).expand(-1, rows.size(1), -1)).squeeze(2)
         nearest = column if not chosen else nearest.minimum(column)
         chosen.append(point)
-        nearest = nearest.scatter(1, torch.cat(chosen, 1), -1.0)  # none is chosen twice
+        nearest = nearest.scatter(1, torch.cat(chosen, 1), -1.0)  # excludes chosen points
     return torch.cat(chosen, 1)
 
 
 def _without_empty(cluster: Tensor, distance: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Give each empty cluster the point that is farthest from its centre, with the sizes [B, k]."""
+    """Return clusters and sizes [B, k]; empty clusters get the points farthest from a centre."""
     batch = torch.arange(cluster.size(0))
     while True:
         size = cluster.new_zeros(cluster.size(0), k).scatter_add_(
@@ -208,7 +209,7 @@ def _without_empty(cluster: Tensor, distance: Tensor, k: int) -> tuple[Tensor, T
 
 
 def _by_first(cluster: Tensor, number: int) -> Tensor:
-    """Number clusters anew, in order of their first nodes, [N]."""
+    """Return clusters renumbered in order of their first nodes, [N]."""
     node = torch.arange(cluster.numel())
     first = node.new_zeros(number).scatter_reduce_(0, cluster, node, "amin", include_self=False)
     return torch.empty_like(first).index_copy_(0, first.argsort(), torch.arange(number))[cluster]

@@ -1,4 +1,4 @@
-"""Poolers by name, and what kind each is."""
+"""Poolers by name, and their kinds."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,14 +28,14 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "structpool": StructPool,
     "haarpool": HaarPool,
 }
-"""Called with the width of the nodes, then the ratio or the number of clusters, then options.
+"""Factory of each pooler; its arguments are the width, the ratio or clusters, and options.
 
-HaarPool alone has neither: its clusters follow from the graph.
+HaarPool has neither ratio nor clusters; its clusters follow from the graph.
 """
 
 
 def kind_of(pool: str) -> Literal["dropping", "clustering"] | None:
-    """Say whether a pooler keeps some nodes of a graph or merges them; None for no pooler.
+    """Return whether a pooler drops nodes or clusters them; None for "none".
 
     Example:
         >>> kind_of("gtpool"), kind_of("diffpool"), kind_of("none")
@@ -46,11 +46,11 @@ def kind_of(pool: str) -> Literal["dropping", "clustering"] | None:
 
 
 KINDS = {name: kind for name in POOLS if (kind := kind_of(name)) is not None}
-"""Whether a pooler keeps some nodes of a graph, or merges them into clusters."""
+"""Kind of each pooler: "dropping" or "clustering"."""
 
 
 def weighs_edges(pool: str) -> bool:
-    """Say whether edges have weights after a pooler, which is then made with ``weighted``.
+    """Return whether edges have weights after a pooler; such a pooler takes ``weighted``.
 
     Example:
         >>> weighs_edges("asap"), weighs_edges("diffpool"), weighs_edges("gtpool")

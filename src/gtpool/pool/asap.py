@@ -1,4 +1,4 @@
-"""ASAP: every node's neighbourhood is a cluster, and the fittest clusters stay.
+"""ASAP: every node's neighbourhood forms a cluster, and the fittest clusters are kept.
 
 Ranjan, Sanyal, Talukdar: "ASAP: Adaptive Structure Aware Pooling for Learning Hierarchical Graph
 Representations", arXiv 1911.07979.
@@ -15,11 +15,11 @@ from gtpool.graph import check_count, check_share
 from gtpool.ops.entry import no_compile
 from gtpool.ops.merge import adj_t_matmul, at_least_float32, edge_weight
 from gtpool.ops.packed import PackedGraph
-from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.ops.sample import NODE_ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
 from gtpool.pool.layer import Dropped, DropPool
 
-SLOPE = 0.2  # of the leaky ReLU, as in the authors' code
+SLOPE = 0.2  # slope of the leaky ReLU, as in the authors' code
 
 
 class ASAPool(DropPool):
@@ -37,35 +37,35 @@ class ASAPool(DropPool):
         X^p &= \phi_{idx} \odot X^c_{idx} \\
         A^p &= \hat{S}^\top (A + I) \hat{S}, \quad \hat{S} = S_{:, idx}
 
-    The cluster c(i) is node i and the sources of its edges, N(i) those sources alone;
-    :math:`\sigma` is a leaky ReLU. Two kept clusters are joined where they share a node or an edge
-    leads from one to the other; the weights of these edges are the ``edge_attr`` of the output, one
-    column, and of the input's edge features only a weight is used. ``perm`` names the centres of
-    the kept clusters, ``score`` is :math:`\phi_{idx}`.
+    The cluster c(i) consists of node i and the sources of its incoming edges; N(i) is those sources
+    without i. :math:`\sigma` is a leaky ReLU. Two kept clusters are adjacent if they share a node
+    or if an edge leads from one to the other. The ``edge_attr`` of the output is the weight of
+    these edges, in one column; of the input's edge features only a weight is used. ``perm`` is the
+    centres of the kept clusters, ``score`` is :math:`\phi_{idx}`.
 
     Args:
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share of clusters kept, ceil(ratio * n) of n; an int keeps that many.
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; a wheel takes the softmax of the fitness.
-        order: How clusters stand on the wheel, a name of ``ORDERS``.
+        order: How clusters stand on the wheel, a name of ``NODE_ORDERS``.
         dropout: Share of the attention coefficients dropped in training.
-        weighted: The first column of ``edge_attr`` (or a vector) is the weight of each edge, not
-            negative: so for the levels above the first. Without it every edge weighs one.
+        weighted: The first column of ``edge_attr`` (or a vector) is the non-negative weight of each
+            edge, as on all levels above the first. If False, every edge has weight 1.
 
     Differs from the paper:
-        - There :math:`\sigma` stands inside, :math:`w^\top \sigma(W m_i \Vert x'_j)`. The query
-          then adds the same to all members of its cluster and cancels in the softmax: W would
-          change nothing. The authors' code and PyG's have it outside, as here.
-        - W, w, W_1 and W_2 have a bias, and edge weights enter the GCN and A^p, but not the
-          fitness, as in both codes; W_2 and W_3 have the signs of PyG's ``LEConv``.
-        - The GCN is optional in PyG and left out by default.
-        - A node is no neighbour of its own in the fitness, as in the authors' code. PyG counts it,
-          which amounts to another W_1.
+        - The paper has :math:`\sigma` inside, :math:`w^\top \sigma(W m_i \Vert x'_j)`. The query
+          then adds a constant to all members of its cluster, which cancels in the softmax: W would
+          have no effect. The authors' code and PyG have it outside, as here.
+        - W, w, W_1 and W_2 have a bias. Edge weights enter the GCN and A^p, but not the fitness, as
+          in both implementations. W_2 and W_3 have the signs of PyG's ``LEConv``.
+        - The GCN is always applied; in PyG it is optional and off by default.
+        - A node is not its own neighbour in the fitness, as in the authors' code. PyG counts it,
+          which is equivalent to a different W_1.
         - PyG keeps the clusters of *lowest* fitness for half of all seeds: its selection multiplies
           by a number of random sign that never learns. Here the fittest stay.
         - The sigmoid rounds to one where a cluster is very fit. Top-k compares its logarithm, which
           does not; scores are rounded to half their binary digits first, so that equal clusters
-          tie.
+          tie; of these the lowest index stays, unless ``order`` is ``"structure"``.
         - The output has no self-loops, and listed ones do not count beside the I of A^p: the
           authors set the diagonal to one, and the next level adds that here as well.
         - The authors detach S in A^p; here its gradient flows. PyG's fails on a CPU, so that two of
@@ -94,7 +94,7 @@ class ASAPool(DropPool):
         check_count("in_channels", in_channels)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
-        check_choice("order", order, ORDERS)
+        check_choice("order", order, NODE_ORDERS)
         check_share("dropout", dropout)
         self.in_channels, self.ratio, self.sampler = in_channels, ratio, sampler
         self.order: Order = order
@@ -107,11 +107,11 @@ class ASAPool(DropPool):
 
     @property
     def why_not_captured(self) -> str:
-        """Say why the layer has no captured form."""
+        """Reason why the layer cannot be captured."""
         return "pool 'asap' has no static form: the number of its edges depends on its weights"
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         for part in (self.gcn, self.query, self.attention, self.fitness):
             part.reset_parameters()
 
@@ -122,8 +122,8 @@ class ASAPool(DropPool):
     def step(
         self, x: Tensor, graph: PackedGraph, attn: Tensor | None = None, *, edges: bool = True
     ) -> tuple[Dropped, PackedGraph]:
-        """Give the kept clusters, by the fitness of all, and the graphs between them."""
-        del edges  # they come with the clusters
+        """Return the kept clusters, the fitness of all clusters, and the pooled graphs."""
+        del edges  # clusters always have edges
         weight = edge_weight(graph.edge_index, graph.edge_attr, x, weighted=self.weighted)
         looped, weight = with_loops(graph.edge_index, weight, x.size(0))
         share = self._attend(x if attn is None else attn, looped, weight).to(x.dtype)
@@ -140,14 +140,14 @@ class ASAPool(DropPool):
         return Dropped(x, kept, fitness), PackedGraph(ends, weight, level, graph.later[1:])
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"sampler={self.sampler!r}, order={self.order!r}, weighted={self.weighted})"
         )
 
     def _attend(self, x: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
-        """Give the share of each edge's source in the cluster of its target, [E + N]."""
+        """Return the attention weight of each edge's source in its target's cluster, [E + N]."""
         source, target = edges
         x = self.gcn(x, edges, weight)
         place = target.unsqueeze(1).expand(-1, x.size(1))
@@ -162,19 +162,19 @@ class ASAPool(DropPool):
 
 @no_compile
 def check_weights(weight: Tensor) -> None:
-    """Raise a ValueError unless all weights are finite and none is negative."""
+    """Raise a ValueError unless all weights are finite and non-negative."""
     wrong = ~weight.isfinite() | (weight < 0)
     if wrong.any():
         at = int(wrong.nonzero()[0])
         raise ValueError(
-            "the weight of an edge must be finite and not negative, "
-            f"but that of edge {at} is {weight[at].item()}"
+            "edge weights must be finite and non-negative, "
+            f"but edge {at} has weight {weight[at].item()}"
         )
 
 
 @no_compile
 def with_loops(edge_index: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Put a loop of weight one at every node, in place of those listed and after all edges."""
+    """Return edges and weights, with listed self-loops replaced by N loops of weight 1."""
     between = edge_index[0] != edge_index[1]
     loops = torch.arange(num_nodes, device=edge_index.device).expand(2, -1)
     edges = torch.cat([edge_index[:, between], loops], 1)
@@ -185,20 +185,20 @@ def with_loops(edge_index: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tens
 def coarsen(
     edges: Tensor, weight: Tensor, share: Tensor, kept: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor]:
-    """Join the kept clusters by S^T A S, without its diagonal, in order of source and target.
+    """Return the edges of S^T A S without its diagonal, sorted by source and target.
 
-    A S comes first: its entries are as few as a node has clusters within two hops, whereas the
-    paths from cluster to cluster would be as many as n^4 / 4 of a complete graph.
+    A S is computed first: it has one entry per node and cluster within two hops. The paths between
+    clusters would number up to n^4 / 4 in a complete graph.
 
     Args:
         edges: Source and target of each edge, [2, E].
         weight: The entries of A, [E].
-        share: The entries of S, of a source in the cluster of its target, [E].
+        share: The entries of S: weight of each source in its target's cluster, [E].
         kept: Centres of the kept clusters, ascending, [K].
         num_nodes: Number N of nodes.
 
     Returns:
-        The edges, numbered in the kept clusters, [2, E'], and their weights, [E', 1].
+        The edges, as indices of kept clusters, [2, E'], and their weights, [E', 1].
     """
     number = torch.arange(kept.numel(), device=kept.device)
     column = kept.new_full((num_nodes,), -1).index_copy_(0, kept, number)
@@ -208,7 +208,7 @@ def coarsen(
     assign = _sparse(entries, share[inside], num_nodes, kept.numel())
     adjacency = _sparse(edges, weight, num_nodes, num_nodes)
     with torch.autocast(share.device.type, enabled=False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")  # torch, once
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")  # from torch
         joint = torch.sparse.mm(assign.t(), torch.sparse.mm(adjacency, assign)).coalesce()
     ends, value = joint.indices(), joint.values()
     between = ends[0] != ends[1]
@@ -216,7 +216,7 @@ def coarsen(
 
 
 def _sparse(entries: Tensor, value: Tensor, rows: int, columns: int) -> Tensor:
-    """Write entries, repeated ones added up, as a sparse matrix, of which there is none in bf16."""
+    """Return a sparse matrix of the summed entries, in float32 or better (bf16 has none)."""
     matrix = torch.sparse_coo_tensor(
         entries, at_least_float32(value), (rows, columns), check_invariants=False
     )

@@ -1,4 +1,4 @@
-"""DiffPool: a graph convolution decides how much of each node goes into each cluster.
+"""DiffPool: soft cluster assignment by a graph convolution.
 
 Ying, You, Morris, Ren, Hamilton, Leskovec: "Hierarchical Graph Representation Learning with
 Differentiable Pooling", arXiv 1806.08804.
@@ -17,7 +17,7 @@ from gtpool.pool.layer import Merged, MergePool
 
 
 class DiffPool(MergePool):
-    r"""Soft clustering by a graph convolution, held to the graph by two auxiliary losses.
+    r"""Soft clustering by a graph convolution, with two auxiliary losses.
 
     .. math::
         S  &= \mathrm{softmax}(\mathrm{GNN}_{pool}(A, X))                      && (6) \\
@@ -27,23 +27,23 @@ class DiffPool(MergePool):
         L_E = \tfrac{1}{n} \textstyle\sum_i H(S_i)
 
     with :math:`\mathrm{GNN}_{pool}(A, X) = \tilde{D}^{-1/2} (A + I)^\top \tilde{D}^{-1/2} X W + b`,
-    H the entropy of a node's shares, and :math:`L_{LP} / n^2 + L_E` the loss of a graph. A node
-    hears those with an edge to it, and its degree is the weight of these edges, plus one.
+    H the entropy of a node's assignment, and :math:`L_{LP} / n^2 + L_E` the loss of a graph.
+    Messages follow the edges; the degree of a node is the weight of its incoming edges, plus 1.
 
     Args:
         in_channels: Width D of the node features, kept unchanged.
-        clusters: Clusters C of every graph, whatever its size.
-        weighted: Whether the first edge feature is the weight of its edge, not negative; else every
-            edge weighs one.
+        clusters: Clusters C of every graph, for any size.
+        weighted: Whether the first edge feature is a non-negative edge weight; otherwise every edge
+            has weight 1.
 
     Differs from the paper:
-        - X is already the embedding Z of the paper's (3): the convolution before the layer made it.
-        - One graph convolution makes S; the paper has a stack of any kind.
-        - The link loss, which as written grows with the graph, is divided by the graph's own n², as
-          PyG divides that of one graph. PyG takes one norm of a whole batch and divides it and the
-          entropy by the padded size, so that a graph's loss changes with the others.
-        - Both losses have weight one, as in Spektral; the paper gives no weights. The authors' code
-          has a cross-entropy of A and S S^T in place of the norm, and no entropy.
+        - X is already the embedding Z of the paper's (3), from the convolution before the layer.
+        - S comes from one graph convolution; the paper allows any stack.
+        - The link loss grows with the graph as written. Here it is divided by the graph's own n²,
+          as PyG does for a single graph. PyG takes one norm over a batch and divides it and the
+          entropy by the padded size, so that a graph's loss depends on the rest of the batch.
+        - Both losses have weight 1, as in Spektral; the paper gives no weights. The authors' code
+          uses a cross-entropy of A and S S^T instead of the norm, and no entropy.
         - The norm is computed as :math:`\lVert A \rVert^2 - 2\,\mathrm{tr}(S^\top A S) + \lVert
           S^\top S \rVert^2`, without an n x n matrix; repeated edges add up in A.
 
@@ -65,12 +65,12 @@ class DiffPool(MergePool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as PyG's graph convolution does."""
+        """Reinitialise all parameters as PyG's ``GCNConv`` does."""
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.bias)
 
     def merge(self, x: Tensor, graph: Backend) -> Merged:
-        """Merge nodes by an assignment that a graph convolution learns."""
+        """Return the clusters of each graph, their edges, the assignment and the loss."""
         mapped = at_least_float32(self.linear(x))
         graphs = graph.adjacency(mapped.dtype, weighted=self.weighted)
         root = sqrt_degree(graphs.in_weight() + 1).unsqueeze(1)
@@ -84,7 +84,7 @@ class DiffPool(MergePool):
         return Merged(pooled, coarse, assign, link / size**2 + entropy / size)
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, clusters={self.clusters}, "
             f"weighted={self.weighted})"
@@ -92,8 +92,8 @@ class DiffPool(MergePool):
 
 
 def norm_of_difference(square: Tensor, coarse: Tensor, overlap: Tensor) -> Tensor:
-    """Give the Frobenius norm of A - S S^T from the square of A's, S^T A S and S^T S, [G]."""
+    """Return the Frobenius norm of A - S S^T, given that of A squared, S^T A S and S^T S, [G]."""
     common = keep_diagonal(coarse).sum((1, 2))
     total = square - 2 * common + overlap.square().sum((1, 2))
-    # Where S S^T is A, rounding may leave less than nothing, and the root of 0 has no gradient.
+    # If S S^T is A, rounding may give a negative total, and the root of 0 has no gradient.
     return total.clamp(min=torch.finfo(total.dtype).tiny).sqrt()

@@ -1,4 +1,4 @@
-"""GTPool: keep a diverse sample of nodes, each of which has seen its whole graph.
+"""GTPool: diverse node sampling with self-attention over the whole graph.
 
 Li, Chen, Hopcroft, He: "Diversified Node Sampling based Hierarchical Transformer Pooling for
 Graph Representation Learning", arXiv 2310.20250.
@@ -19,7 +19,7 @@ from gtpool.ops.backend import Backend, RowLayout
 from gtpool.ops.dropout import Dropout, GumbelNoise
 from gtpool.ops.entry import check_inputs
 from gtpool.ops.packed import PackedGraph
-from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.ops.sample import NODE_ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
 from gtpool.spec import Connect
 
@@ -50,24 +50,26 @@ class GTPool(DropPool):
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share of nodes kept, ceil(ratio * n) of n; an int keeps that many.
         heads: Attention heads, a divisor of the width.
-        lam: Weight of the global score, from 0 to 1; the local score has the rest.
+        lam: Weight of the global score, from 0 to 1; the local score has weight 1 - lam.
         sampler: ``"rwsv"`` (the paper's GTPool-V), ``"rws"`` (its GTPool) or ``"topk"``.
-        order: How nodes stand on the wheel: ``"index"``, as numbered, or ``"score"``, ascending.
+        order: How nodes stand on the wheel: ``"index"``, as numbered; ``"score"``, ascending, ties
+            by index; or ``"structure"``, ascending, ties by the structure around the nodes (see
+            ``gtpool.ops.structure``), also of top-k.
         attention: ``"exact"``, or ``"linear"`` for graphs of hundreds of thousands of nodes: the
             kernelised attention of ``gtpool.ops.attention_linear``, another function.
         gate: ``"tanh"`` scales the attended part of X-hat by tanh(s), so that the score learns.
         act: The activation of the scores, a name that PyG resolves or a callable.
-        out_proj: Map the concatenated heads by W_O before the residual is added.
+        out_proj: Map the concatenated heads by W_O before the residual connection.
         ffn_channels: Hidden width of the FFN; None means twice the width.
         dropout: Share of the FFN's hidden units dropped in training.
-        temperature: The wheel takes softmax(s / temperature): above 1 its shares are more alike,
-            below 1 less. The gate sees s.
-        points: ``"even"`` as in the paper, or ``"random"``: the wheel is spun once for each node to
-            keep, and the node that is hit leaves it. That keeps the highest of s / temperature +
-            Gumbel noise, whichever wheel and order. The noise is drawn anew at each step of
-            training (see ``gtpool.ops.dropout``); otherwise it is the same for the same graph.
-        learn_score: Whether :math:`\Theta` learns, which takes a gate; False keeps its random start
-            beside one.
+        temperature: The wheel takes softmax(s / temperature): values above 1 make it more uniform,
+            values below 1 less. The gate uses s.
+        points: ``"even"`` as in the paper, or ``"random"``: Gumbel top-k, which samples nodes
+            without replacement from softmax(s / temperature), for any ``sampler`` wheel and
+            ``order``. In training each step draws new noise (see ``gtpool.ops.dropout``); in
+            evaluation the noise of a graph is fixed.
+        learn_score: Whether :math:`\Theta` is trained, which needs a gate; False keeps its random
+            initial values.
         connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
             :class:`~gtpool.pool.layer.DropPool`.
 
@@ -78,12 +80,13 @@ class GTPool(DropPool):
         - As written there, no gradient reaches :math:`\Theta`: S only selects. So without a gate
           :math:`\Theta` keeps its random start and asks for no gradient; ``gate="tanh"`` is ours.
         - The wheel in index order, as there, depends on the numbering of the nodes;
-          ``order="score"`` is ours and depends on it only where scores tie; ``temperature`` and
-          random ``points`` are ours.
-        - Scores are rounded to half their binary digits before sampling, so that equal nodes tie;
-          the index breaks ties. In float32 unequal nodes tie as well, the more often the larger the
-          graph: renumbering random graphs of 20, 50 and 200 nodes changed the kept nodes of 0, 3
-          and 88 in 150 under ``order="score"``. In float64 it changed none.
+          ``order="score"`` is ours and depends on it only where scores tie, ``"structure"`` only
+          where symmetric nodes do, or others that colour refinement cannot tell apart;
+          ``temperature`` and random ``points`` are ours. Random points depend on the numbering.
+        - Scores are rounded to half their binary digits before sampling, so that equal nodes tie.
+          In float32 unequal nodes tie as well, the more often the larger the graph: renumbering
+          random graphs of 20, 50 and 200 nodes changed the kept nodes of 0, 16 and 77 in 150 under
+          ``order="score"``, of none under ``"structure"``. In float64 it changed none.
         - The weights of ``query``, ``key`` and ``value`` are read, their modules not always called:
           hooks on them may not run, and they cannot be quantised one by one.
         - A listed self-loop does not count beside the I of (6); edge features do not enter the
@@ -121,7 +124,7 @@ class GTPool(DropPool):
         super().__init__(connect)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
-        check_choice("order", order, ORDERS)
+        check_choice("order", order, NODE_ORDERS)
         check_choice("attention", attention, ATTENTIONS)
         check_choice("gate", gate, GATES)
         check_choice("points", points, POINTS)
@@ -136,9 +139,9 @@ class GTPool(DropPool):
         if not 0 < temperature < inf:
             raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
         if points == "random" and sampler == "topk":
-            raise ValueError("points='random' spins a wheel, and sampler='topk' has none")
+            raise ValueError("points='random' needs a wheel: choose sampler 'rws' or 'rwsv'")
         if gate is None and not learn_score:
-            raise ValueError("learn_score=False needs a gate: without one no score learns anyway")
+            raise ValueError("learn_score=False needs a gate; without one scores are not trained")
         self.in_channels, self.ratio, self.heads, self.lam = in_channels, ratio, heads, lam
         self.sampler, self.gate, self.dropout = sampler, gate, dropout
         self.temperature, self.points, self.learn_score = temperature, points, learn_score
@@ -168,7 +171,7 @@ class GTPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.LayerNorm):
                 part.reset_parameters()
@@ -177,7 +180,7 @@ class GTPool(DropPool):
             nn.init.uniform_(theta, -bound, bound)
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Keep a diverse sample of nodes, each of which attends to its whole graph."""
+        """Return a diverse sample of nodes with attention over their whole graph."""
         attention = graph.attention(
             x, x if attn is None else attn, **self._attention_options()
         )  # (4)
@@ -195,7 +198,7 @@ class GTPool(DropPool):
         return Dropped(self.ffn(self.norm(x)) + x, kept, wheel)  # (16)
 
     def shown(self, score: Tensor, rows: RowLayout) -> Tensor:
-        """Give each node its share of the wheel, [N]."""
+        """Return each node's share of the wheel, [N]."""
         return rows.softmax(score)
 
     def scores(
@@ -205,7 +208,7 @@ class GTPool(DropPool):
         batch: Tensor | None = None,
         attn: Tensor | None = None,
     ) -> Scores:
-        """Show the raw score of every node and its two parts; the arguments are the layer's."""
+        """Return the raw score of every node and its two parts; arguments as in ``forward``."""
         level = check_inputs(x, edge_index, None, batch, self.in_channels, attn, multiplied=True)
         graph, options = PackedGraph(edge_index, None, level), self._attention_options()
         options["score_grad"] = True
@@ -219,18 +222,18 @@ class GTPool(DropPool):
 
     @property
     def why_not_captured(self) -> str | None:
-        """Say why the layer has no captured form, where it has none."""
+        """Reason why the layer cannot be captured; None if it can."""
         if self.attention == "exact":
             return super().why_not_captured
-        return "linear attention has no static form, exact attention has"
+        return "linear attention has no static form; use attention='exact'"
 
     @property
     def chooser(self) -> str:
-        """What chooses the nodes by their score, with noise if there is any; in ``SAMPLERS``."""
+        """Sampler applied to the (noisy) scores, a key of ``SAMPLERS``."""
         return self.sampler if self.noise is None else "topk"
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, heads={self.heads}, "
             f"lam={self.lam}, sampler={self.sampler!r}, order={self.order!r}, "

@@ -1,4 +1,4 @@
-"""What all poolers share: PyG's call on a packed batch, and the step inside a classifier.
+"""Base classes of poolers: PyG's interface on packed batches, and the step inside a classifier.
 
 A pooler is written once, against ``gtpool.ops.backend.Backend``. It runs on packed and on padded
 batches, for one run and for many.
@@ -19,33 +19,33 @@ from gtpool.spec import Connect
 
 
 class Dropped(NamedTuple):
-    """What a pooler that drops nodes decides."""
+    """Result of ``DropPool.select``."""
 
     x: Tensor
     """Features of the kept nodes, [K, D]."""
     kept: Kept
-    """Which they are."""
+    """The kept nodes, as returned by ``Backend.keep``."""
     score: Tensor
     """Score of every node, [N]."""
 
 
 class DropPool(nn.Module):
-    """A pooler that drops nodes; a subclass has ``in_channels``, ``ratio`` and ``select``.
+    """Base of node-dropping poolers; a subclass has ``in_channels``, ``ratio`` and ``select``.
 
     Args:
-        connect: Edges of the pooled graph. ``"induced"``: those between kept nodes.
-            ``"khop:2"``: also joins kept nodes that have a third node between them; these edges
-            have zeros as features, -1 as codes. ``"closest"``: each dropped node hands its edges
-            to the nearest kept node (S^T A S without the diagonal, repeated edges side by side).
-            The nearest is the one fewest hops away, at most eight; of several, the one of the
-            highest score, then of the lowest index. Edges of a node that reaches none vanish.
+        connect: Edges of the pooled graph. ``"induced"`` keeps the edges between kept nodes.
+            ``"khop:2"`` also joins kept nodes with a common neighbour; these edges have features
+            of zeros, or codes of -1. ``"closest"`` reconnects the edges of each dropped node to
+            its nearest kept node (S^T A S without the diagonal; repeated edges are not merged).
+            The nearest node has the fewest hops, at most eight; ties go to the highest score, then
+            to the lowest index. Edges of nodes without such a node are dropped.
     """
 
     kind = "dropping"
     in_channels: int
     ratio: float
     multiplies = False
-    """Whether features are multiplied with features: those that overflow are then refused."""
+    """Whether the layer multiplies features with features; products must then not overflow."""
 
     def __init__(self, connect: Connect = "induced") -> None:
         super().__init__()
@@ -54,44 +54,44 @@ class DropPool(nn.Module):
 
     @property
     def why_not_captured(self) -> str | None:
-        """Say why the layer has no captured form, where it has none."""
+        """Reason why the layer cannot be captured; None if it can."""
         if self.connect != "khop:2":
             return None
         return "connect 'khop:2' has no captured form: the number of edges depends on the weights"
 
     @abstractmethod
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Choose the nodes that stay, and their features.
+        """Return the kept nodes and their features.
 
         Args:
             x: Node features, [N, D].
             graph: The graphs of the batch.
-            attn: Stands in for ``x`` in the score, [N, D].
+            attn: Features for the score instead of ``x``, [N, D].
         """
 
     def shown(self, score: Tensor, rows: RowLayout) -> Tensor:
-        """Give the score of every node as ``NodeDrop`` has it, [N]."""
+        """Return the score of every node for ``NodeDrop.score``, [N]."""
         del rows
         return score
 
     def step(
         self,
         x: Tensor,
-        graph: Any,  # noqa: ANN401 - a Backend; ASAP takes packed ones alone
+        graph: Any,  # noqa: ANN401 - a Backend; for ASAP a PackedGraph
         attn: Tensor | None = None,
         *,
         edges: bool = True,
     ) -> tuple[Dropped, Any]:
-        """Give what is selected and the graphs of what stays, as the back-end has them."""
+        """Return the selection and the pooled graphs."""
         out = self.select(x, graph, attn)
         after = graph.subgraph(out.kept, self.ratio, out.score, self.connect, edges=edges)
         return out, after
 
     def check(self, x: Tensor, graph: PackedGraph) -> None:
-        """Raise a ValueError for graphs that this pooler alone cannot take."""
+        """Raise a ValueError for graphs that this pooler cannot handle."""
 
     def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
-        """Take one step in a network; without ``edges`` nothing will ask for edges after it."""
+        """Return the pooled graphs; with ``edges=False`` their edges are undefined."""
         out, after = self.step(x, graph, edges=edges)
         return Pooled(out.x, after)
 
@@ -105,17 +105,16 @@ class DropPool(nn.Module):
         *,
         level: GraphLayout | None = None,
     ) -> NodeDrop:
-        """Pool a batch of graphs.
+        """Return the pooled batch of graphs.
 
         Args:
             x: Node features, [N, D].
             edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, which travel along, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            attn: Stands in for ``x`` in the score, never in the result, [N, D].
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted, so that nothing synchronises a GPU before edges are
-                filtered.
+            edge_attr: Edge features, filtered with the edges, [E, ...].
+            batch: Graph of each node, sorted, [N]; if None, all nodes are one graph.
+            attn: Features for the score instead of ``x``, [N, D]; the output still pools ``x``.
+            level: The layout of the batch, instead of ``batch``. Inputs are then not checked, and
+                there is no device sync before edges are filtered.
         """
         if level is None:
             level = check_inputs(
@@ -139,10 +138,10 @@ def drop_and_scale(
     sampler: str,
     order: Order,
 ) -> Dropped:
-    """Keep nodes by their score, and scale the features of those that stay by it.
+    """Return the nodes kept by score, with features scaled by their scores.
 
-    Top-k ranks the score before its activation, ``raw``: where the activation is flat, rounding
-    would make unequal nodes tie. A wheel takes the softmax of ``score`` itself.
+    Top-k ranks ``raw``, the score before its activation: where the activation saturates, rounding
+    would make unequal nodes tie. A wheel takes the softmax of ``score``.
     """
     ranked = raw if sampler == "topk" else score
     kept = graph.keep(ranked, ratio, sampler=sampler, order=order)
@@ -151,20 +150,20 @@ def drop_and_scale(
 
 
 class Merged(NamedTuple):
-    """What a pooler that merges nodes decides, in the floats it computed in."""
+    """Result of ``MergePool.merge``, in the dtype of the computation."""
 
     x: Tensor
     """Features of the clusters, [G, C, D]."""
     coarse: Tensor
     """Weights between the clusters, [G, C, C]."""
     assign: Tensor
-    """Share of each node in each cluster of its graph, [N, C]."""
+    """Soft assignment of nodes to the clusters of their graph, [N, C]."""
     loss: Tensor | None
     """Auxiliary loss of each graph, [G]."""
 
 
 class MergePool(nn.Module):
-    """A pooler that merges the nodes of each graph into as many clusters."""
+    """Base of poolers that merge nodes into the same number of clusters per graph."""
 
     kind = "clustering"
     in_channels: int
@@ -172,7 +171,7 @@ class MergePool(nn.Module):
 
     @abstractmethod
     def merge(self, x: Tensor, graph: Backend) -> Merged:
-        """Merge the nodes of each graph.
+        """Return the clusters of each graph.
 
         Args:
             x: Node features, [N, D].
@@ -180,8 +179,8 @@ class MergePool(nn.Module):
         """
 
     def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
-        """Take one step in a network."""
-        del edges  # a matrix a graph is there anyway
+        """Return the graphs of clusters."""
+        del edges  # the matrices are computed anyway
         out = self.merge(x, graph)
         pooled = out.x.flatten(0, 1).to(x.dtype)
         return Pooled(pooled, graph.merged(out.coarse.to(x.dtype)), out.loss)
@@ -195,15 +194,14 @@ class MergePool(nn.Module):
         *,
         level: GraphLayout | None = None,
     ) -> NodeMerge:
-        """Pool a batch of graphs.
+        """Return the pooled batch of graphs.
 
         Args:
             x: Node features, [N, D].
             edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features, the weight first where edges are weighted, [E, ...].
-            batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
-            level: The planned layout of the batch, in place of ``batch``: what was planned was
-                checked then and is trusted.
+            edge_attr: Edge features; with ``weighted``, column 0 is the edge weight, [E, ...].
+            batch: Graph of each node, sorted, [N]; if None, all nodes are one graph.
+            level: The layout of the batch, instead of ``batch``; inputs are then not checked.
         """
         if level is None:
             level = check_inputs(

@@ -1,4 +1,4 @@
-"""MID: several scores a node, judged by their size and now and then ignored, for a diverse choice.
+"""MID: node dropping by several absolute scores per node, with random exclusion for diversity.
 
 Liu, Zhan, Yu, Liu, Du, Hu, Liu: "On Exploring Node-feature and Graph-structure Diversities for Node
 Drop Graph Pooling", arXiv 2306.12726.
@@ -16,7 +16,7 @@ from gtpool.nn import Linear, gcn
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import DIGITS, KeyedModule, random_bits
 from gtpool.ops.runs import linear
-from gtpool.ops.sample import check_choice, check_ratio
+from gtpool.ops.sample import NODE_ORDERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool
 from gtpool.spec import Connect
 
@@ -25,7 +25,7 @@ MERGES = ("linear", "mean")
 
 
 class MIDPool(DropPool):
-    r"""Node-dropping pooling by h scores a node, with flipscore and dropscore.
+    r"""Node-dropping pooling by h scores per node, with flipscore and dropscore.
 
     .. math::
         S   &= \mathrm{GCN}(X, A) \;\text{ or }\; S_{:j} = X p_j / \|p_j\|,
@@ -38,8 +38,8 @@ class MIDPool(DropPool):
         X'  &= \big[ X_{idx} \odot \tanh(S_{idx, 1}) \,\|\, \dots \,\|\,
                X_{idx} \odot \tanh(S_{idx, h}) \big] W
 
-    By their size, nodes at both ends of a score stay, where top-k keeps those of one end; and a
-    node that is ignored lets another part of the graph be seen. What scales the features is S.
+    Absolute scores keep nodes at both ends of a score; top-k keeps those at one end. Dropped scores
+    make room for other parts of the graph. The signed S scales the features.
 
     Args:
         in_channels: Width D of the node features, kept unchanged.
@@ -51,6 +51,7 @@ class MIDPool(DropPool):
             generator. Where too few others are left, the first of them stay after all.
         merge: From the h scaled copies to one: ``"linear"``, the W above (of one copy there is no
             W), or ``"mean"``.
+        order: ``"structure"`` breaks ties by the structure around nodes, else the index does.
         connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
             :class:`~gtpool.pool.layer.DropPool`.
 
@@ -62,7 +63,8 @@ class MIDPool(DropPool):
         - Its dropout sets a dropped node's r to 0, the lowest that absolute scores can be, and
           divides the others by 1 - q, which changes no rank. Here dropped nodes are the last with
           ``flip=False`` too, and ``score`` means the same in training and after it.
-        - Ranked are scores rounded to half their binary digits, so that equal nodes tie.
+        - Ranked are scores rounded to half their binary digits, so that equal nodes tie; of these
+          the lowest index stays, unless ``order`` is ``"structure"``.
         - Edge features do not enter the score.
 
     Example:
@@ -82,6 +84,7 @@ class MIDPool(DropPool):
         flip: bool = True,
         dropscore: float = 0.1,
         merge: Literal["linear", "mean"] = "linear",
+        order: Order = "index",
         connect: Connect = "induced",
     ) -> None:
         super().__init__(connect)
@@ -91,6 +94,8 @@ class MIDPool(DropPool):
         check_count("scores", scores)
         check_share("dropscore", dropscore)
         check_choice("merge", merge, MERGES)
+        check_choice("order", order, NODE_ORDERS)
+        self.order: Order = order
         self.in_channels, self.ratio, self.scorer, self.scores = in_channels, ratio, scorer, scores
         self.flip, self.dropscore, self.merge = flip, dropscore, merge
 
@@ -105,51 +110,51 @@ class MIDPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         self.criteria.reset_parameters()
         if self.project is not None:
             self.project.reset_parameters()
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Rank nodes by the size of their scores; ``score`` is the sum r, before dropscore."""
+        """Return the nodes kept by absolute scores; ``score`` is the sum r, before dropscore."""
         scores = self._score(x if attn is None else attn, graph)  # [N, h]
         rank = (scores.abs() if self.flip else scores).sum(1)
         ranked = self.ignore(rank.detach())
-        kept = graph.keep(ranked, self.ratio, sampler="topk", order="index")
+        kept = graph.keep(ranked, self.ratio, sampler="topk", order=self.order)
         gate = graph.take(scores, kept).tanh()
         return Dropped(self._merge(graph.take(x, kept), gate), kept, rank)
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"scorer={self.scorer!r}, scores={self.scores}, flip={self.flip}, "
-            f"dropscore={self.dropscore}, merge={self.merge!r}, "
+            f"dropscore={self.dropscore}, merge={self.merge!r}, order={self.order!r}, "
             f"connect={self.connect!r})"
         )
 
     def _score(self, x: Tensor, graph: Backend) -> Tensor:
-        """Score every node by h criteria, [N, h]."""
+        """Return the h scores of every node, [N, h]."""
         if isinstance(self.criteria, GCNConv):
             return gcn(self.criteria, x, graph)
         return linear(x, normalize(self.criteria.weight, dim=-1))
 
     def _merge(self, x: Tensor, gate: Tensor) -> Tensor:
-        """Scale the features by each of the h gates and bring the copies together, [K, D]."""
+        """Return the features scaled by each of the h gates and merged, [K, D]."""
         if self.project is None:
             return x * gate.mean(1, keepdim=True)
         return self.project((gate.unsqueeze(2) * x.unsqueeze(1)).flatten(1))
 
 
 class DropScore(KeyedModule):
-    """Sets a share of the ranks to minus infinity while training, drawn as dropout draws."""
+    """Sets ranks to minus infinity with probability ``p`` in training, drawn as in dropout."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, rank: Tensor) -> Tensor:
-        """Ignore some nodes, [N]."""
+        """Return the ranks with some set to minus infinity, [N]."""
         if not self.training or self.p == 0:
             return rank
         if self.key is None:

@@ -1,4 +1,4 @@
-"""MinCutPool: clusters that cut few edges, from the features of the nodes.
+"""MinCutPool: soft clustering by an MLP with a minimum-cut loss.
 
 Bianchi, Grattarola, Alippi: "Spectral Clustering with Graph Neural Networks for Graph Pooling",
 arXiv 1907.00481.
@@ -16,7 +16,7 @@ from gtpool.pool.layer import Merged, MergePool
 
 
 class MinCutPool(MergePool):
-    r"""Soft clustering of the nodes by a small network, trained towards a minimum cut.
+    r"""Soft clustering of nodes by an MLP, trained with a minimum-cut loss.
 
     .. math::
         S  &= \mathrm{softmax}(\mathrm{MLP}(X)) \\
@@ -27,25 +27,25 @@ class MinCutPool(MergePool):
         A' = \hat{D}^{-1/2} \hat{A} \hat{D}^{-1/2}
 
     with :math:`\tilde{A} = D^{-1/2} A D^{-1/2}` and :math:`D, \tilde{D}, \hat{D}` the degrees of
-    :math:`A, \tilde{A}, \hat{A}`. The first loss keeps the ends of an edge together, the second
-    keeps clusters apart and of one size. MLP is two linear maps with a ReLU between.
+    :math:`A, \tilde{A}, \hat{A}`. The first loss keeps the ends of an edge in one cluster; the
+    second makes clusters disjoint and of equal size. MLP is two linear maps with a ReLU in between.
 
     Args:
         in_channels: Width D of the node features, kept unchanged.
-        clusters: Clusters C of every graph, whatever its size.
+        clusters: Clusters C of every graph, for any size.
         hidden_channels: Hidden width of the MLP.
-        weighted: Whether the first edge feature is the weight of its edge, not negative; else every
-            edge weighs one.
+        weighted: Whether the first edge feature is a non-negative edge weight; otherwise every edge
+            has weight 1.
 
     Differs from the paper:
         - The MLP has one hidden layer of 16, as in the authors' code for graph classification (the
-          text fixes neither depth nor width; PyG's example has none).
-        - PyG takes the matrix that it is given for :math:`\tilde{A}`; here A is normalised.
-        - Losses are of each graph; both have weight one, as in the paper.
-        - Of directed edges, which the paper does not have, the degree of a node is half the weight
-          of the edges that leave it and enter it.
-        - A graph without edges has a cut of 0, of which PyG makes NaN. Clusters without edges to
-          others have zeros in A', with gradients; PyG's are NaN.
+          paper specifies neither depth nor width; PyG's example has no hidden layer).
+        - PyG treats its input as :math:`\tilde{A}`; here A is normalised.
+        - Losses are computed per graph; both have weight 1, as in the paper.
+        - For directed edges, which the paper does not have, the degree of a node is half the weight
+          of its outgoing and incoming edges.
+        - A graph without edges has a cut of 0; in PyG it is NaN. Clusters without edges to others
+          have zeros in A', with gradients; in PyG they are NaN.
 
     Example:
         >>> pool = MinCutPool(16, clusters=3)
@@ -73,12 +73,12 @@ class MinCutPool(MergePool):
         self.out = Linear(hidden_channels, clusters)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialise all parameters."""
         self.hidden.reset_parameters()
         self.out.reset_parameters()
 
     def merge(self, x: Tensor, graph: Backend) -> Merged:
-        """Merge nodes by a learned assignment that cuts few edges."""
+        """Return the clusters of each graph, their edges, the assignment and the loss."""
         assign = at_least_float32(self.out(self.hidden(x).relu())).softmax(1)
         graphs = graph.adjacency(assign.dtype, weighted=self.weighted).normalized()
         pooled, coarse, overlap = merge(graphs, assign, x)
@@ -87,7 +87,7 @@ class MinCutPool(MergePool):
         return Merged(pooled, between(coarse), assign, loss)
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, clusters={self.clusters}, "
             f"hidden_channels={self.hidden_channels}, weighted={self.weighted})"
@@ -95,9 +95,9 @@ class MinCutPool(MergePool):
 
 
 def between(coarse: Tensor) -> Tensor:
-    """Take away the diagonal and normalise by degrees, [G, C, C].
+    """Return the matrix without its diagonal, normalised by degrees, [G, C, C].
 
-    The diagonal is the largest part, and would keep a convolution inside the clusters.
+    The diagonal is the largest part; with it a convolution would hardly mix clusters.
     """
     coarse = coarse - keep_diagonal(coarse)
     root = sqrt_degree((coarse.sum(1) + coarse.sum(2)) / 2)
@@ -105,14 +105,14 @@ def between(coarse: Tensor) -> Tensor:
 
 
 def cut(coarse: Tensor, volume: Tensor) -> Tensor:
-    """Give minus the share of edges inside clusters, 0 without edges, [G]."""
+    """Return minus the share of edges inside clusters, 0 without edges, [G]."""
     return -keep_diagonal(coarse).sum((1, 2)) / volume.where(volume > 0, 1.0)
 
 
 def imbalance(overlap: Tensor) -> Tensor:
-    """Give the distance of S^T S from clusters apart and of one size, from 0 to 2, [G]."""
+    """Return the distance of S^T S from disjoint clusters of equal size, from 0 to 2, [G]."""
     clusters = overlap.size(1)
     even = torch.eye(clusters, dtype=overlap.dtype, device=overlap.device) / clusters**0.5
     length = torch.linalg.vector_norm(overlap, dim=(1, 2), keepdim=True)
-    length = length.where(length > 0, 1.0)  # of a place without a graph
+    length = length.where(length > 0, 1.0)  # empty slots
     return torch.linalg.vector_norm(overlap / length - even, dim=(1, 2))

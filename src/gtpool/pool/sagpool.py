@@ -1,4 +1,4 @@
-"""SAGPool: score each node by one graph convolution, keep the best and scale them by their scores.
+"""SAGPool: node dropping by scores of a graph convolution.
 
 Lee, Lee, Kang: "Self-Attention Graph Pooling", arXiv 1904.08082.
 """
@@ -13,7 +13,7 @@ from gtpool.graph import check_count
 from gtpool.ops.backend import Backend
 from gtpool.ops.merge import at_least_float32
 from gtpool.ops.runs import linear, per_run
-from gtpool.ops.sample import ORDERS, SAMPLERS, Order, check_choice, check_ratio
+from gtpool.ops.sample import NODE_ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.pool.layer import Dropped, DropPool, drop_and_scale
 from gtpool.spec import Connect
 
@@ -28,13 +28,14 @@ class SAGPool(DropPool):
         X'  &= X_{idx, :} \odot Z_{idx} \\
         A'  &= A_{idx, idx}
 
-    The same layer serves SAGPool_h (one after each convolution) and SAGPool_g (one after all).
+    SAGPool_h has this layer after each convolution, SAGPool_g once after all convolutions.
 
     Args:
         in_channels: Width D of the node features, kept unchanged.
         ratio: Share k of nodes kept, ceil(k * n) of n; an int keeps that many.
         sampler: A key of ``gtpool.ops.sample.SAMPLERS``; the paper's is ``"topk"``.
-        order: How nodes stand on the wheel, a name of ``ORDERS``; top-k has none.
+        order: How nodes stand on the wheel, a name of ``NODE_ORDERS``. Of top-k, ``"structure"``
+            alone matters: it breaks ties by the structure around nodes, not by the index.
         act: The activation of the score, a name that PyG resolves or a callable.
         connect: Edges of the pooled graph: ``"induced"``, ``"khop:2"`` or ``"closest"``; see
             :class:`~gtpool.pool.layer.DropPool`.
@@ -45,7 +46,8 @@ class SAGPool(DropPool):
           :math:`\sigma`, but rounded to float32 tanh is flat beyond 5, and ties would decide. A
           wheel takes the softmax of Z, which no single node can dominate.
         - Scores are rounded to half their binary digits before sampling, so that equal nodes tie;
-          of these top-k keeps the lowest index. Neighbours that share all other neighbours do tie.
+          of these top-k keeps the lowest index, unless ``order`` is ``"structure"``.
+          Neighbours that share all other neighbours do tie.
         - A listed self-loop does not count beside I, repeated edges add up, and
           :math:`\tilde{D}` counts the edges to a node, as in PyG's ``GCNConv``. Edge features do
           not enter the score.
@@ -73,7 +75,7 @@ class SAGPool(DropPool):
         check_count("in_channels", in_channels)
         check_ratio(ratio)
         check_choice("sampler", sampler, SAMPLERS)
-        check_choice("order", order, ORDERS)
+        check_choice("order", order, NODE_ORDERS)
         self.in_channels, self.ratio, self.sampler = in_channels, ratio, sampler
         self.order: Order = order
         self.act = activation_resolver(act)
@@ -84,13 +86,13 @@ class SAGPool(DropPool):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as PyG's ``GCNConv`` does."""
+        """Reinitialise all parameters as PyG's ``GCNConv`` does."""
         bound = (6 / (self.in_channels + 1)) ** 0.5
         nn.init.uniform_(self.theta, -bound, bound)
         nn.init.zeros_(self.bias)
 
     def select(self, x: Tensor, graph: Backend, attn: Tensor | None = None) -> Dropped:
-        """Score nodes by a graph convolution; scale the features of those that stay."""
+        """Return the nodes kept by scores of a graph convolution, with scaled features."""
         value = at_least_float32(linear(x if attn is None else attn, self.theta.unsqueeze(-2)))
         raw = per_run(torch.add, graph.gcn_sum(value), self.bias).squeeze(1)
         return drop_and_scale(
@@ -98,7 +100,7 @@ class SAGPool(DropPool):
         )
 
     def __repr__(self) -> str:
-        """Name the class, the width and the choices that change the result."""
+        """Return the class name, the width and the options."""
         return (
             f"{type(self).__name__}({self.in_channels}, ratio={self.ratio}, "
             f"sampler={self.sampler!r}, order={self.order!r}, "

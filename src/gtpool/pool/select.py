@@ -1,4 +1,4 @@
-"""RWS and RWSV as PyG ``Select`` operators, to drop into PyG's own poolers."""
+"""RWS and RWSV as PyG ``Select`` operators, for use in PyG's poolers."""
 
 from collections.abc import Callable
 
@@ -12,25 +12,25 @@ from gtpool.ops.sample import ORDERS, Order, check_choice, check_ratio, round_sc
 
 
 class SelectRWS(SelectTopK):
-    r"""PyG's ``SelectTopK`` with the paper's roulette wheel in place of the k highest scores.
+    r"""PyG's ``SelectTopK`` with the paper's roulette wheel instead of top-k.
 
     .. math::
         y &= \sigma(X p / \|p\|) \\
         i &= \mathrm{RWS}(\mathrm{softmax}(y))
 
-    Assigned to ``select`` of PyG's ``TopKPooling`` (where p is the scorer), ``SAGPooling`` or
-    ``ASAPooling``, it changes only which nodes are kept. In the latter two p is one number of
-    random sign that never learns; :func:`torch.nn.init.ones_` on ``weight`` makes it harmless.
+    Assign it to ``select`` of PyG's ``TopKPooling`` (where p is the scorer), ``SAGPooling`` or
+    ``ASAPooling``; it only changes which nodes are kept. In the latter two p is an untrained number
+    of random sign; apply :func:`torch.nn.init.ones_` to ``weight`` to remove its effect.
 
     Args:
-        in_channels: Width of what is projected: the features in ``TopKPooling``, 1 in the others.
+        in_channels: Width of the projection: the features in ``TopKPooling``, 1 in the others.
         ratio: Share of nodes kept, ceil(ratio * n) of n; an int keeps that many.
-        min_score: Refused: a wheel keeps a number of nodes, not those above a threshold.
+        min_score: Must be None: a wheel keeps a fixed number of nodes.
         act: The activation of the scores.
-        order: How nodes stand on the wheel: as numbered, or by ascending score.
+        order: Order of the nodes on the wheel: by index, or by ascending score.
 
     Differs from the paper:
-        scores are rounded to half their digits first, so that equal nodes tie.
+        scores are rounded to half their bits first, so that equal nodes tie.
 
     Example:
         >>> from torch_geometric.nn import TopKPooling
@@ -53,8 +53,8 @@ class SelectRWS(SelectTopK):
     ) -> None:
         if min_score is not None:
             raise ValueError(
-                f"{type(self).__name__} takes no min_score: a wheel keeps a set number of nodes, "
-                "while min_score keeps those above a threshold; use ratio"
+                f"{type(self).__name__} does not support min_score, because a wheel keeps a fixed "
+                "number of nodes; use ratio"
             )
         check_ratio(ratio)
         check_choice("order", order, ORDERS)
@@ -63,7 +63,7 @@ class SelectRWS(SelectTopK):
 
     @no_compile
     def forward(self, x: Tensor, batch: Tensor | None = None) -> SelectOutput:
-        """Score the rows of ``x`` [N, D] (or [N]) and select nodes of each graph of ``batch``."""
+        """Return the nodes of each graph selected by scores of the rows of ``x``, [N, D] or [N]."""
         x = x.unsqueeze(1) if x.dim() == 1 else x
         check_features("x", x, self.in_channels)
         if batch is None:
@@ -81,9 +81,9 @@ class SelectRWS(SelectTopK):
 
 
 class SelectRWSV(SelectRWS):
-    """The same with RWSV, the wheel whose borders stand midway between those of RWS.
+    """PyG's ``SelectTopK`` with RWSV, the wheel whose borders lie midway between those of RWS.
 
-    Args are those of :class:`SelectRWS`, and so is what differs from the paper.
+    Arguments and differences from the paper are those of :class:`SelectRWS`.
 
     Example:
         >>> SelectRWSV(8, ratio=3)

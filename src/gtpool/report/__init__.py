@@ -1,1 +1,1 @@
-"""What a person looks at."""
+"""Reports: tables, plots and HTML pages."""

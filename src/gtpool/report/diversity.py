@@ -1,4 +1,4 @@
-"""How diverse the kept nodes are, by sampler: a table, bars with their spread, and plain words."""
+"""Report on sampler diversity: a table, a bar chart and a summary sentence."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from gtpool.report.result_tables import TextTable
 
-# Values only: the drawing needs no torch, which the module does.
+# Types only: the report needs no torch, but this module imports it.
 if TYPE_CHECKING:
     from gtpool.explain.diversity import Diversity
 
 TITLES = {"topk": "top-k", "rws": "RWS", "rwsv": "RWSV", "random": "by lot"}
-"""What people call the samplers; "by lot" is a random choice of as many nodes."""
+"""Display names of the samplers; "by lot" is a random choice of the same number of nodes."""
 
 _BAR, _LEFT, _WIDE = 26, 70, 230
 
 
 def diversity_table(found: "Diversity") -> TextTable:
-    """Give mean and standard deviation over graphs; the last line is what there is to cover."""
+    """Return mean and standard deviation over graphs; the last row is the maximum coverage."""
     lines = [
         (TITLES[name], _mean_std(cover.intervals), _mean_std([100 * share for share in cover[1]]))
         for name, cover in found.covers.items()
@@ -29,7 +29,7 @@ def diversity_table(found: "Diversity") -> TextTable:
 
 
 def draw_diversity(found: "Diversity") -> str:
-    """Draw the table's two columns as bars, mean and standard deviation, one SVG."""
+    """Return an SVG bar chart of both columns of the table, mean and standard deviation."""
     panels = {
         f"score intervals with a kept node, of {found.intervals}": (
             {name: cover.intervals for name, cover in found.covers.items()},
@@ -58,7 +58,7 @@ def draw_diversity(found: "Diversity") -> str:
 
 
 def judge_diversity(found: "Diversity") -> list[str]:
-    """Say in words whether the paper's claim holds: wheels keep more diverse nodes than top-k.
+    """Return sentences on the paper's claim that wheels keep more diverse nodes than top-k.
 
     A difference counts if its mean over graphs is more than two standard errors from 0.
     """
@@ -95,7 +95,7 @@ def _std(values: Sequence[float]) -> float:
 
 
 def _bar(title: str, values: Sequence[float], most: float, top: float) -> str:
-    """Draw one bar, its spread as a line, its title before and its mean behind it."""
+    """Return one bar with its label, mean and standard deviation."""
     mean, spread = fmean(values), _std(values)
     scale, middle = _WIDE / most, top + 9
     low, high = (_LEFT + scale * min(max(end, 0), most) for end in (mean - spread, mean + spread))
@@ -112,7 +112,7 @@ def _bar(title: str, values: Sequence[float], most: float, top: float) -> str:
 
 
 def _compare(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Compare graph by graph."""
+    """Return the comparison of two samplers, paired by graph."""
     gaps = [one - other for one, other in zip(ours, theirs, strict=True)]
     error = _std(gaps) / sqrt(len(gaps))
     if abs(fmean(gaps)) <= 2 * error or not any(gaps):

@@ -1,4 +1,4 @@
-"""One HTML page that explains what a model says of some graphs; it needs nothing beside itself."""
+"""Self-contained HTML page that explains predictions of a model."""
 
 from collections.abc import Sequence
 from math import exp
@@ -13,18 +13,25 @@ from gtpool.report.page import load_template
 from gtpool.report.result_tables import TextTable
 from gtpool.study.store import write_atomic
 
-# Values only: the page needs no torch, which the module does.
+# Types only: the page needs no torch, but this module imports it.
 if TYPE_CHECKING:
-    from gtpool.explain import Explained, Explanation, Explanations, Fidelity, LevelView
+    from gtpool.explain import (
+        Explained,
+        Explanation,
+        Explanations,
+        Fidelity,
+        LevelEdges,
+        LevelView,
+    )
 
 MOST_LISTED = 500
-"""Nodes of a graph above which the table ends: the first so many are listed."""
+"""Maximum number of nodes in the table of a graph."""
 
 ENSEMBLE_NOTE = (
     "Predictions and probabilities are the means over the members, ± their standard deviation. The "
     "pooling steps and the importance of a graph are those of the member whose prediction is "
     "nearest to the mean; the probabilities without and with only the important nodes are those of "
-    "the ensemble. The diversity of the kept nodes is that of the first member."
+    "the ensemble. Diversity and edges over all graphs are those of the first member."
 )
 """How explanations of an ensemble are to be read."""
 
@@ -32,13 +39,13 @@ ENSEMBLE_NOTE = (
 def write_explanation(
     path: Path, title: str, found: "Explanations", notes: Sequence[str] = ()
 ) -> None:
-    """Write the page, whole or not at all; the same explanations give the same bytes.
+    """Write the page, atomically; equal explanations give equal bytes.
 
     Args:
         path: The HTML file.
-        title: Which model and which graphs.
-        found: What ``explain_source`` gave.
-        notes: What a reader must know of how the figures came about.
+        title: Name of the model and the graphs.
+        found: Result of ``explain_source``.
+        notes: Remarks on how the values were computed.
     """
     page = load_template(Path(__file__).with_name("explanation.html.j2"))
     diversity = found.diversity
@@ -55,9 +62,20 @@ def write_explanation(
             "table": diversity_table(diversity),
             "picture": Markup(draw_diversity(diversity)),  # noqa: S704 - ours, numbers only
         },
+        connectivity=connectivity_table(found.connectivity) if found.connectivity else None,
         graphs=[_graph_values(graph, found) for graph in found.graphs],
     )
     write_atomic(path, text.encode())
+
+
+def connectivity_table(levels: "Sequence[LevelEdges]") -> TextTable:
+    """List the nodes of each level, the pairs that an edge joins, and the share without an edge."""
+    names = ["input", *(f"after step {step}" for step in range(1, len(levels)))]
+    lines = (
+        (name, str(level.nodes), str(level.pairs), f"{100 * level.isolated:.1f}")
+        for name, level in zip(names, levels, strict=True)
+    )
+    return TextTable(("level", "nodes", "joined pairs", "isolated nodes, %"), tuple(lines))
 
 
 def draw_level(
@@ -67,13 +85,13 @@ def draw_level(
     *,
     smiles: str | None = None,
 ) -> str:
-    """Draw a step on the whole input graph as SVG: kept filled, top-k ringed, gone before faded.
+    """Return an SVG of a step on the input graph: kept nodes filled, top-k ringed, others faded.
 
     Args:
         view: The step.
-        edges: Of the input graph.
-        names: What to write on each of its nodes.
-        smiles: Of a molecule: rdkit draws it, and its atoms must be the nodes.
+        edges: Edges of the input graph.
+        names: Label of each node.
+        smiles: SMILES of a molecule, drawn by rdkit; its atoms must be the nodes.
     """
     gone = set(range(len(names))) - set(view.nodes)
     ringed = () if view.topk == view.kept else view.topk
@@ -84,7 +102,7 @@ def draw_level(
 def draw_survivors(
     explanation: "Explanation", names: Sequence[str], *, smiles: str | None = None
 ) -> list[str]:
-    """Draw the input graph, then again after each step, with the nodes that are left filled."""
+    """Return drawings of the input graph and of each step, with the kept nodes filled."""
     left = [range(0), *(view.kept for view in explanation.levels)]
     captions = [f"the whole graph, {explanation.nodes} nodes"]
     captions += [
@@ -98,7 +116,7 @@ def draw_survivors(
 
 
 def _graph_values(graph: "Explained", found: "Explanations") -> dict[str, Any]:
-    """Give the values of a graph that the page shows."""
+    """Return the values of a graph for the page."""
     why, target = graph.explanation, found.targets[graph.explanation.target]
     pictures = [
         (
@@ -138,7 +156,7 @@ _LEGEND = {
 
 
 def _legend_marks(why: "Explanation") -> list[str]:
-    """Name the marks that the pictures of a graph have."""
+    """Return the legend of a graph's drawings."""
     there = {
         "kept": bool(why.levels),
         "ring": any(view.topk != view.kept for view in why.levels),
@@ -149,7 +167,7 @@ def _legend_marks(why: "Explanation") -> list[str]:
 
 
 def _prediction_text(why: "Explanation", found: "Explanations") -> str:
-    """Say what the model answers, and how sure it is."""
+    """Return the prediction and its probability as text."""
     name, logit = found.targets[why.target], why.logits[why.target]
     apart = "" if why.spread is None else f" ± {why.spread:.2g}"
     if found.task == "regression":
@@ -171,17 +189,19 @@ def _sigmoid(value: float) -> float:
 
 
 def _step_caption(step: int, view: "LevelView", sampler: str | None) -> str:
-    """Say what a step did, under its picture."""
+    """Return the caption of a step."""
     name = TITLES[sampler or "topk"]
     said = f"Step {step}: {name} keeps {len(view.kept)} of {len(view.nodes)} nodes"
+    share = f"{100 * view.isolated:.0f} %"
+    edges = f" Edges join {view.pairs} pairs of them; {share} of them have no edge."
     if sampler == "topk":
-        return f"{said}."
+        return f"{said}.{edges}"
     others = len(set(view.topk) - set(view.kept))
-    return f"{said}; top-k would keep {others or 'no'} other{'s' * (others > 1)} (ringed)."
+    return f"{said}; top-k would keep {others or 'no'} other{'s' * (others > 1)} (ringed).{edges}"
 
 
 def _fidelity_text(told: "Fidelity", task: str, target: str) -> str:
-    """Say what the fidelity figures mean."""
+    """Return an explanation of the fidelity values."""
     number = ".4g" if task == "regression" else ".3f"
     p, without, alone = (format(value, number) for value in (told.p, told.without, told.alone))
     count = len(told.nodes)
@@ -193,11 +213,11 @@ def _fidelity_text(told: "Fidelity", task: str, target: str) -> str:
 
 
 def _verdict(told: "Fidelity", task: str) -> str:
-    """Compare the named nodes alone with the others alone."""
+    """Return a comparison of the prediction on the important nodes and on the others."""
     p, without, alone = told.p, told.without, told.alone
     if task == "regression":
         return "named" if abs(alone - p) < abs(without - p) else "others"
-    if task == "binary" and p < 0.5:  # the answer is no
+    if task == "binary" and p < 0.5:  # the prediction is 0
         p, without, alone = 1 - p, 1 - without, 1 - alone
     if max(without, alone) < p / 2:
         return "neither"
@@ -217,7 +237,7 @@ _QUANTITIES = {
 
 
 def _nodes_table(graph: "Explained") -> TextTable:
-    """List the nodes: how the first step saw them, their importance and how far they came."""
+    """Return the node table: values of the first step, importance and last level."""
     why = graph.explanation
     heads, columns = ["node", "name"], [[str(node) for node in range(why.nodes)], graph.names]
     if why.levels:
@@ -246,7 +266,7 @@ def _step_table(view: "LevelView", names: Sequence[str]) -> TextTable:
 
 
 def _columns(view: "LevelView") -> tuple[list[str], list[list[str]]]:
-    """Give the columns of numbers that a step has."""
+    """Return the numeric columns of a step."""
     values = {
         "score": view.score,
         "global": view.global_score,

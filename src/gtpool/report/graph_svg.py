@@ -1,7 +1,7 @@
-"""One graph as SVG, with some of its nodes marked: molecules by rdkit, others by a layout.
+"""SVG drawings of a graph with marked nodes: molecules by rdkit, other graphs by a layout.
 
-Colours are those of the page around it (``--kept``, ``--important``, ``--ring``, ``--paper``), or
-light ones where there is none. The same input gives the same bytes.
+Colours come from the page (``--kept``, ``--important``, ``--ring``, ``--paper``), with a light
+theme as default. The output is deterministic.
 """
 
 import re
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 MOST_DRAWN = 250
-"""Nodes above which a graph is not drawn: nobody could tell them apart."""
+"""Maximum nodes of a drawn graph."""
 
 MOST_RINGS = 300
-"""Smallest rings, by rdkit's count, above which it takes many seconds to find places for atoms."""
+"""Maximum rings of a drawn molecule; rdkit's layout takes many seconds for more."""
 
 _FILL = {
     "kept": "fill:var(--kept,#a9d3ea);stroke:none",
@@ -33,13 +33,13 @@ _HOP, _RADIUS, _SIZE = 44, 13, (320, 260)
 
 
 class Marks(NamedTuple):
-    """Which nodes stand out."""
+    """Marked nodes of a drawing."""
 
     filled: Collection[int] = ()
     ringed: Collection[int] = ()
     faded: Collection[int] = ()
     colour: Literal["kept", "important"] = "kept"
-    """What the filled ones are."""
+    """Meaning of the filled nodes."""
 
 
 def draw_graph(
@@ -49,14 +49,14 @@ def draw_graph(
     caption: str,
     smiles: str | None = None,
 ) -> str:
-    """Draw a graph.
+    """Return a drawing of a graph as SVG.
 
     Args:
         edges: Pairs of nodes, in either or both directions.
-        names: What to write on each node.
-        marks: Which nodes stand out.
-        caption: What a screen reader says.
-        smiles: Of a molecule: its atoms must be the nodes, in order.
+        names: Label of each node.
+        marks: Marked nodes.
+        caption: Text for screen readers.
+        smiles: SMILES of a molecule; its atoms must be the nodes, in order.
     """
     if len(names) > MOST_DRAWN:
         text = f"{len(names)} nodes are too many to draw"
@@ -76,14 +76,14 @@ def _svg(body: str, box: tuple[float, float, float, float], caption: str) -> str
 
 
 def _unique_edges(edges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """List each pair of different nodes once."""
+    """Return each pair of different nodes once."""
     return tuple(sorted({(min(pair), max(pair)) for pair in edges if pair[0] != pair[1]}))
 
 
 def _draw_nodes(
     edges: tuple[tuple[int, int], ...], names: Sequence[str], marks: Marks, caption: str
 ) -> str:
-    """Draw nodes as circles where the layout puts them."""
+    """Return a drawing with nodes as circles at their layout positions."""
     place = _node_positions(edges, len(names))
     parts: list[str] = []
     for source, target in edges:
@@ -116,7 +116,7 @@ def _draw_nodes(
 
 @lru_cache(maxsize=8)
 def _node_positions(edges: tuple[tuple[int, int], ...], count: int) -> list[tuple[float, float]]:
-    """Give each node its place; the steps of one graph share it."""
+    """Return the position of each node, cached so that all steps of a graph share it."""
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from(edges)
@@ -132,19 +132,19 @@ def _truncate(name: str) -> str:
 
 
 def _read_molecule(smiles: str, atoms: int) -> "Mol | None":
-    """Give the molecule, or None where rdkit should not draw it."""
+    """Return the molecule, or None if rdkit should not draw it."""
     from rdkit.Chem import MolFromSmiles  # noqa: PLC0415 - other graphs do without
     from rdkit.rdBase import BlockLogs  # noqa: PLC0415
 
     with BlockLogs():
         molecule = cast("Mol | None", MolFromSmiles(smiles))
     if molecule is None or molecule.GetNumAtoms() != atoms:
-        raise ValueError(f"{smiles[:60]!r} is no molecule of {atoms} atoms")
+        raise ValueError(f"{smiles[:60]!r} must be a molecule of {atoms} atoms")
     return molecule if molecule.GetRingInfo().NumRings() <= MOST_RINGS else None
 
 
 def _draw_molecule(molecule: "Mol", marks: Marks, caption: str) -> str:
-    """Let rdkit draw, then put rings, fading and the page's colours into its drawing."""
+    """Return rdkit's drawing with marks, fading and the colours of the page."""
     from rdkit.Chem.Draw.rdMolDraw2D import MolDraw2DSVG  # noqa: PLC0415 - other graphs do without
 
     drawer = MolDraw2DSVG(*_SIZE)
@@ -158,7 +158,7 @@ def _draw_molecule(molecule: "Mol", marks: Marks, caption: str) -> str:
         molecule,
         highlightAtoms=filled,
         highlightBonds=[],
-        highlightAtomColors=dict.fromkeys(filled, (1.0, 0.0, 1.0)),  # told apart from all others
+        highlightAtomColors=dict.fromkeys(filled, (1.0, 0.0, 1.0)),  # a unique colour
     )
     spots = [(spot.x, spot.y) for spot in map(drawer.GetDrawCoords, range(molecule.GetNumAtoms()))]
     drawer.FinishDrawing()
@@ -184,7 +184,7 @@ def _node_numbers(
     faded: Collection[int],
     distance: float,
 ) -> str:
-    """Write the number of each node beside it, where its edges leave the most room."""
+    """Return the labels of the nodes, placed where their edges leave the most space."""
     angles: list[list[float]] = [[] for _ in spots]
     for pair in edges:
         for node, other in (pair, pair[::-1]):
@@ -203,6 +203,6 @@ def _node_numbers(
 
 
 def _fade_element(text: str, faded: Collection[int]) -> str:
-    """Let a part of rdkit's drawing fade, if it says that it belongs to an atom that does."""
+    """Return a part of rdkit's drawing, faded if it belongs to a faded atom."""
     atoms = map(int, re.findall(r"atom-(\d+)", text))
     return text + _opacity(any(atom in faded for atom in atoms))

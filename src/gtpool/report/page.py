@@ -1,4 +1,4 @@
-"""One HTML page about some runs, which needs nothing beside itself."""
+"""Self-contained HTML page about finished runs."""
 
 import json
 import re
@@ -27,18 +27,18 @@ from gtpool.study.summarize import (
     summarize_grid,
 )
 
-_LISTED, _LONGEST = 1000, 200  # rows left out that the page lists, characters of their SMILES
+_LISTED, _LONGEST = 1000, 200  # maximum listed rows that were left out, characters of SMILES
 
 
 class MethodSection(NamedTuple):
-    """A method: its runs and what was drawn of them."""
+    """A method: its runs and their drawings."""
 
     name: str
     rows: Sequence[RunResult]
     pictures: Mapping[str, str]
-    """SVG elements, by their captions."""
+    """SVG elements by caption."""
     tasks: TextTable | None = None
-    """The figure of each task, where there are several."""
+    """Metric of each task, if there are several."""
     ensembles: ScoreGrid | None = None
     """Test metric of each ensemble of runs; None for single runs."""
 
@@ -50,13 +50,13 @@ def write_report(
     notes: Sequence[str] = (),
     left_out: Sequence[tuple[int, str, str]] = (),
 ) -> None:
-    """Write the page, whole or not at all; the same runs give the same bytes.
+    """Write the page, atomically; equal runs give equal bytes.
 
     Args:
         path: The HTML file.
-        title: What the runs were about.
-        sections: One for each method; with more than one, a table sets them side by side.
-        notes: What a reader must know of how the figures came about.
+        title: Title of the page.
+        sections: One for each method; several methods also get a comparison table.
+        notes: Remarks on how the figures were computed.
         left_out: Rows of the user's table that could not be used: line, SMILES and reason.
     """
     page = load_template(Path(__file__).with_name("page.html.j2"))
@@ -74,7 +74,7 @@ def write_report(
 
 
 def _section_values(section: MethodSection, number: int) -> dict[str, Any]:
-    """Give the values of a section that the page shows."""
+    """Return the values of a section for the page."""
     cell, done = section_cell(section), [row for row in section.rows if row.done]
     return {
         "name": section.name,
@@ -105,7 +105,7 @@ def section_cell(section: MethodSection) -> MetricSummary:
 
 
 def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, str]:
-    """Say in words what was run, and on what."""
+    """Return a description of the data, split, network and software of the runs."""
     spec = rows[0].spec
     train = spec.train
     facts = {"data": spec.data.source, "network": describe_network(spec)}
@@ -130,7 +130,7 @@ def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, st
 
 
 def describe_network(spec: RunSpec) -> str:
-    """Describe the network of a run in a line."""
+    """Return a one-line description of a run's network."""
     model = spec.model
     sees = "with" if model.conv in READS_EDGES else "without"
     bonds = f" ({sees} bonds)" if has_bonds(spec.data.source) else ""
@@ -144,7 +144,7 @@ def describe_network(spec: RunSpec) -> str:
 
 
 def _listed(values: Any) -> str:  # noqa: ANN401
-    """Join what differs; runs that were made in one go have one value."""
+    """Return the distinct values, joined."""
     return "; ".join(dict.fromkeys(map(str, values)))
 
 
@@ -160,7 +160,7 @@ def _split(row: RunResult) -> tuple[str, ...]:
 
 
 def inline_svg(svg: str, caption: str, prefix: str) -> Markup:
-    """Fit a drawing into a page: ink of the page's colour, ids that no other drawing has."""
+    """Return a drawing for a page: text in the colour of the page, ids unique in the page."""
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}", svg.replace(INK, "currentColor"))
     svg = re.sub(r'^<svg ([^>]*?)width="[^"]*"', r"<svg \1", svg, count=1)
     svg = re.sub(r'^<svg ([^>]*?)height="[^"]*"', r"<svg \1", svg, count=1)

@@ -1,4 +1,4 @@
-"""Drawings as SVG text: the same input gives the same bytes."""
+"""Plots as SVG text, deterministic for equal input."""
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +19,9 @@ from gtpool.study.result import RunResult
 from gtpool.study.summarize import metric_title
 
 INK = "#22333b"
-"""The colour of text and lines, which a page replaces by that of its own text."""
+"""Colour of text and lines; a page replaces it by its text colour."""
 KEPT, OTHER = "#2a6f97", "#c8553d"
-"""Two colours that are told apart on light and on dark paper."""
+"""Two colours that are distinguishable on light and dark backgrounds."""
 _DROPPED, _GRID, _DARK = "#ffffff", "#9aa5ab", "#22333c"
 _SHADES = LinearSegmentedColormap.from_list("kept", ["#e8eef2", KEPT])
 _STYLE = {"svg.hashsalt": "gtpool", "svg.fonttype": "none", "text.parse_math": False}
@@ -32,12 +32,12 @@ def draw_kept(
     labels: Sequence[str],
     panels: Mapping[str, Collection[int]],
 ) -> str:
-    """Draw one graph once for each panel, with the nodes that the panel keeps filled.
+    """Return drawings of one graph, one per panel, with the kept nodes of the panel filled.
 
     Args:
         edges: Pairs of nodes, in either or both directions.
-        labels: What to write on each node.
-        panels: Title of each panel and the nodes that it keeps.
+        labels: Label of each node.
+        panels: Title of each panel and its kept nodes.
     """
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(len(labels)))
@@ -56,7 +56,7 @@ def draw_kept(
                 edgecolors=INK,
                 node_size=260,
             )
-            circles.set_clip_on(False)  # a circle has a size on paper, which the axes do not know
+            circles.set_clip_on(False)  # markers have a size in points and may exceed the axes
             for node, (x, y) in place.items():
                 colour = _DROPPED if node in kept else INK
                 axes.text(x, y, labels[node], color=colour, ha="center", va="center", fontsize=9)
@@ -68,9 +68,9 @@ def draw_kept(
 
 
 def draw_curves(rows: Sequence[RunResult]) -> str:
-    """Draw loss and metric by epoch: the mean over runs, and the range from worst to best.
+    """Return a plot of loss and metric by epoch: mean over runs, and range from worst to best.
 
-    Runs stop at different epochs: the lines end where fewer than half of the runs go on.
+    Lines end at the epoch that fewer than half of the runs reach.
 
     Args:
         rows: Finished runs of one method, with their curves.
@@ -98,17 +98,17 @@ def draw_curves(rows: Sequence[RunResult]) -> str:
 
 
 def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
-    """Draw a matrix of true classes (rows) against predicted ones (columns).
+    """Return a plot of the confusion matrix: true classes (rows) and predicted ones (columns).
 
     Args:
-        counts: How many graphs, [classes, classes].
-        classes: Their names.
+        counts: Number of graphs, [classes, classes].
+        classes: Names of the classes.
     """
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     side = 1.6 + 0.55 * len(classes)
     with svg_figure((side + 1, side)) as figure:
         axes = figure.subplots()
-        # Rectangles, not an image: a picture inside a picture would not scale.
+        # Rectangles instead of imshow, which embeds a bitmap that does not scale.
         axes.pcolormesh(share, cmap=_SHADES, vmin=0, vmax=1, edgecolors=_GRID, linewidth=0.5)
         axes.invert_yaxis()
         for row, line in enumerate(counts.tolist()):
@@ -127,10 +127,10 @@ def draw_confusion(counts: NDArray[Any], classes: Sequence[str]) -> str:
 
 
 def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
-    """Draw ROC curves: each thin, and the mean of their heights.
+    """Return a plot of ROC curves and their mean.
 
     Args:
-        curves: Shares of false and of true alarms, from 0 to 1.
+        curves: False and true positive rates, from 0 to 1.
     """
     place = np.linspace(0, 1, 201)
     with svg_figure((4, 4)) as figure:
@@ -149,11 +149,11 @@ def draw_roc(curves: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> str:
 
 
 def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
-    """Draw predicted values against true ones.
+    """Return a plot of predicted against true values.
 
     Args:
-        true: Known values, [n].
-        predicted: What was said of the same, [n].
+        true: True values, [n].
+        predicted: Predicted values, [n].
     """
     with svg_figure((4, 4)) as figure:
         axes = figure.subplots()
@@ -167,13 +167,13 @@ def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
 
 
 def with_background(svg: str) -> str:
-    """Make a file of a drawing: it brings its own paper, as a viewer's may be dark."""
+    """Return a drawing as a file, with its own background, because a viewer's may be dark."""
     return svg.replace("<svg ", '<svg style="background: #ffffff" ', 1)
 
 
 @contextmanager
 def svg_figure(size: tuple[float, float]) -> Generator[Figure]:
-    """Give a figure whose text is text, and whose ids are the same each time it is drawn."""
+    """Return a figure with text as text and deterministic ids."""
     with mpl.rc_context(_STYLE):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=size, layout="constrained", facecolor="none")
         FigureCanvasSVG(figure)
@@ -181,7 +181,7 @@ def svg_figure(size: tuple[float, float]) -> Generator[Figure]:
 
 
 def figure_to_svg(figure: Figure) -> str:
-    """Give the SVG element alone, without date, addresses or prolog."""
+    """Return the SVG element without date, metadata or prolog."""
     file = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(file, format="svg", metadata=nothing)
@@ -192,7 +192,7 @@ def figure_to_svg(figure: Figure) -> str:
 def _mean_and_range(
     curves: Sequence[Sequence[float | None]],
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Give lowest, mean and highest value of each epoch that half of the runs have seen."""
+    """Return minimum, mean and maximum of each epoch that at least half of the runs reach."""
     lengths = sorted(map(len, curves), reverse=True)
     values: list[tuple[float, float, float]] = []
     for epoch in range(lengths[(len(lengths) - 1) // 2]):
@@ -205,7 +205,7 @@ def _mean_and_range(
 
 
 def style_axes(axes: Axes, *, grid: bool = True) -> None:
-    """Take away what carries no meaning, and colour the rest alike."""
+    """Hide spines and ticks without information, and set one colour for the others."""
     axes.set_facecolor("none")
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=INK, labelsize=8, length=3 * grid)
@@ -221,7 +221,7 @@ def _truncate(name: str) -> str:
 
 
 def stress_layout(graph: "nx.Graph[int]") -> np.ndarray:
-    """Place nodes so that distances on paper follow distances in the graph, [N, 2].
+    """Return node positions whose distances approximate path lengths in the graph, [N, 2].
 
     Classical scaling of the path lengths, then stress majorisation (Gansner et al., 2004).
     """

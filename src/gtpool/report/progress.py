@@ -1,4 +1,4 @@
-"""How far many runs have come: a live table in a terminal, plain lines elsewhere; no torch."""
+"""Progress of runs: a live table in a terminal, plain lines elsewhere. No torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,33 +25,33 @@ from gtpool.study.summarize import (
     run_label,
 )
 
-_RunGroup = dict[int, RunSpec]  # the runs of one line of the table, by fold
-_PAUSE = 0.2  # seconds between two drawings of the table
-_LINE_PAUSE = 5.0  # and between two lines where there is no terminal
-_FRAME = 7  # lines of the table's borders and headings, and of its caption at most
-_CELL = 5  # characters of a figure, so that folds keep their width from the start
-_FEW = 3  # epochs after a run's first, which is slow, before its pace counts
+_RunGroup = dict[int, RunSpec]  # the runs of one table row, by fold
+_PAUSE = 0.2  # minimum seconds between two updates of the table
+_LINE_PAUSE = 5.0  # minimum seconds between two lines without a terminal
+_FRAME = 7  # maximum lines of the table's borders, headings and caption
+_CELL = 5  # characters of a value, so that columns keep their width
+_FEW = 3  # epochs after a run's slow first epoch before its pace counts
 
 
 class EpochLike(Protocol):
-    """An epoch, as far as it is shown."""
+    """The displayed fields of an epoch."""
 
     @property
     def number(self) -> int: ...  # noqa: D102
 
 
 class Progress:
-    """A watcher for ``run_many``, to be used in a ``with``.
+    """Progress display for ``run_many``, used as a context manager.
 
-    In a terminal it draws a table, folds across and seeds down, that shows the test metric of what
-    is done, the epoch of what is on its way, the mean so far and the time left. Where the terminal
-    is too low, it shows the lines under way and the last finished; where it is too narrow, how many
-    folds are done. Elsewhere it prints one line a run.
+    In a terminal it draws a table with folds as columns and seeds as rows. It shows the test metric
+    of finished runs, the epoch of active runs, the mean and the time left. If the terminal has too
+    few lines, it shows active rows and the latest finished ones. If it is too narrow, it shows the
+    number of finished folds. Without a terminal it prints one line per run.
 
     Args:
-        console: Where to; the standard error if not given.
-        clock: Seconds that go on.
-        names: What to call a run, by its key; the method of its network if not given.
+        console: Console to write to; by default standard error.
+        clock: Function that returns seconds.
+        names: Display name of each run by key; by default the method of its network.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Progress:
         self.clock, self.names = clock, names or {}
         self.specs: list[RunSpec] = []
         self.rows: dict[str, RunResult] = {}
-        """What is finished, by key."""
+        """Finished runs by key."""
         self.at: dict[str, int] = {}
-        """The epoch of what is on its way, by key."""
-        self._since: dict[str, tuple[int, float]] = {}  # the first epoch heard of, and its time
+        """Last epoch of active runs by key."""
+        self._since: dict[str, tuple[int, float]] = {}  # first reported epoch and its time
         self._began, self._before, self._drawn = clock(), 0, clock()
         self._preparing: dict[str, float] = {}
         self._draws = False
@@ -86,8 +86,8 @@ class Progress:
             self._live = None
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
-        """Take note of all runs, and of the rows that are there from before."""
-        if self._draws and self._live is None:  # not before: what is printed until then stays
+        """Record all runs, and the rows that exist already."""
+        if self._draws and self._live is None:  # not earlier: keeps lines printed before
             self._live = Live(console=self.console, auto_refresh=False)
             self._live.start()
         self._group(specs)
@@ -99,7 +99,7 @@ class Progress:
         self._draw()
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Show how much is done of what runs wait for, now and then and at the end."""
+        """Show the progress of a preparation step, at intervals and at its end."""
         late = self.clock() - self._drawn
         if done < total and late < (_LINE_PAUSE if self._live is None else _PAUSE):
             return
@@ -112,18 +112,18 @@ class Progress:
             self._live.update(Text(line), refresh=True)
 
     def started(self, spec: RunSpec) -> None:
-        """Take note of a start."""
+        """Record the start of a run."""
         self.at[spec.key] = 0
 
     def epoch(self, spec: RunSpec, epoch: EpochLike) -> None:
-        """Take note of an epoch."""
+        """Record an epoch."""
         self.at[spec.key] = epoch.number
         self._since.setdefault(spec.key, (epoch.number, self.clock()))
         if self.clock() - self._drawn > _PAUSE:
             self._draw()
 
     def finished(self, row: RunResult) -> None:
-        """Take note of a row."""
+        """Record the row of a finished run."""
         self.at.pop(row.key, None)
         self._take(row)
         spec = row.spec
@@ -132,13 +132,13 @@ class Progress:
         self._draw()
 
     def seconds_left(self) -> float | None:
-        """Estimate how long the rest takes; None before a run has ended or made a few epochs.
+        """Return the estimated seconds left; None until a run has ended or done a few epochs.
 
-        A run counts with the mean number of epochs of those that have ended; before one has, with
-        all its epochs, which is an upper bound where runs may stop early.
+        The estimate assumes the mean epochs of finished runs. Before any run has finished it
+        assumes all epochs, which is an upper bound with early stopping.
         """
         usual = self._epochs.value if self._epochs.count else self._most_epochs
-        late = self._patience / 2  # epochs that a run longer than usual may still take
+        late = self._patience / 2  # assumed epochs left of a run that is longer than the mean
         lengths = ((n, usual if n < usual else n + late) for n in self.at.values())
         on_the_way = sum(min(0.95, n / length) for n, length in lengths)
         ended = len(self.rows) - self._before
@@ -150,7 +150,7 @@ class Progress:
         return fmean(paces) * usual * left / len(self.at) if paces else None
 
     def summary(self) -> str:
-        """Say how many runs are done, their mean if they are of one kind, and the time left."""
+        """Return the number of finished runs, their mean if comparable, and the time left."""
         failed = len(self.rows) - self._tests.count
         parts = [self._count(len(self.rows))]
         if failed:
@@ -167,7 +167,7 @@ class Progress:
         return ", ".join(parts)
 
     def table(self) -> Table:
-        """Give the table as it stands."""
+        """Return the current table."""
         lines, caption = self._in_view(), self.summary()
         if len(lines) < len(self._lines):
             caption += f"; {len(lines)} of {len(self._lines)} lines shown"
@@ -181,11 +181,11 @@ class Progress:
         return f"{done} of {len(self.specs)} run{'s' * (len(self.specs) > 1)}"
 
     def _group(self, specs: Sequence[RunSpec]) -> None:
-        """Sort runs into lines, once, and forget what is finished."""
+        """Group runs into table rows, and reset the finished runs."""
         self.specs, self.rows = list(specs), {}
         self._lines: dict[str, _RunGroup] = {}
         self._line_of: dict[str, str] = {}
-        self._latest: dict[str, None] = {}  # lines with a finished run, the latest at the end
+        self._latest: dict[str, None] = {}  # rows with a finished run, the latest last
         for spec in specs:
             line = replace(spec, split=replace(spec.split, fold=0)).key
             self._lines.setdefault(line, {})[spec.split.fold] = spec
@@ -199,7 +199,7 @@ class Progress:
         self._epochs, self._tests, self._metric = _Mean(), _Mean(), ""
 
     def _take(self, row: RunResult) -> None:
-        """Add a row to what is finished; sums are kept, so that no drawing goes over all rows."""
+        """Add a finished run to the running sums, so that an update does not visit all runs."""
         self.rows[row.key] = row
         line = self._line_of[row.key]
         self._latest.pop(line, None)
@@ -211,7 +211,7 @@ class Progress:
             self._metric = row.metric
 
     def _in_view(self) -> list[_RunGroup]:
-        """Give all lines if the console holds them; else those under way, then the latest."""
+        """Return all table rows if they fit the console; else active rows, then the latest."""
         room = max(1, self.console.height - _FRAME)
         if len(self._lines) <= room:
             return list(self._lines.values())
@@ -223,7 +223,7 @@ class Progress:
         return [self._lines[line] for line in chosen]
 
     def _build_table(self, lines: Sequence[_RunGroup], caption: str, *, by_fold: bool) -> Table:
-        """Make a table with a column a fold, or with the count of folds done and their epochs."""
+        """Return a table with one column per fold, or with the count of finished folds."""
         table = Table(caption=caption, caption_justify="left")
         for heading in ("data", "model"):
             table.add_column(_clipped(heading), justify="right")
@@ -262,7 +262,7 @@ class Progress:
         return Text("failed", "red") if value is None else Text(format_metric(value, row.metric))
 
     def _counts(self, line: _RunGroup, ended: int, failed: int) -> list[Text]:
-        """Give how many folds have ended, and the epochs of those under way."""
+        """Return the number of finished folds, and the epochs of the active ones."""
         folds = Text(f"{ended}/{len(line)}")
         if failed:
             folds.append(f", {failed} failed", "red")
@@ -273,7 +273,7 @@ class Progress:
     def _draw(self) -> None:
         if self._live is not None and self.specs:
             self._live.update(self.table(), refresh=True)
-        self._drawn = self.clock()  # after it, so that a slow terminal is not drawn on all the time
+        self._drawn = self.clock()  # after drawing, so that a slow terminal gets pauses
 
     def _say(self, line: str) -> None:
         if self._live is None:
@@ -282,7 +282,7 @@ class Progress:
 
 @dataclass
 class _Mean:
-    """A mean to which values are added."""
+    """Running mean."""
 
     count: int = 0
     total: float = 0.0
@@ -306,10 +306,10 @@ def _first(line: _RunGroup) -> RunSpec:
 
 
 def _clipped(text: str) -> Text:
-    """Give a text that stays on one line, cut where its column is too narrow."""
+    """Return a one-line text, truncated to the width of its column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _kind(spec: RunSpec) -> str:
-    """Name a run without its fold, bag and seed."""
+    """Return the name of a run without its fold, bag and seed."""
     return replace(spec, split=replace(spec.split, fold=0, bag=0), seed=0).key

@@ -1,4 +1,4 @@
-"""Tables as plain values, and how they are written for a terminal or in Markdown."""
+"""Result tables as plain values, with output for a terminal and in Markdown."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -22,19 +22,19 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u
 
 
 class TextTable(NamedTuple):
-    """Headings, and lines of as many cells."""
+    """Headings and rows of the same number of cells."""
 
     heads: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
 
     def markdown(self, text: Collection[int] = (0,)) -> str:
-        """Write a Markdown table; columns of ``text`` stand left, those of numbers right."""
+        """Return a Markdown table; columns in ``text`` are left-aligned, others right-aligned."""
         rule = tuple("---" if at in text else "---:" for at in range(len(self.heads)))
         cells = (self.heads, rule, *self.lines)
         return "\n".join(f"| {' | '.join(_escape(cell) for cell in line)} |" for line in cells)
 
     def terminal(self, text: Collection[int] = (0,)) -> str:
-        """Write columns of even width; those of ``text`` stand left, those of numbers right."""
+        """Return padded columns; columns in ``text`` are left-aligned, others right-aligned."""
         lines = [
             [_LINE_BREAK.sub(_code, printable(cell)) for cell in line]
             for line in (self.heads, *self.lines)
@@ -46,15 +46,15 @@ class TextTable(NamedTuple):
 def methods_table(
     methods: Mapping[str, Sequence[RunResult]], cells: Mapping[str, MetricSummary] | None = None
 ) -> TextTable:
-    """Set methods side by side.
+    """Return a comparison table of methods.
 
     Args:
-        methods: The rows of each, by its name; all on the same metric.
+        methods: Rows of each method by name; all with the same metric.
         cells: Mean and deviation of each; by default of its rows.
     """
     if cells is None:
         cells = {name: summarize(rows) for name, rows in methods.items()}
-    # Of runs that were lost before they began, nobody knows the metric.
+    # Runs that failed before they started have no metric.
     metric = next((cell.metric for cell in cells.values() if cell.n), "accuracy")
     lines: list[tuple[str, ...]] = []
     for name, cell in cells.items():
@@ -67,10 +67,9 @@ def methods_table(
 
 
 def runs_table(rows: Sequence[RunResult], ensembles: ScoreGrid | None = None) -> TextTable:
-    """Lay out the test metric of every run: one line a fold, one column a seed, the mean below.
+    """Return the test metric of every run: one row per fold, one column per seed, and means.
 
-    A split without folds has one line, which names its rule. A run that failed or is not there is
-    a dash.
+    A split without folds has one row with the name of its rule. Failed and missing runs are dashes.
 
     Args:
         rows: The runs.
@@ -97,7 +96,7 @@ def runs_table(rows: Sequence[RunResult], ensembles: ScoreGrid | None = None) ->
 
 
 def rules_table(rows: Sequence[RunResult]) -> TextTable:
-    """Say what each rule of choosing the epoch makes of the same runs."""
+    """Return the mean test metric of the runs under each rule of epoch selection."""
     done = [row for row in rows if row.done]
     lines: list[tuple[str, ...]] = []
     for rule, words in EPOCH_RULES.items():
@@ -112,13 +111,13 @@ def tasks_table(
     metric: str,
     runs: Mapping[tuple[int, int], Sequence[float | None]],
 ) -> TextTable:
-    """Return one line a task: its figure over all runs and the number of its labels.
+    """Return one row per task: its metric over all runs and its number of labels.
 
     Args:
         targets: Names of the tasks.
-        labels: How many graphs have a label, a task.
-        metric: What was measured.
-        runs: The figure of each task by seed and fold of the run; None where there is none.
+        labels: Number of labelled graphs of each task.
+        metric: Name of the metric.
+        runs: Metric of each task by seed and fold of the run; None if undefined.
     """
     seeds, folds = (tuple(sorted(set(part))) for part in zip(*runs, strict=True))
     lines: list[tuple[str, ...]] = []
@@ -133,7 +132,7 @@ def tasks_table(
 
 
 def printable(text: str) -> str:
-    r"""Return text for a terminal: control characters, which could steer it, become their codes.
+    r"""Return text that is safe for a terminal, with control characters escaped.
 
     Example:
         >>> printable("a\x1b[31mb")

@@ -1,4 +1,4 @@
-"""What a finished cross-validation leaves behind: model, pictures, predictions, page."""
+"""Output of a finished cross-validation: model, plots, predictions and page."""
 
 import json
 import warnings
@@ -45,10 +45,10 @@ BAG_NOTE = (
 
 
 def write_settings(folder: Path, plan: Plan) -> None:
-    """Write ``config.json``, with which the same runs can be asked for again.
+    """Write ``config.json``, which reproduces the runs.
 
-    A folder with results of other data or another target is refused; one of another network or
-    training is taken, with a warning.
+    A folder with results of other data or another target raises an error. A folder with another
+    network or training emits a warning.
     """
     path, text = folder / "config.json", json.dumps(plan.to_json(), indent=2, ensure_ascii=False)
     content = f"{text}\n".encode()
@@ -63,10 +63,10 @@ def write_settings(folder: Path, plan: Plan) -> None:
 
 
 def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
-    """Raise a ValueError where settings that were written before name other data than these."""
+    """Raise a ValueError if existing settings have other data."""
     try:
         before = DataSpec.from_stored(json.loads(path.read_bytes())["data"])
-    except (ValueError, KeyError, TypeError, AttributeError):  # not settings of ours, or damaged
+    except (ValueError, KeyError, TypeError, AttributeError):  # foreign or damaged file
         return
     for name in (field.name for field in fields(data)):
         old, new = getattr(before, name), getattr(data, name)
@@ -75,7 +75,7 @@ def _refuse_other_data(folder: Path, path: Path, data: DataSpec) -> None:
         if old != new:
             raise ValueError(
                 f"{folder} holds results of other data: {name} is {_setting_text(old)} there and "
-                f"{_setting_text(new)} here; name another --output-dir"
+                f"{_setting_text(new)} here; choose another --output-dir"
             )
 
 
@@ -85,15 +85,15 @@ def _setting_text(value: object) -> str:
 
 
 def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path]:
-    """Write all that people look at or use later, and say where it lies.
+    """Write all outputs of a cross-validation, and return their paths.
 
     Args:
-        folder: Where to; made if it is not there.
-        result: What ``cross_validate`` gave.
+        folder: Target folder; created if missing.
+        result: Result of ``cross_validate``.
 
     Returns:
-        The files and folders by what they are: "page", "model", "predictions", drawings such as
-        "curves", and "left out" for the rows of a table that could not be used.
+        Path of each output by name: "page", "model", "predictions", plots such as "curves", and
+        "left out" for the rows of a table that could not be used.
     """
     folder, loaded, rows = Path(folder), result.loaded, result.runs
     schema, title = loaded.dataset.schema, f"{result.plan.method} on {result.plan.data}"
@@ -130,13 +130,13 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
 def compare_methods(
     plans: Mapping[str, Plan], how: RunConfig, page: Path, notes: Sequence[str]
 ) -> TextTable:
-    """Do the runs of several methods on one dataset, write a page and return the table of methods.
+    """Run several methods on one dataset, write a page and return the table of methods.
 
     Args:
-        plans: The runs of each method, by the name it is to have.
-        how: Where and how.
+        plans: Runs of each method by display name.
+        how: Options of the run.
         page: The HTML file to write.
-        notes: What a reader must know of how the figures came about.
+        notes: Remarks on how the figures were computed.
     """
     loaded = load_data(next(iter(plans.values())).run.data, how.data_dir)
     planned = {name: plan_runs(plan, how.data_dir, loaded)[0] for name, plan in plans.items()}
@@ -159,7 +159,7 @@ def compare_methods(
 
 
 def single_split_note(rows: Sequence[RunResult]) -> str | None:
-    """Say that all figures rest on one split, and what to do; None where they rest on several."""
+    """Return a warning if all results use a single split; None if they use several."""
     if len({replace(row.spec.split, bag=0) for row in rows if row.split.digest}) != 1:
         return None
     spec = rows[0].spec
@@ -172,14 +172,14 @@ def single_split_note(rows: Sequence[RunResult]) -> str | None:
 
 
 def _remove_stale(folder: Path, written: Collection[Path]) -> None:
-    """Remove results of earlier settings that the present ones do not have."""
+    """Remove outputs of earlier settings that the current ones do not write."""
     names = ("predictions.csv", "left_out.csv", *(f"{name}.svg" for name in _CAPTIONS))
     stale = {folder / name for name in names} - set(written)
     if folder / "model" not in written:
         stale |= {folder / "model" / name for name in FILES}
     for path in stale:
         path.unlink(missing_ok=True)
-    with suppress(OSError):  # not there, or not empty
+    with suppress(OSError):  # missing, or not empty
         (folder / "model").rmdir()
 
 
@@ -190,13 +190,13 @@ def method_section(
     schema: Schema,
     ensembles: ScoreGrid | None = None,
 ) -> MethodSection:
-    """Draw the runs of a method for a page.
+    """Return the page section of a method.
 
     Args:
-        name: Its heading.
-        rows: The runs; those that failed are in no picture.
-        parts: Their test predictions, or those of the ensembles.
-        schema: What the predictions mean.
+        name: Heading of the section.
+        rows: The runs; failed runs are not plotted.
+        parts: Test predictions of the runs, or of the ensembles.
+        schema: Schema of the predictions.
         ensembles: Test metric of each ensemble; None for single runs.
     """
     pictures = _draw(rows, parts, schema) if parts else {}
@@ -207,7 +207,7 @@ def method_section(
 
 
 def _task_metrics(parts: Sequence[HeldOut], schema: Schema) -> TextTable:
-    """Return the table by task; a graph that several runs tested counts as one label."""
+    """Return the table by task; graphs tested by several runs count as one label."""
     metric = METRICS[schema.task]
     runs = {
         (part.seed, part.fold): metric.by_task(from_numpy(part.output), from_numpy(part.y))
@@ -228,7 +228,7 @@ _CAPTIONS = {
 
 
 def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -> dict[str, str]:
-    """Draw the curves and what fits the task, by the names of the files."""
+    """Return the plots of the curves and of the task, by file name."""
     pictures = {"curves": draw_curves([row for row in rows if row.done])}
     if schema.task == "classes":
         counts = confusion(parts, schema.num_outputs)
@@ -273,7 +273,7 @@ def _model_note(final: FinalModel) -> str:
 
 
 def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> None:
-    """Save the model with all that it takes to use it on other graphs."""
+    """Save the model with the metadata to predict other graphs."""
     row = final.run
     about: dict[str, Any] = {
         "schema": final.schema.to_json(),

@@ -1,4 +1,4 @@
-"""A search from its start to what it found and left out; never a test figure."""
+"""Report of a hyper-parameter search, without test metrics."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ from gtpool.study.space import (
 from gtpool.study.store import write_atomic
 from gtpool.study.summarize import format_metric, has_folds
 
-_PAUSE = 0.2  # seconds between two drawings of the line
-_NOW_AND_THEN = 5.0  # seconds between two lines about the runs of a rung
-_QUIET = 30.0  # seconds without a line after which an epoch is worth one
-_ROUGH = 50  # trials below which a tenth of them, the best, are fewer than five
+_PAUSE = 0.2  # minimum seconds between two updates of the line
+_NOW_AND_THEN = 5.0  # minimum seconds between two lines about the runs of a rung
+_QUIET = 30.0  # seconds without output after which an epoch is printed
+_ROUGH = 50  # with fewer trials, the best tenth has fewer than five
 POOLED = (
     "Pooled validation: one choice for all folds has seen every test label once, since the "
     "validation part of a fold is the test part of the one before. What these settings give on the "
@@ -48,35 +48,35 @@ POOLED = (
 
 
 class SearchConfig(NamedTuple):
-    """How to search."""
+    """Options of a search."""
 
     trials: int
     seed: int = 0
     rung: int | None = None
-    """Folds between two looks at pruning; None for as many as run at once."""
+    """Folds between two pruning decisions; None for the number of parallel folds."""
     prune: bool = True
     storage: str | None = None
     folds_given: bool = False
-    """Whether the user asked for a number of folds, which not all splits have."""
+    """Whether the user set the number of folds."""
 
 
 def search_options(
     plan: Plan, table: Mapping[str, Any] | None, how: RunConfig, wanted: SearchConfig
 ) -> list[str]:
-    """Search for the options that validate best, write them, and say what was found.
+    """Search for the options with the best validation result, write them, and print a report.
 
     Args:
-        plan: The runs of a trial, but for what is searched.
-        table: What to choose from, as a file says it; None is the paper's space.
-        how: Where and how to run.
-        wanted: How to search.
+        plan: The runs of a trial, without the searched options.
+        table: The search space as read from a file; None for the paper's space.
+        how: Options of the run.
+        wanted: Options of the search.
     """
     # A trial is judged by single runs; the settings keep the ensemble for `gtpool train`.
     runs, loaded = plan_runs(plan._replace(ensemble=1, bag=False), how.data_dir)
     folded = runs[0].split.rule in FOLD_RULES
     if wanted.folds_given and not folded:
         raise ValueError(
-            f"--folds is for split types that have folds, {', '.join(FOLD_RULES)}; this one is "
+            f"--folds needs a split type with folds ({', '.join(FOLD_RULES)}), got "
             f"{runs[0].split.rule}"
         )
     space = PAPER_SPACE if table is None else read_space(table, plan.run)
@@ -101,19 +101,19 @@ def search_options(
 
 
 class SearchProgress:
-    """A watcher for the runs of a search, to be used in a ``with``.
+    """Progress display of a search, used as a context manager.
 
-    Prints a line for each trial. Of a search in rungs, which judges many trials at once, it prints
-    lines for each rung and now and then how many of its runs are done. In a terminal the run on its
-    way stands below, with the time left; elsewhere a line says so when there was none for long.
+    It prints one line per trial. For a search in rungs, which evaluates many trials at once, it
+    prints lines for each rung and its finished runs at intervals. In a terminal a status line shows
+    the active run and the time left; without a terminal this is printed after a long silence.
 
     Args:
-        total: Trials that are wanted.
+        total: Number of requested trials.
         runs: Runs of a trial that is not pruned.
-        metric: What is compared: "loss" or the name of a metric.
-        done: Trials that are over.
-        console: Where to; the standard error if not given.
-        clock: Seconds that go on.
+        metric: Compared value: "loss" or the name of a metric.
+        done: Number of finished trials.
+        console: Console to write to; by default standard error.
+        clock: Function that returns seconds.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class SearchProgress:
         self._rung: str | None = None
         self._before = done
         self._began = self._drawn = self._said = clock()
-        self._made = self._known = 0  # runs of the trial or rung
+        self._made = self._known = 0  # new and stored runs of the trial or rung
         self._live = Live(console=self.console, auto_refresh=False)
 
     def __enter__(self) -> Self:
@@ -149,11 +149,11 @@ class SearchProgress:
             self._live.stop()
 
     def rung(self, rung: Rung) -> None:
-        """Take note that a length of training begins, at which many trials are judged at once."""
+        """Record the start of a rung, which evaluates many trials at one number of epochs."""
         self._rung = f"round {rung.number} of {rung.total}"
 
     def begin(self, specs: Sequence[RunSpec], done: Sequence[RunResult]) -> None:
-        """Take note of runs that were done before; say how large a rung is."""
+        """Record runs that exist already; print the size of a rung."""
         self._made += len(done)
         if self._rung is not None:
             self._began, self._made, self._known = self.clock(), len(done), len(done)
@@ -165,19 +165,19 @@ class SearchProgress:
             self._say(f"{self._rung}: {configs}, {epochs} epochs: {runs}{known}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Show how much is done of what runs wait for."""
+        """Show the progress of a preparation step."""
         self._show(f"{what}: {done} of {total}")
 
     def started(self, spec: RunSpec) -> None:
-        """Take note of a start."""
+        """Record the start of a run."""
         self._show(_run_label(spec))
 
     def epoch(self, spec: RunSpec, epoch: EpochLike) -> None:
-        """Take note of an epoch."""
+        """Record an epoch."""
         self._show(f"{_run_label(spec)}, epoch {epoch.number} of {spec.train.epochs}")
 
     def finished(self, row: RunResult) -> None:
-        """Take note of a run."""
+        """Record the row of a finished run."""
         self._made += 1
         if self._rung is None:
             return
@@ -191,12 +191,12 @@ class SearchProgress:
     def tried(
         self, trial: TrialResult, done: Sequence[TrialResult], best: TrialResult | None
     ) -> None:
-        """Say what came of a trial.
+        """Print the result of a trial.
 
         Args:
-            trial: What was tried.
-            done: The trials that are over, by all who are at work.
-            best: The best of those that were run on all folds.
+            trial: The finished trial.
+            done: Finished trials of all processes.
+            best: The best trial that ran on all folds.
         """
         self.done, self._made = len(done), 0
         self.best = None if best is None else best.value
@@ -206,7 +206,7 @@ class SearchProgress:
             self._live.update(Text(self.summary()), refresh=True)
 
     def summary(self) -> str:
-        """Say how many trials, or runs of a rung, are over, the best value, and the time left."""
+        """Return the finished trials or runs of a rung, the best value, and the time left."""
         if self._rung is not None:
             over, total, before = float(self._made), self.runs, self._known
             parts = [f"{self._made} of {total} run{'s' * (total > 1)}"]
@@ -239,7 +239,7 @@ class SearchProgress:
 
 
 def describe_trial(trial: TrialResult, metric: str) -> str:
-    """Say in words what came of a trial."""
+    """Return the result of a trial as text."""
     folds = "1 fold" if trial.folds == 1 else f"{trial.folds} folds"
     if trial.error is not None:
         return f"given up after {folds}: {trial.error}"
@@ -250,20 +250,20 @@ def describe_trial(trial: TrialResult, metric: str) -> str:
 
 
 def _run_label(spec: RunSpec) -> str:
-    """Name a run of a trial."""
+    """Return the name of a run of a trial."""
     return f"fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else f"seed {spec.seed}"
 
 
 def trials_table(
     trials: Sequence[TrialResult], space: Space, metric: str, most: int = 5
 ) -> TextTable:
-    """List the best of the trials that were run on all folds.
+    """Return a table of the best trials that ran on all folds.
 
     Args:
-        trials: From best to worst.
-        space: What was chosen from.
-        metric: What was compared.
-        most: How many to list.
+        trials: Trials from best to worst.
+        space: The search space.
+        metric: Compared value.
+        most: Maximum number of rows.
     """
     names = [name.partition(".")[2] for name in space]
     lines = [
@@ -278,7 +278,7 @@ def trials_table(
 
 
 def coverage(trials: Sequence[TrialResult], space: Space) -> list[str]:
-    """Say what was tried, and what was not."""
+    """Return which options and values were searched, and which were not."""
     total, choices = count_combinations(space), [trial.choice for trial in trials]
     complete = sum(trial.complete for trial in trials)
     given_up = sum(trial.error is not None for trial in trials)
@@ -295,17 +295,17 @@ def coverage(trials: Sequence[TrialResult], space: Space) -> list[str]:
 
 
 def importance_basis(complete: int) -> str:
-    """Say what an importance rests on."""
+    """Return the basis of the importance values as text."""
     rough = f", rough below {_ROUGH}" if complete < _ROUGH else ""
     return f"{complete} trials on all folds{rough}"
 
 
 def draw_importance(shares: Mapping[str, float], title: str) -> str:
-    """Draw the importance of each option as a bar.
+    """Return a bar chart of the importance of each option.
 
     Args:
-        shares: Of each option, in sum 1.
-        title: What the bars are.
+        shares: Importance of each option; they sum to 1.
+        title: Title of the chart.
     """
     names = sorted(shares, key=lambda name: shares[name])
     with svg_figure((6.4, 1.1 + 0.34 * len(names))) as figure:
@@ -330,7 +330,7 @@ def _format_value(value: object) -> str:
 
 
 def _check_values(plan: Plan, space: Space, how: RunConfig, loaded: Loaded) -> None:
-    """See for each value of a space whether a run could start with it."""
+    """Raise a ValueError for a value of the space with which no run could start."""
     for name, held in space.items():
         for value in values_to_check(held):
             changed = apply_choice(plan.run, {name: value}).to_json()
@@ -341,7 +341,7 @@ def _check_values(plan: Plan, space: Space, how: RunConfig, loaded: Loaded) -> N
 
 
 def _parallel_folds(how: RunConfig) -> int:
-    """Say how many folds run at once."""
+    """Return the number of folds that run at once."""
     if how.executor is not None:
         return ENSEMBLE_SIZE
     on_gpu = how.jobs == 1 and choose_device(how.device).type == "cuda"
@@ -349,7 +349,7 @@ def _parallel_folds(how: RunConfig) -> int:
 
 
 def _write_best(search: Search, plan: Plan, folder: Path) -> list[str]:
-    """Write the best settings and the drawing, and say in lines what was found."""
+    """Write the best settings and the chart, and return the report lines."""
     trials, best, shares = search.tried(), search.best(), search.importance()
     if best is None:
         return ["no combination was run on all folds", *coverage(trials, search.space)]
@@ -366,5 +366,5 @@ def _write_best(search: Search, plan: Plan, folder: Path) -> list[str]:
         lines.append(f"importance: {drawn} ({title})")
     lines += coverage(trials, search.space)
     if search.running():
-        lines.append(f"{search.running()} more on their way elsewhere: who ends last writes all")
+        lines.append(f"{search.running()} more run elsewhere; the last writes the result")
     return lines

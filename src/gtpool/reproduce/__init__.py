@@ -1,1 +1,1 @@
-"""The paper again: its tables as runs, its numbers and claims, tuning, and the report on all."""
+"""Reproduction of the paper: its tables as runs, its numbers and claims, tuning and the report."""

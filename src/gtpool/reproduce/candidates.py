@@ -1,7 +1,4 @@
-"""The networks that a search starts with: the space of a method, and draws from it.
-
-Imported without torch.
-"""
+"""Candidates of a search: the search space of a method, and samples from it. No torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -23,31 +20,31 @@ NETWORK: dict[str, tuple[Any, ...]] = {
     "model.residual": (False, True),
     "model.readout": ("mean-max", "sum", "mean"),
 }
-"""What we add for any network."""
+"""Additional choices for all networks."""
 LEVELS: dict[str, tuple[Any, ...]] = {
     "model.ratio": (0.5, 0.25, 0.75),
     "model.levels": (3, 1, 2),
     "model.read_input": (False, True),
 }
-"""What we add where nodes are pooled; ratio and levels as the paper's figure has them."""
+"""Additional choices for networks with pooling; ratio and levels as in the paper's figure."""
 GTPOOL: dict[str, tuple[Any, ...]] = {
     "pool.order": ("index", "score"),
     "pool.gate": (None, "tanh"),
     "pool.heads": (1, 4),
     "pool.temperature": (1.0, 0.1),
 }
-"""What we add for GTPool."""
+"""Additional choices for GTPool."""
 
 
 def search_space(dataset: str, model: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Give the search space of a network on a dataset; what it has without a search comes first.
+    """Return the search space of a network on a dataset; the untuned value of each option is first.
 
-    What makes a method what it is stays: a convolution that it names, its number of levels, a
-    read-out of its own. So does the batch of the protocol where it is none of the paper's.
+    Options that define a method are fixed: its convolution, number of levels and read-out. The
+    batch size of the protocol is fixed too if the paper does not have it.
 
     Args:
         dataset: A name of the registry.
-        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
+        model: Options of the untuned network that differ from the defaults of ``ModelSpec``.
 
     Example:
         >>> search_space("ogbg-molhiv", {"pool": "sagpool"})["train.lr"]
@@ -83,16 +80,16 @@ def sample_configs(
     seed: int = 0,
     fits: Callable[[Options], bool] = lambda _: True,
 ) -> tuple[Options, ...]:
-    """Draw different configurations, the first choice of every option first.
+    """Return distinct random configurations; the first has the first choice of every option.
 
-    Each network is drawn with up to three pairs of learning rate and weight decay, which cost next
-    to nothing: runs that differ in them alone train side by side.
+    Each network is drawn with up to three pairs of learning rate and weight decay. They cost little
+    time, because runs that differ only in these train side by side.
 
     Args:
         space: The choices of each option.
-        count: How many; all there are if they are fewer.
-        seed: Same seed, same configurations.
-        fits: Says whether choices go together; what does not is left out.
+        count: Number of configurations; at most all combinations.
+        seed: Seed of the random choice.
+        fits: Returns whether choices are compatible; incompatible ones are skipped.
 
     Example:
         >>> sample_configs({"train.lr": (1, 2), "model.width": (8,)}, 5)
@@ -124,12 +121,12 @@ _RATES = ("train.lr", "train.weight_decay")
 
 
 def config_runs(dataset: str, model: Mapping[str, Any], options: Options) -> tuple[RunSpec, ...]:
-    """Give the runs of a configuration on a dataset, one a fold, by the paper's protocol.
+    """Return the runs of a configuration on a dataset by the paper's protocol, one per fold.
 
     Args:
         dataset: A name of the registry.
-        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
-        options: What the search says.
+        model: Options of the untuned network that differ from the defaults of ``ModelSpec``.
+        options: Options chosen by the search.
     """
     parts: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "pool": {}}
     for name, value in options.items():
@@ -146,12 +143,12 @@ _DEFAULT = {"order": "index", "gate": None, "heads": 1, "temperature": 1.0}
 
 
 def is_buildable(dataset: str, model: Mapping[str, Any], options: Options) -> bool:
-    """Say whether a network can be made so: GIN takes no weighted edges, which DiffPool gives.
+    """Return whether a network is valid; for example GIN cannot use DiffPool's edge weights.
 
     Args:
         dataset: A name of the registry.
-        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
-        options: What the search says.
+        model: Options of the untuned network that differ from the defaults of ``ModelSpec``.
+        options: Options chosen by the search.
     """
     from gtpool.model.check import check_spec  # noqa: PLC0415 - needs torch, as all runs do
 

@@ -1,4 +1,4 @@
-"""The sentences of the paper's results section, and whether tables bear them out."""
+"""Claims of the paper's results section, and checks of them against tables."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -10,28 +10,28 @@ from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABL
 from gtpool.reproduce.study_results import OURS
 
 Tables = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""Figures in per cent, by study, line and dataset; what is not known is not there."""
+"""Metrics in per cent by study, row and dataset; unknown values are missing."""
 BASELINES = tuple(name for name in TABLE_1 if name not in OURS)
 
-_ROUNDING = 0.02  # points by which printed figures and their differences may disagree
+_ROUNDING = 0.02  # points by which printed values and their differences may disagree
 _SHORT = {"IMDB-BINARY": "IMDB-B", "IMDB-MULTI": "IMDB-M"}
 
 
 class Figures(NamedTuple):
-    """Tables that a sentence is held against."""
+    """Tables that a claim is checked against."""
 
     tables: Tables
     final: bool
-    """Whether what is not there will not come either, as in a paper."""
+    """Whether the tables are complete, as in a paper: missing values stay missing."""
     single: Collection[tuple[str, str, str]] = ()
-    """Study, line and dataset of each figure that is of one seed."""
+    """Study, row and dataset of each value from a single seed."""
 
     def get(self, study: str, line: str, dataset: str) -> float | None:
-        """Give a figure; None where there is none."""
+        """Return a value; None if it is missing."""
         return self.tables.get(study, {}).get(line, {}).get(dataset)
 
     def alone(self, study: str, places: Iterable[tuple[str, str]]) -> str:
-        """Name those figures, by line and dataset, that are of one seed; the end of a sentence."""
+        """Return the end of a sentence that lists the values from a single seed."""
         found = [
             (line, dataset) for line, dataset in places if (study, line, dataset) in self.single
         ]
@@ -40,14 +40,14 @@ class Figures(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a sentence holds (None: it cannot be told), and the numbers."""
+    """Whether a claim holds (None if undecided), and the numbers."""
 
     holds: bool | None
     words: str
 
 
 def gain_over_baselines(dataset: str, claimed: float, figures: Figures) -> Verdict:
-    """Compare the better of ours with the best baseline."""
+    """Return the comparison of the better GTPool variant with the best baseline."""
     mine = _available(figures, "table1", OURS, dataset)
     others = _available(figures, "table1", BASELINES, dataset)
     if not mine or not others:
@@ -61,7 +61,7 @@ def gain_over_baselines(dataset: str, claimed: float, figures: Figures) -> Verdi
     )
     words += figures.alone("table1", [(best, dataset), (rival, dataset)])
     enough = ahead >= claimed - _ROUNDING
-    # Another baseline can only lower the gain, the other of ours only raise it.
+    # A missing baseline can only lower the gain, a missing variant of ours only raise it.
     open_ = missing if enough else not figures.final and len(mine) < len(OURS)
     return Verdict(None if open_ else enough, words)
 
@@ -75,20 +75,20 @@ def all_above(
     *,
     margin: float = 0.0,
 ) -> Verdict:
-    """Say whether each winner is above each loser on each dataset."""
+    """Return whether each winner is above each loser on each dataset."""
     return pairs_above(study, [*product(winners, losers, datasets)], figures, margin=margin)
 
 
 def pairs_above(
     study: str, pairs: Sequence[tuple[str, str, str]], figures: Figures, *, margin: float = 0.0
 ) -> Verdict:
-    """Say whether the first line of each pair is above the second on a dataset.
+    """Return whether the first row of each pair is above the second on a dataset.
 
     Args:
-        study: Whose figures.
-        pairs: Two lines and a dataset each.
-        figures: What is known.
-        margin: Points by which it must be above.
+        study: Name of the study.
+        pairs: Two rows and a dataset each.
+        figures: The known values.
+        margin: Required difference in points.
     """
     known = {
         (first, second, dataset): (high, low)
@@ -101,7 +101,7 @@ def pairs_above(
     against = {
         place: (high, low)
         for place, (high, low) in known.items()
-        if round(high - low, 9) <= margin  # a difference of rounded figures is not round
+        if round(high - low, 9) <= margin  # rounds away floating-point error
     }
     missing = 0 if figures.final else len(pairs) - len(known)
     words = f"{len(known) - len(against)} of {len(known)} comparisons hold"
@@ -120,7 +120,7 @@ def pairs_above(
 
 
 def mean_gain(pooler: str, claimed: float, figures: Figures) -> Verdict:
-    """Compare the mean gain of the better sampler over three datasets."""
+    """Return the comparison of the better sampler's mean gains over three datasets."""
     names = (pooler, f"{pooler}-rws", f"{pooler}-rwsv")
     lines = [_available(figures, "table2", names, dataset) for dataset in STUDIED]
     if any(len(line) < 3 for line in lines):
@@ -136,7 +136,7 @@ def mean_gain(pooler: str, claimed: float, figures: Figures) -> Verdict:
 
 
 def loss_is_larger(first: str, second: str, figures: Figures) -> Verdict:
-    """Say whether GTPool-V loses by the first change, and more than by the second, everywhere."""
+    """Return whether the first change lowers GTPool-V everywhere, and more than the second."""
     pairs = [*product((second, "gtpool-v"), (first,), STUDIED)]
     words: list[str] = []
     told: list[str] = []
@@ -157,7 +157,7 @@ def best_at(
     datasets: Sequence[str],
     figures: Figures,
 ) -> Verdict:
-    """Say whether the best value of a parameter, or one of equals, is one of some, by dataset."""
+    """Return whether the best value of a parameter (or a tied one) is among given values."""
     words: list[str] = []
     told: list[str] = []
     inside: list[bool | None] = []
@@ -175,7 +175,7 @@ def best_at(
 
 
 def drops_at_high_ratio(figures: Figures) -> Verdict:
-    """Say whether the figure drops by about 2 to 3 points (1.5 to 3.5) from ratio .5 to .75."""
+    """Return whether the metric drops by 2 to 3 points (1.5 to 3.5) from ratio 0.5 to 0.75."""
     words: list[str] = []
     told: list[str] = []
     inside: list[bool | None] = []
@@ -193,7 +193,7 @@ def drops_at_high_ratio(figures: Figures) -> Verdict:
 
 
 def _combine(parts: Sequence[bool | None]) -> bool | None:
-    """Join answers: one no is a no, and what is not known keeps it open."""
+    """Return the conjunction of verdicts: False if one is False, else None if one is unknown."""
     return False if False in parts else None if None in parts else True
 
 
@@ -205,7 +205,7 @@ def _available(
 
 
 def _join_first(parts: Sequence[str], between: str) -> str:
-    """Join the first three, and count the others."""
+    """Return the first three, joined, and the number of others."""
     more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
     return between.join(parts[:3]) + more
 
@@ -214,14 +214,14 @@ def _short(dataset: str) -> str:
     return _SHORT.get(dataset, dataset.removeprefix("ogbg-mol"))
 
 
-_LARGE = 1.0  # points that we call a large margin
+_LARGE = 1.0  # points that count as a large margin
 _TU, _OGB = DATASETS[:7], DATASETS[7:]
 _POOLERS = tuple(name for name in BASELINES if name not in ("gcn", "gin", "gmt"))
 _DROPPERS = ("sagpool_g", "sagpool_h", "topkpool", "asap")
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper that can be checked."""
+    """A claim of the paper that can be checked."""
 
     where: str
     claimed: str
@@ -229,7 +229,7 @@ class Claim(NamedTuple):
 
 
 def published_figures() -> Figures:
-    """Give the tables that the paper prints; of its curves it prints no numbers."""
+    """Return the printed tables of the paper; its curves have no printed numbers."""
     printed = {"table1": TABLE_1, "table2": TABLE_2, "table3": TABLE_3}
     return Figures({name: _means(table) for name, table in printed.items()}, final=True)
 
@@ -363,4 +363,4 @@ CLAIMS = (
         partial(best_at, "lambda", _LAMBDAS, _LAMBDAS[3:6], STUDIED),
     ),
 )
-"""In the order of the paper."""
+"""Claims in the order of the paper."""

@@ -1,7 +1,7 @@
-"""Every table and figure of the paper as data: which runs, and the published number. No torch.
+"""Every table and figure of the paper as data: the runs and the published number. No torch.
 
-What the paper did not ask stands beside it: further ablations, features, two tasks made for the
-purpose, and why MUTAG is hard.
+It also has studies beyond the paper: further ablations, features, two synthetic tasks, and the
+difficulty of MUTAG.
 """
 
 import json
@@ -21,34 +21,34 @@ _Options = Mapping[str, Any]
 
 
 class StudyCell(NamedTuple):
-    """One place of a table."""
+    """One cell of a table."""
 
     line: str
     dataset: str
     specs: tuple[RunSpec, ...]
-    """The runs of the first seed, one a fold."""
+    """The runs of the first seed, one per fold."""
     published: Published | None = None
 
     def runs(self, seeds: int) -> list[RunSpec]:
-        """Give the runs of some seeds, one after the other."""
+        """Return the runs of the first seeds, seed after seed."""
         return [replace(spec, seed=spec.seed + at) for at in range(seeds) for spec in self.specs]
 
 
 class Study(NamedTuple):
-    """A table, or a curve: a line for each method or value, a column for each dataset."""
+    """A table or a curve: one row per method or value, one column per dataset."""
 
     title: str
     note: str
-    """What a reader must know to read it."""
+    """Remarks for the reader."""
     seeds: int
-    """How many it should have."""
+    """Number of seeds."""
     cells: tuple[StudyCell, ...]
     axis: str | None = None
-    """Of a curve: the parameter whose values the lines are."""
+    """Parameter of a curve, whose values are the rows."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines, in order."""
+        """The rows, in order."""
         return tuple(dict.fromkeys(cell.line for cell in self.cells))
 
     @property
@@ -57,7 +57,7 @@ class Study(NamedTuple):
         return tuple(dict.fromkeys(cell.dataset for cell in self.cells))
 
     def only(self, *, dataset: str | None = None, line: str | None = None) -> tuple[StudyCell, ...]:
-        """Give the cells of one dataset or line; a name that is not there is an error."""
+        """Return the cells of one dataset or row; raise a ValueError for an unknown name."""
         for what, name, known in (("dataset", dataset, self.datasets), ("pool", line, self.lines)):
             if name is not None and name not in known:
                 hint, listed = did_you_mean(name, known), ", ".join(map(repr, known))
@@ -70,11 +70,11 @@ class Study(NamedTuple):
 
 
 def find_studies(names: Iterable[str], choices: Path | None = None) -> dict[str, Study]:
-    """Give studies by name; all of them if none is named.
+    """Return studies by name; all of them if no name is given.
 
     Args:
         names: Keys of ``STUDIES``.
-        choices: The ``tuned.json`` of a search, whose networks "tuned" has in place of ours.
+        choices: The ``tuned.json`` of a search; its networks replace those of the study "tuned".
     """
     wanted = tuple(names) or tuple(STUDIES)
     for name in wanted:
@@ -90,7 +90,7 @@ def _method_cells(
     datasets: Sequence[str],
     published: Mapping[str, Mapping[str, Published | None]],
 ) -> tuple[StudyCell, ...]:
-    """Lay out methods by datasets."""
+    """Return a study of methods by datasets."""
     return tuple(
         StudyCell(
             name,
@@ -108,7 +108,7 @@ def _variant_cells(
     datasets: Sequence[str],
     published: Mapping[str, Mapping[str, Published | None]] | None = None,
 ) -> tuple[StudyCell, ...]:
-    """Lay out changes of GTPool-V by datasets: options of the model, ``data`` or ``train``."""
+    """Return a study of GTPool-V's variants by datasets: options of model, data or training."""
     return tuple(
         StudyCell(
             name,
@@ -127,20 +127,20 @@ def _variant_cells(
 
 
 def _read_tuned(path: Path) -> Study:
-    """Read the study "tuned" from a file."""
+    """Return the study "tuned", read from a file."""
     try:
         cells = _tuned_cells(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"the choices in {path} cannot be read: {error.strerror}") from error
+        raise ValueError(f"cannot read the choices in {path}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         said = error if isinstance(error, ValueError) else repr(error)
-        raise ValueError(f"{path} is no tuned.json of `gtpool study tune`: {said}") from error
+        raise ValueError(f"{path} is not a tuned.json of `gtpool study tune`: {said}") from error
     note = f"The choices of {path}. {_POOLED}"
     return STUDIES["tuned"]._replace(note=note, cells=cells)
 
 
 def _tuned_cells(text: str) -> tuple[StudyCell, ...]:
-    """Lay out what ``gtpool study tune`` chose: a network for each fold, and one for all."""
+    """Return the study of tuned networks: one network per fold, and one for all folds."""
     cells: list[StudyCell] = []
     for method, datasets in json.loads(text).items():
         model = METHODS[method].model
@@ -206,7 +206,7 @@ HYPOTHESES: dict[str, dict[str, Any]] = {
     "flat gin, mean": {"model": {**METHODS["gin"].model, "readout": "mean"}},
     "flat gcn, sum": {"model": {**METHODS["gcn"].model, "readout": "sum"}},
 }
-"""Why MUTAG is hard: what each line of that study changes of GTPool-V, by its name."""
+"""Difficulty of MUTAG: changes of GTPool-V for each row of that study."""
 
 STUDIES: dict[str, Study] = {
     "table1": Study(

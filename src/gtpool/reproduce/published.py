@@ -1,4 +1,4 @@
-"""The figures of the paper's tables, as data; no torch."""
+"""Published values of the paper's tables as data. No torch."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ DATASETS = (
 STUDIED = ("PROTEINS", "IMDB-BINARY", "ogbg-molbbbp")
 """The columns of tables 2 and 3, and the curves of the figure."""
 AUTHORS_RAN = ("ENZYMES", "PTC_MR", "Synthie")
-"""Where the authors ran the baselines themselves; the other figures of baselines are GMT's."""
+"""Datasets on which the authors ran the baselines; other baseline values are from GMT's paper."""
 
 _ACCURACY = """
 gcn        69.50±1.78 43.52±1.12 73.24±0.73 55.72±1.64 58.61±1.62 73.26±0.46 50.39±0.41
@@ -89,14 +89,14 @@ ogbg-molbbbp     2039 24.06  26.00   2
 
 
 class Published(NamedTuple):
-    """A figure of the paper, in per cent."""
+    """A published value, in per cent."""
 
     mean: float
     std: float
 
 
 def _read(text: str, datasets: tuple[str, ...]) -> dict[str, dict[str, Published | None]]:
-    """Read rows of a name and figures; a dash stands where the paper has none."""
+    """Return published values parsed from rows of a name and values; a dash means missing."""
     return {
         name: {
             dataset: None if cell == "-" else Published(*map(float, cell.split("±")))
@@ -107,7 +107,7 @@ def _read(text: str, datasets: tuple[str, ...]) -> dict[str, dict[str, Published
 
 
 class Statistics(NamedTuple):
-    """A line of the paper's table of datasets."""
+    """A row of the paper's table of datasets."""
 
     graphs: int
     nodes: float
@@ -119,7 +119,7 @@ _roc_auc = _read(_ROC_AUC, DATASETS[7:])
 TABLE_1: dict[str, dict[str, Published | None]] = {
     name: {**cells, **_roc_auc[name]} for name, cells in _read(_ACCURACY, DATASETS[:7]).items()
 }
-"""Accuracy, of the last four datasets ROC-AUC, by method and dataset; None: "more than 10 days"."""
+"""Accuracy (ROC-AUC for the last four datasets) by method and dataset; None: over 10 days."""
 TABLE_2 = _read(_SAMPLERS, STUDIED)
 """Other poolers with top-k, RWS and RWSV."""
 TABLE_3 = _read(_ABLATIONS, STUDIED)
@@ -128,4 +128,4 @@ TABLE_6 = {
     name: Statistics(int(graphs), float(nodes), float(edges), int(classes))
     for name, graphs, nodes, edges, classes in map(str.split, _STATISTICS.strip().splitlines())
 }
-"""What the paper says of its datasets."""
+"""The paper's table of datasets."""

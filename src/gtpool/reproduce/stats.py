@@ -1,4 +1,4 @@
-"""A paired test over folds whose training sets overlap; average ranks over datasets."""
+"""Corrected paired t-test over cross-validation folds, and average ranks over datasets."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
@@ -10,7 +10,7 @@ from gtpool.study.summarize import ScoreGrid
 
 # Quantiles of the studentized range at infinitely many degrees of freedom, alpha 0.05, over √2,
 # for k = 2 … 20 methods. Up to 10: Demšar, Statistical comparisons of classifiers over multiple
-# data sets, JMLR 7, 2006, table 5(a); beyond: the same integral solved. A test solves all again.
+# data sets, JMLR 7, 2006, table 5(a); beyond 10: the same integral. A test recomputes all of them.
 _QUANTILES = (
     *(1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164),
     *(3.219, 3.268, 3.313, 3.354, 3.391, 3.426, 3.458, 3.489, 3.517, 3.544),
@@ -18,26 +18,26 @@ _QUANTILES = (
 
 
 class PairedTest(NamedTuple):
-    """What the test says of a difference."""
+    """Result of the corrected t-test."""
 
     mean: float
     t: float
     p: float
-    """Two-sided."""
+    """Two-sided p-value."""
     n: int
-    """Pairs."""
+    """Number of pairs."""
 
 
 def corrected_t_test(differences: Sequence[float], ratio: float) -> PairedTest:
-    """Test whether a mean difference over folds is 0, by Nadeau and Bengio's corrected t.
+    """Return Nadeau and Bengio's corrected t-test that the mean difference over folds is 0.
 
-    The folds share most of their training graphs, so that their differences are no independent
-    draws; t = mean / sqrt((1/J + n_test / n_train) · variance), with J - 1 degrees of freedom
+    Folds share most training graphs, so their differences are not independent:
+    t = mean / sqrt((1/J + n_test / n_train) · variance), with J - 1 degrees of freedom
     (Nadeau and Bengio, Inference for the generalization error, Machine Learning 52, 2003).
 
     Args:
-        differences: One a fold, two at least.
-        ratio: Test graphs for each training graph, n_test / n_train.
+        differences: One per fold, at least two.
+        ratio: Ratio of test to training graphs, n_test / n_train.
 
     Example:
         >>> test = corrected_t_test([1.0, 2.0, 3.0, 4.0], ratio=0.25)
@@ -51,19 +51,19 @@ def corrected_t_test(differences: Sequence[float], ratio: float) -> PairedTest:
 
 
 def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
-    """Give the difference of each fold, between the means over the whole seeds of either side.
+    """Return the difference of each fold, between means over the complete seeds of either side.
 
-    Seeds repeat the same folds and are no further pairs; those of two methods have nothing to do
-    with each other. Each side needs a whole seed.
+    Seeds repeat the same folds and are not additional pairs; seeds of two methods are unrelated.
+    Each side needs a complete seed.
     """
     pairs = zip(_fold_means(first), _fold_means(second), strict=True)
     return [one - other for one, other in pairs]
 
 
 def student_p(t: float, freedom: int) -> float:
-    """Give the probability that Student's t is farther from 0 than this, on either side.
+    """Return the two-sided p-value of Student's t.
 
-    The incomplete beta function has a closed form at whole degrees of freedom (Abramowitz and
+    The incomplete beta function has a closed form for integer degrees of freedom (Abramowitz and
     Stegun, 26.7.3 and 26.7.4).
 
     Example:
@@ -83,26 +83,26 @@ def student_p(t: float, freedom: int) -> float:
 
 
 def _fold_means(laid: ScoreGrid) -> list[float]:
-    """Average the whole seeds, fold by fold."""
+    """Return the mean over complete seeds for each fold."""
     whole = [[value for value in line if value is not None] for line in laid.values]
     whole = [line for line in whole if len(line) == len(laid.folds)]
     return [fmean(values) for values in zip(*whole, strict=True)]
 
 
 class Ranking(NamedTuple):
-    """Methods from the best average rank to the worst."""
+    """Average rank of each method, from the best to the worst."""
 
     ranks: dict[str, float]
     datasets: tuple[str, ...]
-    """Those on which every method of ``ranks`` has a figure."""
+    """Datasets on which every method of ``ranks`` has a value."""
     left_out: tuple[str, ...]
-    """Methods that lack a figure on one of them."""
+    """Methods without a value on one of these datasets."""
     distance: float | None
     """Nemenyi's critical difference at 0.05; None for more than 20 methods."""
 
     @property
     def cliques(self) -> list[tuple[str, str]]:
-        """First and last of each longest run of methods that the test does not tell apart."""
+        """First and last method of each maximal group without significant differences."""
         if self.distance is None:
             return []
         names, ranks = list(self.ranks), list(self.ranks.values())
@@ -117,15 +117,14 @@ class Ranking(NamedTuple):
 def rank_methods(
     figures: Mapping[str, Mapping[str, float]], needed: Collection[str] = ()
 ) -> Ranking | None:
-    """Rank methods by their figures on the datasets that they have in common; 1 is the best.
+    """Return average ranks of methods on common datasets; 1 is the best.
 
-    Of all choices of datasets that one counts which, with the methods that have figures on all of
-    them, makes the largest full table; of equals the one with more datasets. None where no two
-    methods can be compared.
+    The datasets are chosen so that, with the methods that have values on all of them, the full
+    table is largest; ties go to more datasets. Returns None if no two methods can be compared.
 
     Args:
-        figures: By method and dataset, higher is better.
-        needed: Methods that must be among them.
+        figures: Values by method and dataset; higher is better.
+        needed: Methods that must be included.
 
     Example:
         >>> made = rank_methods({"a": {"x": 3, "y": 1}, "b": {"x": 2, "y": 1}, "c": {"x": 1}})
@@ -153,7 +152,7 @@ def rank_methods(
 
 
 def critical_difference(methods: int, datasets: int) -> float | None:
-    """Give how far apart two average ranks must be, by Nemenyi's test at 0.05.
+    """Return the critical difference of average ranks by Nemenyi's test at 0.05.
 
     Example:
         >>> round(critical_difference(4, 14), 2)
@@ -172,7 +171,7 @@ def _methods_with_all(
 
 
 def _ranked(values: Mapping[str, float]) -> dict[str, float]:
-    """Rank values from the highest; equal ones share the mean of their ranks."""
+    """Return ranks from the highest value; ties get the mean rank."""
     return {
         name: sum(other > value for other in values.values())
         + (sum(other == value for other in values.values()) + 1) / 2

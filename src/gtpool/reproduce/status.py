@@ -1,4 +1,4 @@
-"""What of the studies is done, what is missing, how long that would take; as tables. No torch."""
+"""Status of the studies: finished and missing runs, and the estimated time left. No torch."""
 
 import json
 import warnings
@@ -19,42 +19,42 @@ from gtpool.study.result import RunResult
 from gtpool.study.store import differing_fields, locate_rows
 
 DeviceKind = Literal["cpu", "gpu"]
-"""Where a run was done."""
+"""Kind of device of a run."""
 _Times = dict[tuple[str, bool], list[float]]
-"""Seconds of runs, by their dataset and whether they were done on a CPU."""
+"""Seconds of runs, by dataset and by whether they ran on a CPU."""
 
 
 class CellStatus(NamedTuple):
-    """How far a study, or one cell of it, has come."""
+    """Status of a study or of one cell."""
 
     study: str
     line: str
     dataset: str
     runs: Mapping[str, str]
-    """What became of each run, by its key: "done", "failed" or "missing"."""
+    """Status of each run by key: "done", "failed" or "missing"."""
     pace: float | None
-    """Seconds of a run: the mean of the same cell; else that of its dataset, times how much longer
-    than others its method takes elsewhere; else by the size of its dataset, from what its method,
-    or any, took on others; None where nothing has run. A run side by side counts with its share."""
+    """Estimated seconds per run: the mean of the cell; else the mean of the dataset, times the
+    relative cost of the method on other datasets; else an estimate from the size of the dataset;
+    None without any run. A run of an ensemble counts with its share of the time."""
 
     @property
     def wanted(self) -> int:
-        """How many runs there should be."""
+        """Number of planned runs."""
         return len(self.runs)
 
     @property
     def done(self) -> int:
-        """How many are done."""
+        """Number of finished runs."""
         return list(self.runs.values()).count("done")
 
     @property
     def failed(self) -> int:
-        """How many failed."""
+        """Number of failed runs."""
         return list(self.runs.values()).count("failed")
 
     @property
     def seconds(self) -> float | None:
-        """How long what is not done would take; None where nobody knows."""
+        """Estimated seconds of the runs that are not done; None if unknown."""
         left = self.wanted - self.done
         return 0.0 if left == 0 else None if self.pace is None else left * self.pace
 
@@ -62,13 +62,13 @@ class CellStatus(NamedTuple):
 def find_runs(
     studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None = None
 ) -> list[RunSpec]:
-    """List the runs of studies, each once.
+    """Return the distinct runs of studies.
 
     Args:
-        studies: Names; all studies if there is none.
-        only: Which cells, such as ``dataset=PROTEINS,pool=gtpool-v``.
-        seeds: How many; by default as many as each study should have.
-        choices: What "tuned" has in place of our choices, a ``tuned.json``.
+        studies: Names of studies; all studies if empty.
+        only: Filter of the cells, such as ``dataset=PROTEINS,pool=gtpool-v``.
+        seeds: Number of seeds; by default that of each study.
+        choices: A ``tuned.json`` that replaces the choices of the study "tuned".
     """
     return [run for run, _ in named_runs(studies, only, seeds, choices)]
 
@@ -76,9 +76,10 @@ def find_runs(
 def named_runs(
     studies: Iterable[str], only: str | None, seeds: int | None, choices: Path | None = None
 ) -> list[tuple[RunSpec, str]]:
-    """List the runs of studies with the name of their line, by the arguments of ``find_runs``.
+    """Return the runs of studies with the names of their rows; arguments as for ``find_runs``.
 
-    A method is named as such, a change with its study; a run of several lines has the first.
+    The name is that of the method, or of a variant with its study. A run in several rows gets the
+    first name.
     """
     found: dict[str, tuple[RunSpec, str]] = {}
     for study, cell, runs in _cells(studies, only, seeds, choices):
@@ -89,9 +90,9 @@ def named_runs(
 
 
 def read_rows(sources: Iterable[Path]) -> dict[str, RunResult]:
-    """Read rows by key; where a run has several, a done one counts, the first of equals.
+    """Return stored rows by key; for duplicates, the first finished row.
 
-    Done rows of a run with different numbers give a warning.
+    Finished rows of one run with different results emit a warning.
     """
     rows: dict[str, RunResult] = {}
     places: dict[str, str] = {}
@@ -123,15 +124,15 @@ def cell_statuses(
     choices: Path | None = None,
     on: DeviceKind | None = None,
 ) -> list[CellStatus]:
-    """Say of each cell how far it has come.
+    """Return the status of each cell.
 
     Args:
-        studies: As in ``find_runs``, and so the next two.
-        only: Which cells.
-        seeds: How many.
-        rows: What has run, by key.
+        studies: As in ``find_runs``.
+        only: As in ``find_runs``.
+        seeds: As in ``find_runs``.
+        rows: Stored rows by key.
         choices: As in ``find_runs``.
-        on: Count the pace of runs there alone; by default of all.
+        on: Device kind whose runs determine the pace; by default all.
     """
     pace = _PaceEstimate(filter_by_device(rows.values(), on))
     found: list[CellStatus] = []
@@ -144,28 +145,28 @@ def cell_statuses(
 
 
 def filter_by_device(rows: Iterable[RunResult], on: DeviceKind | None) -> list[RunResult]:
-    """Give the rows of what was done on a CPU or on a GPU; None is on either."""
+    """Return the rows of runs on a kind of device; None for all."""
     if on not in {None, *get_args(DeviceKind)}:
-        raise ValueError(f"runs are on {' or '.join(get_args(DeviceKind))}, got {on!r}")
+        raise ValueError(f"device kind must be {' or '.join(get_args(DeviceKind))}, got {on!r}")
     done = [row for row in rows if row.done]
     return [row for row in done if on is None or (row.device == "cpu") == (on == "cpu")]
 
 
 class _PaceEstimate:
-    """How long a run takes, from what was done."""
+    """Estimates of the duration of runs, from finished runs."""
 
     def __init__(self, rows: Iterable[RunResult]) -> None:
         self.all: _Times = {}
         self.by_method: dict[str, _Times] = {}
         for row in rows:
-            # A share of a GPU and a whole CPU core say nothing of each other.
+            # Times of GPU ensembles and of CPU cores are not comparable.
             place = row.spec.data.source, row.device == "cpu"
             method = _method(json.dumps(row.spec_json["model"]))
             for times in (self.all, self.by_method.setdefault(method, {})):
                 times.setdefault(place, []).append(row.seconds)
 
     def of(self, cell: StudyCell, done: list[RunResult]) -> float | None:
-        """Give the seconds of a run of this cell."""
+        """Return the estimated seconds of a run of a cell."""
         if done:
             return fmean(row.seconds for row in done)
         mine = self.by_method.get(method_name(cell.specs[0].model.to_json()), {})
@@ -185,7 +186,7 @@ def _method(model: str) -> str:
 
 
 def _seconds_a_node(times: _Times) -> float | None:
-    """Divide what a run takes on some datasets by their sizes; None where none is known by name."""
+    """Return the mean seconds per graph over known datasets; None if none is known."""
     known = [(fmean(some), _nodes(name)) for (name, _), some in times.items() if name in DATASETS]
     return sum(mean for mean, _ in known) / sum(nodes for _, nodes in known) if known else None
 
@@ -200,7 +201,7 @@ def _cells(
     chosen, named = _parse_only(only), tuple(studies)
     dataset, line = chosen.get("dataset"), chosen.get("pool")
     found = every = find_studies(named, choices)
-    if not named:  # of all studies, those that have it
+    if not named:  # without names, keep the studies that have such cells
         found = {
             name: study
             for name, study in every.items()
@@ -225,7 +226,7 @@ def _cells(
 
 
 def _parse_only(only: str | None) -> dict[str, str]:
-    """Read ``key=value`` pairs with commas between; a value may hold commas itself."""
+    """Return comma-separated ``key=value`` pairs; values may contain commas."""
     chosen: dict[str, str] = {}
     if only is None:
         return chosen
@@ -238,7 +239,7 @@ def _parse_only(only: str | None) -> dict[str, str]:
         elif key and part.strip():
             chosen[key] += f",{part}"
         else:
-            raise ValueError(f"--only is dataset=NAME, pool=NAME or both, got {only!r}")
+            raise ValueError(f"--only must be dataset=NAME, pool=NAME or both, got {only!r}")
     return {key: value.strip() for key, value in chosen.items()}
 
 
@@ -254,11 +255,11 @@ class StatusCounts(NamedTuple):
 
 
 def status_table(found: Sequence[CellStatus], *, by_cell: bool = False) -> TextTable:
-    """Lay out what is done and missing, one line a study or a cell.
+    """Return the table of finished and missing runs, one row per study or cell.
 
     Args:
-        found: The standing of each cell, study after study.
-        by_cell: Show cells, not their sums.
+        found: Status of each cell, study after study.
+        by_cell: Show cells instead of their sums.
     """
     heads = ("study", "cells", "whole", "begun", "runs", "missing", "failed", "time left")
     if by_cell:
@@ -284,7 +285,7 @@ def status_table(found: Sequence[CellStatus], *, by_cell: bool = False) -> TextT
 
 
 def status_total(found: Sequence[CellStatus]) -> str:
-    """Sum up all cells; a run that several have counts in the first."""
+    """Return the status of all cells together; a run in several cells counts in the first."""
     seen = set[str]()
     alone: list[CellStatus] = []
     for cell in found:
@@ -299,10 +300,10 @@ def status_total(found: Sequence[CellStatus]) -> str:
 
 
 def count_status(cells: Sequence[tuple[int, int, int]]) -> StatusCounts:
-    """Count cells by how far they are, and their runs.
+    """Return counts of complete and incomplete cells, and of their runs.
 
     Args:
-        cells: Of each the runs that it should have, those done, those that failed.
+        cells: Planned, finished and failed runs of each cell.
 
     Example:
         >>> count_status([(10, 10, 0), (10, 3, 1), (10, 0, 0)])
@@ -323,7 +324,7 @@ def _run_counts(total: StatusCounts) -> tuple[str, str, str]:
 
 
 def _time_left(cells: Sequence[CellStatus]) -> str:
-    """Give the time that is left, at the pace of the runs so far."""
+    """Return the estimated time left, at the pace of the finished runs."""
     parts = [cell.seconds for cell in cells]
     if None in parts:
         return "unknown"

@@ -1,4 +1,4 @@
-"""What the figures of methods say beside one another: ranks, tests, claims. No torch."""
+"""Comparison of methods in the report: ranks, tests and claims. No torch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -37,7 +37,7 @@ _CLAIMS = (
 
 
 def ranks_section(compared: Sequence[CellResult]) -> ReportSection:
-    """Rank the methods of one or more studies, and those of the paper."""
+    """Return the average ranks of the methods of some studies, and of the paper."""
     sheets: list[ReportTable] = []
     pictures: list[Picture] = []
     notes = [_RANKS]
@@ -64,7 +64,7 @@ def ranks_section(compared: Sequence[CellResult]) -> ReportSection:
 
 
 def paired_section(compared: Sequence[CellResult]) -> ReportSection:
-    """Test GTPool-V against the best baseline of each dataset with folds."""
+    """Return the tests of GTPool-V against the best baseline of each dataset with folds."""
     heads = ("dataset", "method", "ours", "best baseline", "its figure", "difference")
     heads += ("t", "p", "pairs", "seeds", "its seeds")
     lines = [
@@ -83,7 +83,7 @@ def paired_section(compared: Sequence[CellResult]) -> ReportSection:
 
 
 def claims_section(found: Mapping[str, Sequence[CellResult]]) -> ReportSection:
-    """Hold what the paper says against its tables and ours."""
+    """Return the checks of the paper's claims against its tables and ours."""
     tables = {name: comparable_figures(several) for name, several in found.items()}
     single = {
         (name, result.place.line, result.place.dataset)
@@ -113,7 +113,7 @@ def _is_testable(result: CellResult) -> bool:
 
 
 def _best_baselines(result: CellResult, compared: Sequence[CellResult]) -> list[CellResult]:
-    """Give the best baseline on the same dataset: none, one, or several that are equal."""
+    """Return the best baselines on the same dataset: none, one, or several ties."""
     rivals = [
         other
         for other in compared
@@ -126,7 +126,7 @@ def _best_baselines(result: CellResult, compared: Sequence[CellResult]) -> list[
 
 
 def paired_test(first: CellResult, second: CellResult) -> PairedTest:
-    """Test the difference of two cells of one dataset over its folds, in points."""
+    """Return the test of the difference of two cells over the folds of a dataset, in points."""
     pairs = fold_differences(first.grid, second.grid)
     sizes = [row.split for row in first.rows]
     ratio = sum(size.test for size in sizes) / sum(size.train for size in sizes)
@@ -134,7 +134,7 @@ def paired_test(first: CellResult, second: CellResult) -> PairedTest:
 
 
 def _test_row(result: CellResult, best: CellResult) -> tuple[TableCell, ...]:
-    """Give a line of the test."""
+    """Return a row of the test table."""
     test = paired_test(result, best)
     return (
         text_cell(result.place.dataset),
@@ -154,6 +154,6 @@ def _test_row(result: CellResult, best: CellResult) -> tuple[TableCell, ...]:
 
 
 def _verdict_cell(verdict: Verdict, unknown: str) -> TableCell:
-    """Give a cell that says yes, no or neither, with the numbers below."""
+    """Return a cell with the verdict and its numbers below."""
     said = unknown if verdict.holds is None else "yes" if verdict.holds else "no"
     return TableCell(said, notes=(verdict.words,) if verdict.words else ())

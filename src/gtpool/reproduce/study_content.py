@@ -1,4 +1,4 @@
-"""A report on the studies as values: its parts, their tables, curves and box plots. No torch."""
+"""Content of the report on the studies: parts with tables, curves and box plots. No torch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -26,10 +26,10 @@ from gtpool.study.result import RunResult
 from gtpool.study.summarize import EPOCH_RULES
 
 _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
-_FEW = 3  # seeds that a box plot needs
+_FEW = 3  # minimum seeds of a box plot
 
 _MAIN, _TUNED = "table1", "tuned"  # studies whose methods are ranked and tested together
-_POOLED = "pooled"  # in the name of a line whose choice has seen test labels of other folds
+_POOLED = "pooled"  # part of the name of rows whose choice used test labels of other folds
 _HOW = (
     "A figure is the test metric at the epoch of the lowest validation loss (OGB's sets: of the "
     "best validation ROC-AUC); test metrics of other epochs choose nothing. It is the mean over "
@@ -45,7 +45,7 @@ _MARKS = (
 
 
 class Report(NamedTuple):
-    """All that is known of the studies."""
+    """The report on all studies."""
 
     title: str
     parts: list[ReportSection]
@@ -58,12 +58,12 @@ def make_report(
     *,
     more: Iterable[ReportSection] = (),
 ) -> Report:
-    """Sum up what was run of the studies.
+    """Return the report on the finished runs of the studies.
 
     Args:
-        rows: What was run, by key.
-        studies: By name.
-        more: Parts from elsewhere, such as timings, to stand at the end.
+        rows: Finished runs by key.
+        studies: Studies by name.
+        more: Additional parts for the end, such as timings.
     """
     found = {name: cell_results(name, study, rows) for name, study in studies.items()}
     compared = [*found.get(_MAIN, ()), *map(_named_tuned, found.get(_TUNED, ()))]
@@ -79,7 +79,7 @@ def make_report(
 
 
 def _named_tuned(result: CellResult) -> CellResult:
-    """Give a tuned method a name that no other has."""
+    """Return a unique name of a tuned method."""
     place = result.place
     return result._replace(place=place._replace(line=f"{place.line}, {_TUNED}"))
 
@@ -108,7 +108,7 @@ def _summary_section(
 
 
 def _counts(found: Sequence[CellResult]) -> tuple[TableCell, ...]:
-    """Count the cells and runs of a study."""
+    """Return the numbers of cells and runs of a study as text."""
     cells = [
         (len(result.keys), len(result.rows) - result.failed, result.failed) for result in found
     ]
@@ -116,7 +116,7 @@ def _counts(found: Sequence[CellResult]) -> tuple[TableCell, ...]:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """Join what differs, the most frequent first."""
+    """Return the distinct values, joined, the most frequent first."""
     counts: dict[str, int] = {}
     for value in values:
         counts[value] = counts.get(value, 0) + 1
@@ -125,7 +125,7 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def study_section(name: str, study: Study, found: Sequence[CellResult]) -> ReportSection:
-    """Give a study: methods or values down, datasets across, and all numbers on request."""
+    """Return the part of a study: methods or values by datasets, and a table of all numbers."""
     by_place = {(result.place.line, result.place.dataset): result for result in found}
     lines = tuple(
         (
@@ -158,7 +158,7 @@ def study_section(name: str, study: Study, found: Sequence[CellResult]) -> Repor
 
 
 def seeds_section(found: Sequence[CellResult]) -> ReportSection:
-    """Draw the seeds of every method that has three whole ones, a drawing each dataset."""
+    """Return a box plot per dataset of the methods with at least three complete seeds."""
     pictures: list[Picture] = []
     for dataset in dict.fromkeys(result.place.dataset for result in found):
         spreads = {
@@ -181,7 +181,7 @@ def seeds_section(found: Sequence[CellResult]) -> ReportSection:
 
 
 def dataset_section() -> ReportSection:
-    """Give the paper's table of datasets beside the truth."""
+    """Return the paper's table of datasets beside the actual values."""
     heads = ("dataset", "graphs", "truth", "nodes a graph", "truth", "edges a graph", "truth")
     heads += ("classes", "truth", "remark")
     lines: list[tuple[TableCell, ...]] = []
@@ -218,11 +218,11 @@ _GIVEN_UP = {
     for dataset, figure in figures.items()
     if figure is None
 }
-"""Where the paper has a dash."""
+"""Text of a published value that is a dash in the paper."""
 
 
 def _figure_cell(result: CellResult | None) -> TableCell:
-    """Give our figure, with the published one, the difference and the runs below."""
+    """Return a cell with our value, and below it the published value, difference and runs."""
     if result is None:
         return TableCell("")
     figure, told = result.figure, result.place.published
@@ -265,7 +265,7 @@ def _number_cells(result: CellResult) -> tuple[TableCell, ...]:
 
 
 def _curves(study: Study, found: Sequence[CellResult]) -> tuple[Picture, ...]:
-    """Draw a parameter study, if there is something to draw."""
+    """Return the plot of a parameter study, if it has values."""
     if study.axis is None:
         return ()
     curves = {
@@ -283,13 +283,13 @@ def _curves(study: Study, found: Sequence[CellResult]) -> tuple[Picture, ...]:
 
 
 def _seeds(result: CellResult) -> list[float]:
-    """Give the figure of each whole seed, in per cent."""
+    """Return the value of each complete seed, in per cent."""
     lines = zip(result.grid.values, result.grid.means, strict=True)
     return [100 * mean for values, mean in lines if None not in values and mean is not None]
 
 
 def _compare_cells(told: float, true: float, form: str) -> tuple[TableCell, TableCell]:
-    """Give a figure of the paper, marked if it is wrong, and the truth."""
+    """Return a cell with the paper's value, marked if it is wrong, and the actual value."""
     entry = number_cell(told, form)
     if _is_wrong(told, true):
         entry = entry._replace(text=f"{entry.text} {WRONG}", mark="slip")

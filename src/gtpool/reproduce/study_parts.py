@@ -1,11 +1,11 @@
-"""What a report is made of: parts with words, tables and drawings, whatever they are written as."""
+"""Elements of a report, independent of the output format: parts, tables and plots."""
 
 from collections.abc import Mapping
 from re import match
 from typing import Literal, NamedTuple
 
 PARTIAL, MISSING, WRONG = "◐", "○", "✗"
-"""Marks to the eye: runs are missing, all are, a figure is wrong."""
+"""Marks of a cell: some runs missing, all runs missing, wrong value."""
 
 
 class TableCell(NamedTuple):
@@ -13,11 +13,11 @@ class TableCell(NamedTuple):
 
     text: str
     value: float | None = None
-    """What a column of numbers is sorted by; cells without come last."""
+    """Sort key of a numeric column; cells without a value come last."""
     notes: tuple[str, ...] = ()
-    """Smaller lines below."""
+    """Smaller lines below the text."""
     runs: str | None = None
-    """The name of the result whose runs are behind it."""
+    """Name of the result whose runs the cell shows."""
     mark: Literal["", "partial", "missing", "slip"] = ""
 
 
@@ -28,13 +28,13 @@ class ReportTable(NamedTuple):
     heads: tuple[str, ...]
     lines: tuple[tuple[TableCell, ...], ...]
     detail: bool = False
-    """Whether it is opened only on request."""
+    """Whether the table is collapsed."""
     prose: bool = False
-    """Whether its cells are sentences, which wrap."""
+    """Whether cells contain sentences and wrap."""
 
 
 class Picture(NamedTuple):
-    """A drawing."""
+    """A plot."""
 
     caption: str
     svg: str
@@ -45,7 +45,7 @@ class ReportSection(NamedTuple):
     """A section."""
 
     name: str
-    """What it is called in an address."""
+    """Anchor of the part."""
     title: str
     words: tuple[str, ...] = ()
     facts: Mapping[str, str] = {}
@@ -54,17 +54,17 @@ class ReportSection(NamedTuple):
 
 
 def text_cell(text: str) -> TableCell:
-    """Give a cell of words."""
+    """Return a text cell."""
     return TableCell(text)
 
 
 def number_cell(value: float | None, form: str = ".2f", *, unit: str = "") -> TableCell:
-    """Give a cell of a number; a dash where there is none."""
+    """Return a numeric cell; a dash for a missing value."""
     return TableCell("–") if value is None else TableCell(format(value, form) + unit, value)
 
 
 def measured_cell(text: str) -> TableCell:
-    """Give a cell of words that is sorted by the number that they begin with, if they do.
+    """Return a text cell, sorted by its leading number if there is one.
 
     Example:
         >>> measured_cell("1,161.5 ms, 819 MB").value, measured_cell("out of memory").value

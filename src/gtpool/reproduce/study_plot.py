@@ -1,4 +1,4 @@
-"""Drawings of the studies as SVG: curves of a parameter, seeds of a method, average ranks."""
+"""SVG plots of the studies: parameter curves, box plots of seeds, average ranks."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -12,7 +12,7 @@ from gtpool.reproduce.stats import Ranking
 
 
 class Point(NamedTuple):
-    """A figure on a curve, in per cent."""
+    """A point of a curve, in per cent."""
 
     x: float
     mean: float
@@ -20,18 +20,18 @@ class Point(NamedTuple):
 
 
 class SeedFigures(NamedTuple):
-    """The figures of a method, in per cent: one a seed, and the published one."""
+    """Values of a method, in per cent: one per seed, and the published one."""
 
     values: Sequence[float]
     published: float | None
 
 
 def draw_sweep(curves: Mapping[str, Sequence[Point]], axis: str) -> str:
-    """Draw figures by the value of a parameter, a panel each dataset, deviations as bars.
+    """Return a plot of values by parameter, one panel per dataset, with error bars.
 
     Args:
-        curves: Points of each dataset, perhaps none; the panels have scales of their own.
-        axis: The parameter.
+        curves: Points of each dataset, may be empty; each panel has its own scale.
+        axis: Name of the parameter.
     """
     with svg_figure((3.0 * len(curves), 2.8)) as figure:
         panels = figure.subplots(1, len(curves), squeeze=False)[0]
@@ -59,11 +59,11 @@ def draw_sweep(curves: Mapping[str, Sequence[Point]], axis: str) -> str:
 
 
 def draw_boxes(methods: Mapping[str, SeedFigures], dataset: str) -> str:
-    """Draw quartiles and range over seeds, a dot each seed, the published figure as a diamond.
+    """Return a box plot over seeds, with a dot per seed and the published value as a diamond.
 
     Args:
-        methods: From the top to the bottom.
-        dataset: The heading.
+        methods: Methods from top to bottom.
+        dataset: Heading of the plot.
     """
     with svg_figure((4.2, 0.9 + 0.3 * len(methods))) as figure:
         axes = figure.subplots()
@@ -84,7 +84,7 @@ def draw_boxes(methods: Mapping[str, SeedFigures], dataset: str) -> str:
 
 
 def draw_ranks(ranking: Ranking) -> str:
-    """Draw average ranks on a line; bars join methods that the test does not tell apart."""
+    """Return a critical-difference diagram: bars join methods without significant differences."""
     count = len(ranking.ranks)
     half, cliques = ceil(count / 2), ranking.cliques
     step, below = 1.0, 0.5 * len(cliques) + 0.8
@@ -118,7 +118,7 @@ def draw_ranks(ranking: Ranking) -> str:
 
 
 def _draw_critical_difference(axes: Axes, distance: float) -> None:
-    """Draw how far apart ranks must be, above the line."""
+    """Draw the critical difference above the axis."""
     axes.plot([1, 1 + distance], [-2.2, -2.2], color=INK, linewidth=1.5)
     for end in (1, 1 + distance):
         axes.plot([end, end], [-2.5, -1.9], color=INK, linewidth=1.5)

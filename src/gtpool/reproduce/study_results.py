@@ -1,4 +1,4 @@
-"""The cells of a study: the runs behind each, and the numbers that people read. No torch."""
+"""Results of the cells of a study: their runs and summary values. No torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,64 +17,64 @@ from gtpool.study.summarize import (
 
 OURS = ("gtpool", "gtpool-v")
 RERUN = "the paper, of others' code"
-"""Whose run the figure of a baseline is where GMT's paper has none."""
+"""Source of a baseline value that is not from GMT's paper."""
 
 
 class CellResult(NamedTuple):
-    """A cell of a study with what was run of it."""
+    """A cell of a study with its finished runs."""
 
     study: str
     name: str
-    """What the cell is called in an address."""
+    """Anchor of the cell."""
     place: StudyCell
     keys: tuple[str, ...]
-    """The runs that it should have, seed after seed."""
+    """The planned runs, seed after seed."""
     rows: tuple[RunResult, ...]
-    """The runs that are known, done or failed, in the same order."""
+    """The finished and failed runs, in the same order."""
     grid: ScoreGrid
-    """Test metric of all that it should have."""
+    """Summary of the test metric over all planned runs."""
     figure: MetricSummary
-    """Of the seeds that count, see ``counted_seeds``."""
+    """Summary over the counted seeds; see ``counted_seeds``."""
     rules: Mapping[str, MetricSummary]
-    """The same, had the epoch been chosen otherwise."""
+    """The same under other rules of epoch selection."""
 
     @property
     def percent(self) -> float | None:
-        """The figure in per cent, rounded so that equal ones are equal."""
+        """The value in per cent, rounded so that ties compare equal."""
         return None if self.figure.mean is None else round(100 * self.figure.mean, 9)
 
     @property
     def difference(self) -> float | None:
-        """Our figure less the published one, in points."""
+        """Our value minus the published one, in points."""
         told = self.place.published
         return None if told is None or self.percent is None else self.percent - told.mean
 
     @property
     def settled(self) -> bool:
-        """Whether at least one seed has all its folds, so that the figure can be compared."""
+        """Whether at least one seed has all folds, so that the value is comparable."""
         return any(None not in line for line in self.grid.values)
 
     @property
     def failed(self) -> int:
-        """How many runs failed."""
+        """Number of failed runs."""
         return sum(row.status == "failed" for row in self.rows)
 
 
 def cell_results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list[CellResult]:
-    """Sum up every cell of a study.
+    """Return the results of every cell of a study.
 
     Args:
-        name: Of the study.
-        study: Its cells.
-        rows: What was run, by key.
+        name: Name of the study.
+        study: The study.
+        rows: Finished runs by key.
     """
     return [_result(name, cell, study.seeds, rows) for cell in study.cells]
 
 
 def counted_seeds(laid: ScoreGrid) -> ScoreGrid:
-    """Give the seeds that make the figure: those with all folds; if none has, those begun.
+    """Return the seeds that count: those with all folds, or all seeds if none is complete.
 
-    A mean over two folds beside means over ten would say little of the seeds, much of the folds.
+    A mean over two folds is not comparable with means over ten folds.
     """
     lines = list(zip(laid.seeds, laid.values, strict=True))
     chosen = [line for line in lines if None not in line[1]]
@@ -85,17 +85,17 @@ def counted_seeds(laid: ScoreGrid) -> ScoreGrid:
 
 
 def published_by(place: StudyCell) -> str:
-    """Say whose run a published figure comes from; nothing where there is none."""
+    """Return the source of a published value; empty if there is none."""
     if place.published is None:
         return ""
-    method = place.line.partition(",")[0]  # a tuned one may have more words
+    method = place.line.partition(",")[0]  # names of tuned methods may have a suffix
     if method not in TABLE_1 or method in OURS:
         return "the paper"
     return RERUN if place.dataset in AUTHORS_RAN else "GMT's paper"
 
 
 def comparable_figures(found: Sequence[CellResult]) -> dict[str, dict[str, float]]:
-    """Give the settled figures in per cent, by line and dataset."""
+    """Return the complete values in per cent, by row and dataset."""
     table: dict[str, dict[str, float]] = {}
     for result in found:
         if result.settled and result.percent is not None:

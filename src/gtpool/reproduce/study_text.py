@@ -1,4 +1,4 @@
-"""The report on the studies: one HTML page that opens offline; Markdown, LaTeX and CSV."""
+"""Output of the report on the studies: a self-contained HTML page, Markdown, LaTeX and CSV."""
 
 import csv
 import json
@@ -23,8 +23,8 @@ _COLUMNS = (
     *("by_valid_loss", "by_valid_metric", "by_last_epoch", "by_test_optimistic"),  # as RULES
     *("devices", "commits"),
 )
-_FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{"  # never larger
-_PAGE_LINES = 60  # lines of a table that a page holds
+_FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{"  # shrinks, never enlarges
+_PAGE_LINES = 60  # maximum rows of a table on a page
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -49,7 +49,7 @@ _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 
 def markdown(report: Report) -> str:
-    """Write everything but the drawings."""
+    """Return the report as Markdown, without plots."""
     lines = [f"# {report.title}", ""]
     for part in report.parts:
         lines += [f"## {part.title}", ""]
@@ -64,7 +64,7 @@ def markdown(report: Report) -> str:
 
 
 def latex(report: Report) -> str:
-    """Write every table that fits a page, to be put into a document; its caption says the rest."""
+    """Return every table that fits a page as LaTeX, for inclusion in a document."""
     lines = ["% Needs the packages booktabs and graphicx."]
     for part in report.parts:
         for number, sheet in enumerate(part.sheets):
@@ -77,7 +77,7 @@ def latex(report: Report) -> str:
 
 
 def csv_text(report: Report) -> str:
-    """Write one line a cell, with all numbers in per cent."""
+    """Return CSV with one row per cell, with all numbers in per cent."""
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
@@ -90,7 +90,7 @@ def _text_table(sheet: ReportTable) -> TextTable:
 
 
 def _text_columns(sheet: ReportTable) -> set[int]:
-    """Give the columns without a number."""
+    """Return the columns without numbers."""
     columns = enumerate(zip(*sheet.lines, strict=True))
     return {at for at, cells in columns if all(cell.value is None for cell in cells)}
 
@@ -121,7 +121,7 @@ def _latex_table(part: ReportSection, sheet: ReportTable, number: int) -> list[s
 
 
 def _stacked(entry: TableCell) -> str:
-    """Put the smaller lines of a cell below it."""
+    """Return the text of a cell with its smaller lines below."""
     if not entry.notes:
         return _escape(entry.text)
     lines = r"\\".join((_escape(entry.text), *_small(entry)))
@@ -174,14 +174,14 @@ def _listed(result: CellResult, what: str) -> str:
 
 
 def html(report: Report) -> str:
-    """Write the page; the same report gives the same text."""
+    """Return the HTML page; equal reports give equal text."""
     page = load_template(Path(__file__).with_name("study.html.j2"))
     parts = [_with_drawings(part) for part in report.parts]
     return page.render(title=report.title, parts=parts, rows=_runs_json(report))
 
 
 def _with_drawings(part: ReportSection) -> ReportSection:
-    """Fit the drawings of a part into the page."""
+    """Return a part with its plots adapted to the page."""
     pictures = (
         picture._replace(svg=inline_svg(picture.svg, picture.caption, f"{part.name}{at}-"))
         for at, picture in enumerate(part.pictures)
@@ -190,7 +190,7 @@ def _with_drawings(part: ReportSection) -> ReportSection:
 
 
 def _runs_json(report: Report) -> Markup:
-    """Give the runs behind each cell as JSON, which a script lays out on request."""
+    """Return the runs of each cell as JSON, which a script shows on request."""
     names: dict[str | None, int] = {}
     rows: dict[str, list[Any]] = {}
     cells: dict[str, list[str]] = {}
@@ -204,12 +204,12 @@ def _runs_json(report: Report) -> Markup:
         separators=(",", ":"),
         ensure_ascii=False,
     )
-    # Inside a script element text ends at "</script", whatever it stands in.
+    # "</script" ends a script element, even inside a string.
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
 def _run_values(row: RunResult, names: dict[str | None, int]) -> list[Any]:
-    """Give what the page lists of a run; devices and commits by number."""
+    """Return the listed fields of a run; devices and commits as indices."""
     spec = row.spec
     test, loss = reported_score(row), row.valid_loss
     return [

@@ -1,4 +1,4 @@
-"""Choose a network of the paper's protocol on validation parts alone: `gtpool study tune`."""
+"""Tuning of networks by the paper's protocol on validation parts: `gtpool study tune`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +28,14 @@ from gtpool.train.metric import METRICS
 
 
 class TuningResult(NamedTuple):
-    """What was chosen."""
+    """The tuned options."""
 
     per_fold: tuple[Options, ...]
     """The choice of each fold, by its own validation part."""
     pooled: Options
     """The choice by the mean over folds."""
     rounds: tuple[int, ...]
-    """Epochs of each round, the protocol's last."""
+    """Epochs of each round; the last is that of the protocol."""
 
 
 def tune(
@@ -49,20 +49,20 @@ def tune(
     seed: int = 0,
     on_rung: Callable[[Rung], object] = lambda _: None,
 ) -> TuningResult:
-    """Search the space of a network on a dataset; no test part is looked at.
+    """Return the best options of a network on a dataset by validation results only.
 
     Args:
         dataset: A name of the registry.
-        model: The network before it is tuned, as what differs from the defaults of ``ModelSpec``.
-        do: Does the runs.
-        folder: Where the journal lies.
-        space: The choices of each option; by default those of ``space_of``.
-        budget: How much to try.
-        seed: Of the configurations that are drawn.
+        model: Options of the untuned network that differ from the defaults of ``ModelSpec``.
+        do: Function that executes the runs.
+        folder: Folder of the journal.
+        space: The choices of each option; by default those of ``search_space``.
+        budget: Budget of the search.
+        seed: Seed of the sampled configurations.
         on_rung: Called with each round before it begins.
     """
     if budget.configs < 1:
-        raise ValueError(f"at least one configuration starts, got {budget.configs}")
+        raise ValueError(f"configs must be at least 1, got {budget.configs}")
     choices = space or search_space(dataset, model)
     configs = sample_configs(choices, budget.configs, seed, partial(is_buildable, dataset, model))
     if not configs:
@@ -94,15 +94,15 @@ def tune_dataset(
     convs: tuple[str, ...],
     running: tuple[int, int | None, str, Path | None],
 ) -> list[str]:
-    """Tune a method on a dataset, write the choices, and say in lines what was chosen.
+    """Tune a method on a dataset, write the choices, and return report lines.
 
     Args:
         dataset: A name of the registry.
         method: A key of ``METHODS``.
-        folder: Where runs, choices and log go.
-        budget: Configurations that start, epochs of the short rounds, share that goes on.
-        convs: The convolutions to try; a method that is one keeps its own.
-        running: Jobs, runs side by side, device, and where to look first for the data.
+        folder: Folder of runs, choices and log.
+        budget: Initial configurations, epochs of the short rounds, and share that is promoted.
+        convs: The convolutions to try; a method that is a convolution keeps its own.
+        running: Jobs, runs side by side, device, and folder of the data.
     """
     dataset_info(dataset)
     if method not in METHODS:
@@ -111,11 +111,11 @@ def tune_dataset(
     space = search_space(dataset, model)
     for conv in convs:
         check_choice("conv", conv, CONVS)
-    if "model.conv" in space:  # its own first, which is among those that start
+    if "model.conv" in space:  # its own first, so that it is always sampled
         own = space["model.conv"][0]
         space["model.conv"] = tuple(sorted(convs, key=lambda conv: conv != own))
     chosen = folder / "tuned.json"
-    _read_choices(chosen)  # what cannot be read is said before the work
+    _read_choices(chosen)  # fails early if the file is unreadable
     with SearchProgress() as watch:
         do = partial(
             run_many,
@@ -143,7 +143,7 @@ def tune_dataset(
 
 
 def describe_choice(dataset: str, model: Mapping[str, Any], tuned: TuningResult) -> list[str]:
-    """Say in lines what was chosen, as far as it differs from the defaults; no figure."""
+    """Return lines with the chosen options that differ from the defaults, without metrics."""
     plain = config_runs(dataset, model, {})
     changed = [
         f"{name} {value}"
@@ -158,13 +158,13 @@ def describe_choice(dataset: str, model: Mapping[str, Any], tuned: TuningResult)
 
 
 def _read_choices(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the choices of other methods and datasets, beside which the new one goes."""
+    """Return the stored choices of other methods and datasets."""
     if not path.exists():
         return {}
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}; move it out of the way") from error
+        raise ValueError(f"cannot read {path}: {error}; move or delete it") from error
     if not isinstance(known, dict):
-        raise ValueError(f"{path} holds no choices of `gtpool study tune`; move it out of the way")
+        raise ValueError(f"{path} has no choices of `gtpool study tune`; move or delete it")
     return cast("dict[str, dict[str, Any]]", known)

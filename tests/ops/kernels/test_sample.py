@@ -130,7 +130,7 @@ def test_unknown_choices_are_listed():
         sample(torch.zeros(3), rows, rows, sampler="best", order="index", longest=3)
     with pytest.raises(ValueError, match="unknown order 'size'; choose one of 'index', 'score'"):
         sample(torch.zeros(3), rows, rows, sampler="rws", order="size", longest=3)
-    with pytest.raises(ValueError, match="between 1 and 4096, got 4097"):
+    with pytest.raises(ValueError, match="4096, got 4097"):
         sample(torch.zeros(3), rows, rows, sampler="rws", order="index", longest=LONGEST + 1)
 
 

@@ -1,1 +1,1 @@
-"""Triton kernels for batches of fixed capacity; imported only where a tensor is on a GPU."""
+"""Triton kernels for padded batches; imported only for tensors on a GPU."""

@@ -1,12 +1,12 @@
-"""Sums over neighbours at any level of a batch of fixed capacity, and their transposes, on a GPU.
+"""Triton kernels for neighbour sums at any level of a padded batch, and their transposes.
 
-One program sums into one row, a slice of its edges at a time, so no two programs write to one place
-and a row with many neighbours delays no other. An edge joins rows of level 0: ``origin`` leads from
-a row to its edges, ``place`` from the far end of an edge back to a row, or to none.
+Each program computes one row, in slices of its edges. No two programs write to the same address,
+and a row of high degree does not delay other rows. Edges join rows of level 0: ``origin`` maps a
+row to its edges, ``place`` maps the far end of an edge to a row of this level, or to -1.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 from typing import Any
 
@@ -21,28 +21,28 @@ from gtpool.padded_batch import PaddedCSR
 
 
 def root_degrees(csr: PaddedCSR) -> Tensor:
-    """Give (1 + in-edges from other nodes) ** -0.5 of each row, 0 on padding, float32 [N]."""
+    """Return (1 + in-degree without self-loops) ** -0.5, 0 on padding, float32 [N]."""
     return _root_degrees(csr, csr.source, csr.begin, csr.end, loops=False)
 
 
 def root_out_degrees(csr: PaddedCSR) -> Tensor:
-    """Give (1 + out-edges, loops among them) ** -0.5 of each row, 0 on padding, float32 [N]."""
+    """Return (1 + out-degree with self-loops) ** -0.5, 0 on padding, float32 [N]."""
     return _root_degrees(csr, csr.target, csr.out_begin, csr.out_end, loops=True)
 
 
 def gcn_sum(x: Tensor, scale: Tensor, csr: PaddedCSR) -> Tensor:
-    """Sum as a GCN does: s_i (s_i x_i + sum of s_j x_j over edges j -> i, j != i), [N, D].
+    """Return s_i (s_i x_i + sum of s_j x_j over edges j -> i, j != i), as in a GCN, [N, D].
 
     Args:
         x: Features of the rows, [N, D]; padding is not read.
-        scale: The s, of :func:`root_degrees`, [N]; it gets no gradient.
+        scale: Factors s from :func:`root_degrees`, [N]; they get no gradient.
         csr: The edges.
     """
     return _NeighbourSum.apply(x, scale, csr)
 
 
 def gin_sum(x: Tensor, csr: PaddedCSR) -> Tensor:
-    """Sum as a GIN does: x_i + sum of x_j over all edges j -> i, self-loops among them, [N, D]."""
+    """Return x_i + sum of x_j over all edges j -> i with self-loops, as in a GIN, [N, D]."""
     return _NeighbourSum.apply(x, None, csr)
 
 
@@ -69,12 +69,12 @@ def _root_degrees(
     return root
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _NeighbourSum(Function):
-    """A sum over in-edges; its backward pass is the same sum over out-edges."""
+    """Sum over incoming edges; its backward pass is the same sum over outgoing edges."""
 
     @staticmethod
     def forward(
@@ -133,7 +133,7 @@ def _launch(
 
 
 def edges_per_tile(csr: PaddedCSR, most: int) -> int:
-    """Choose how many edges to load at a time: most rows should need one slice."""
+    """Return the edges per slice, such that most rows need one slice."""
     mean = csr.source.numel() // csr.begin.numel()
     return max(8, min(most, int(triton.next_power_of_2(2 * mean))))
 

@@ -1,13 +1,13 @@
-"""Exact softmax attention inside each graph of a batch of fixed capacity, for a GPU.
+"""Triton kernels for exact softmax attention inside each graph of a padded batch.
 
-A program has a block of consecutive rows, which may lie in several small graphs or in a part of a
-large one, and runs over all rows of those graphs. So the grid depends on shapes alone, and no
-n x n matrix is held. Nothing is added by two programs to one place: results are reproducible.
+A program processes a block of consecutive rows, from several small graphs or from a part of a large
+one, and loops over all rows of those graphs. The grid depends only on shapes, and no n x n matrix
+is materialised. There are no atomic additions, so results are reproducible.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 import torch
 import triton
@@ -31,19 +31,19 @@ from gtpool.padded_batch import PaddedLayout
 __all__ = ["attend", "attend_backward", "edge_weights"]
 
 EDGE_ENTRIES = 2048
-"""Entries of the queries of edges that a program of :func:`edge_weights` holds."""
+"""Entries of gathered queries per program of :func:`edge_weights`."""
 
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, rows: PaddedLayout, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Let every row attend to the rows of its own graph.
+    """Return softmax attention of every row to the rows of its own graph.
 
     Args:
         q: Queries, float32 or bfloat16, the last axis contiguous, [N, H, C].
-        k: Keys, likewise.
-        v: Values, likewise.
-        rows: The layout of the rows; those of padding are not read.
+        k: Keys, as ``q``.
+        v: Values, as ``q``.
+        rows: The layout of the rows; padding is not read.
         scale: Factor on q·k.
 
     Returns:
@@ -78,14 +78,14 @@ def attend(
 
 
 def edge_weights(q: Tensor, k: Tensor, lse: Tensor, edge_index: Tensor, scale: float) -> Tensor:
-    """Read attention on edges only: exp(q_i·k_j·scale - lse_i) for each edge j -> i.
+    """Return the attention weight exp(q_i·k_j·scale - lse_i) of each edge j -> i.
 
     Args:
-        q: As given to :func:`attend`, like ``k`` and ``scale``.
-        k: Likewise.
-        lse: What :func:`attend` returned for them, [N, H].
+        q: Queries, as given to :func:`attend`.
+        k: Keys, as given to :func:`attend`.
+        lse: Log-sum-exp from :func:`attend`, [N, H].
         edge_index: Source j and target i of each edge in any order, -1 on padding, [2, E].
-        scale: As above.
+        scale: As given to :func:`attend`.
 
     Returns:
         The weights, float32 [E, H], 0 on padding.
@@ -113,7 +113,7 @@ def edge_weights(q: Tensor, k: Tensor, lse: Tensor, edge_index: Tensor, scale: f
 
 
 def _block(q: Tensor, rows: PaddedLayout) -> TileConfig:
-    """Choose the largest tiles whose kernel keeps everything in registers."""
+    """Return the largest tiles for which the kernel does not spill registers."""
     wide, exact = width(q.size(2)) > 128, q.dtype == torch.float32
     if not tile.large_graphs(rows):
         return TileConfig(16, 32, 4, 2)
@@ -164,7 +164,7 @@ def _forward(  # noqa: PLR0917
         logits = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
         logits = tl.where(same_graph(graph, home), logits, float("-inf"))
         peak = tl.maximum(top, tl.max(logits, 1))
-        # A row whose graph is still to come has seen nothing: -inf - -inf would be NaN.
+        # Rows without any key so far have peak -inf: -inf - -inf would be NaN.
         shift = tl.where(peak == float("-inf"), 0.0, peak)
         weight = tl.exp(logits - shift[:, None])
         fade = tl.exp(top - shift)

@@ -1,8 +1,8 @@
-"""The backward pass of attention inside each graph of a batch of fixed capacity."""
+"""Triton kernel for the backward pass of attention inside each graph of a padded batch."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false, reportReturnType=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 import torch
 import triton
@@ -37,20 +37,20 @@ def attend_backward(
     kept: Tensor | None = None,
     kept_rows: PaddedLayout | None = None,
 ) -> Tensor:
-    """Give the gradients of q, k and v as one tensor, [N, 3, H, C], 0 on padding.
+    """Return the gradients of q, k and v as one tensor, [N, 3, H, C], 0 on padding.
 
     Args:
-        q: As given to :func:`attend`, like ``k``, ``v``, ``rows`` and ``scale``.
-        k: Likewise.
-        v: Likewise.
-        out: What :func:`attend` returned, at the rows that have an output gradient, [K, H, C].
-        lse: What it returned, at all rows, [N, H].
+        q: Queries, as given to :func:`attend`.
+        k: Keys, as given to :func:`attend`.
+        v: Values, as given to :func:`attend`.
+        out: Output of :func:`attend` at the rows with an output gradient, [K, H, C].
+        lse: Log-sum-exp from :func:`attend` at all rows, [N, H].
         d_out: Gradient of ``out``, in its dtype, [K, H, C].
-        rows: As above.
-        scale: As above.
+        rows: As given to :func:`attend`.
+        scale: As given to :func:`attend`.
         d_lse: Gradient of ``lse`` at the rows of ``out``, [K, H]; None means 0.
-        kept: The rows that have an output gradient, -1 on padding, [K]; None means all.
-        kept_rows: The layout of the kept rows: the same graphs, fewer rows each.
+        kept: The rows with an output gradient, -1 on padding, [K]; None means all.
+        kept_rows: The layout of the kept rows: the same graphs with fewer rows.
     """
     if (kept is None) != (kept_rows is None):
         raise ValueError("kept and kept_rows must be given together")
@@ -89,7 +89,7 @@ def attend_backward(
 
 
 def _block(q: Tensor, rows: PaddedLayout) -> TileConfig:
-    """Choose the largest tiles whose kernel keeps everything in registers."""
+    """Return the largest tiles for which the kernel does not spill registers."""
     wide, exact = width(q.size(2)) > 128, q.dtype == torch.float32
     if not tile.large_graphs(rows):
         return TileConfig(16, 16, 4, 2)
@@ -159,7 +159,7 @@ def _backward(  # noqa: PLR0915, PLR0917
             got = load(out, query, H * C, graph >= 0, C, BC)
             term = _row_term(sent, got, d_lse, query * H + head, graph >= 0)
             level = tl.load(lse + row * H + head, mask=graph >= 0, other=0.0)
-            # [BN, BM]: the transposed matrices, which stand left in both products below.
+            # [BN, BM]: transposed, because they are left factors of both products below.
             logits = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * scale
             logits = tl.where(same_graph(home, graph), logits - level[None, :], float("-inf"))
             weight = tl.exp(logits)
@@ -170,7 +170,7 @@ def _backward(  # noqa: PLR0915, PLR0917
             asked |= tl.max((key[:, None] == row[None, :]).to(tl.int32), 1)
         store(grad + H * C, key, 3 * H * C, key < N, d_keys * scale, C, BC)
         store(grad + 2 * H * C, key, 3 * H * C, key < N, d_values, C, BC)
-        # Rows that ask for nothing: no other program writes their gradient of q.
+        # Rows that are no query: no other program writes their gradient of q.
         store(grad, key, 3 * H * C, (key < N) & (asked == 0), tl.zeros_like(d_keys), C, BC)
     else:
         query = (block - key_blocks) * BM + tl.arange(0, BM)
@@ -198,10 +198,10 @@ def _backward(  # noqa: PLR0915, PLR0917
 
 @triton.jit
 def _row(kept: tl.tensor | None, query: tl.tensor, graph: tl.tensor) -> tl.tensor:
-    """Give the row of each query, -1 on padding; where some rows are kept they are ``kept``."""
+    """Return the row of each query, -1 on padding; ``kept`` lists the rows unless it is None."""
     if kept is None:
         row = tl.where(graph >= 0, query, -1)
-    else:  # Triton would compile what follows a return
+    else:  # no early return: Triton would compile the code after it
         row = tl.load(kept + query, mask=graph >= 0, other=-1)
     return row
 
@@ -210,7 +210,7 @@ def _row(kept: tl.tensor | None, query: tl.tensor, graph: tl.tensor) -> tl.tenso
 def _row_term(
     sent: tl.tensor, got: tl.tensor, d_lse: tl.tensor | None, at: tl.tensor, own: tl.tensor
 ) -> tl.tensor:
-    """Give what the softmax takes off each row of the weights' gradient."""
+    """Return the row term of the softmax gradient, sum(d_out * out) - d_lse."""
     term = tl.sum(sent.to(tl.float32) * got.to(tl.float32), 1)
     if d_lse is not None:
         term -= tl.load(d_lse + at, mask=own, other=0.0).to(tl.float32)

@@ -1,12 +1,12 @@
-"""Sums over neighbours that each pass through the kind of their bond, and the gradients, on a GPU.
+"""Triton kernels for neighbour sums with bond embeddings, and their gradients.
 
-As in ``aggregate``, one program sums into one row and none writes where another does. What passes
-along an edge is made from the codes of its bond where it is needed, and never stored.
+As in ``aggregate``, each program computes one row and no two write to the same address. Bond
+embeddings are computed from the codes inside the kernel and never stored.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 from typing import Any
 
@@ -21,32 +21,32 @@ from gtpool.ops.kernels.aggregate import edges_per_tile
 from gtpool.padded_batch import EdgeTypes, PaddedCSR
 
 KINDS = 64
-"""Rows of a table up to which one program holds its gradient."""
+"""Maximum rows of a table for the kernels; one program holds its gradient."""
 _CHUNK = 256
-"""Edges that one program takes."""
+"""Edges per program of the table gradient."""
 
 
 def bond_sum(
     x: Tensor, table: Tensor, scale: Tensor, csr: PaddedCSR, edge_types: EdgeTypes
 ) -> Tensor:
-    """Give s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
+    """Return s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D].
 
     Args:
         x: Features of the rows, [N, D]; padding is not read.
-        table: What each code adds to e, and at the end r, of each run, [R, codes + 1, D].
-        scale: The s, of ``root_out_degrees``, [N]; it gets no gradient.
+        table: Embedding of each code, then r as the last row, for each run, [R, codes + 1, D].
+        scale: Factors s from ``root_out_degrees``, [N]; they get no gradient.
         csr: The edges.
-        edge_types: Their codes.
+        edge_types: Codes of the edges.
     """
     return _BondSum.apply(x, table, scale, csr, edge_types)
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _BondSum(Function):
-    """A sum over in-edges; back to rows a sum over out-edges, back to a table one over its run."""
+    """Sum over incoming edges; gradients sum over outgoing edges, or over a run for the table."""
 
     @staticmethod
     def forward(
@@ -83,7 +83,7 @@ def _sum_rows(
     csr: PaddedCSR,
     edge_types: EdgeTypes,
 ) -> Tensor:
-    """Give the sums, or from their gradient that of the rows."""
+    """Return the sums, or the gradient of the rows given that of the sums."""
     back = d_out is not None
     entering = (csr.source, csr.begin, csr.end, edge_types.entering)
     leaving = (csr.target, csr.out_begin, csr.out_end, edge_types.leaving)
@@ -180,7 +180,7 @@ def _bond_sum(  # noqa: PLR0917
 def _table_grad(
     x: Tensor, d_out: Tensor, table: Tensor, scale: Tensor, csr: PaddedCSR, edge_types: EdgeTypes
 ) -> Tensor:
-    """Give the gradient of the tables."""
+    """Return the gradient of the tables."""
     (runs, kinds, width), num_rows = table.shape, x.size(0) // table.size(0)
     num_edges = csr.source.numel() // runs
     parts = triton.cdiv(num_edges, _CHUNK)
@@ -213,7 +213,7 @@ def _table_grad(
 
 
 def _sum_dtype(x: Tensor) -> tl.dtype:
-    """Choose what to sum in."""
+    """Return the dtype of the accumulators."""
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
@@ -230,7 +230,7 @@ def _edge_embedding(
     EDGES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> tl.tensor:
-    """Add up what the codes of each edge stand for."""
+    """Return the sum of the embeddings of each edge's codes."""
     bond = tl.zeros((EDGES, COLUMNS), EXACT)
     mask = counts[:, None] & (column < WIDTH)[None, :]
     for nth in tl.static_range(CODES):
@@ -242,7 +242,7 @@ def _edge_embedding(
 
 @triton.jit
 def _relu_grad(sent: tl.tensor, lit: tl.tensor, mask: tl.tensor) -> tl.tensor:
-    """Let through what a ReLU does; NaN passes, so that a run gone wrong is seen to be."""
+    """Return ``sent`` where ``lit`` > 0; NaN passes, so that a failed run is detected."""
     return tl.where(mask & ~(lit <= 0), sent, 0.0)
 
 

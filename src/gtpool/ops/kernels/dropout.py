@@ -1,7 +1,7 @@
-"""Dropout by key on a GPU: mask and product in one launch; the masks of ``gtpool.ops.dropout``."""
+"""Triton kernel for dropout by key, with the same masks as ``gtpool.ops.dropout``."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 from typing import Any
 
@@ -21,12 +21,12 @@ _SHIFT = tl.constexpr(63 - dropout.DIGITS)
 
 
 def drop(x: Tensor, share: float, key: Tensor) -> Tensor:
-    """Drop a share of the entries of each run's rows, and scale the others up."""
+    """Return ``x`` with dropout of probability ``share``; see ``dropout.drop_by_key``."""
     return _Drop.apply(x, share, key)  # pyright: ignore[reportReturnType]
 
 
 class _Drop(Function):
-    """The gradient has the same mask, which is drawn again."""
+    """Dropout; the backward pass recomputes the mask."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: float, key: Tensor) -> Tensor:  # noqa: ANN401

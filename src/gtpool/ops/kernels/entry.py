@@ -1,7 +1,7 @@
-"""The checks at the door of a pooler in one kernel and two looks at the device, on a GPU."""
+"""Triton kernel for the input checks of a pooler: one launch and two device syncs."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 import torch
 import triton
@@ -14,13 +14,13 @@ _BLOCK = 256
 def sizes_if_valid(
     x: Tensor, edge_index: Tensor, batch: Tensor | None, largest: float
 ) -> Tensor | None:
-    """Count the nodes of each graph, on the host, [G]; None if something is wrong.
+    """Return the nodes of each graph, on the host, [G]; None if the inputs are invalid.
 
     Args:
         x: Node features, [N, D].
         edge_index: Source and target of each edge, int64 [2, E].
         batch: Graph of each node, int64 [N]; None for one graph.
-        largest: No entry of ``x`` may be larger than this, or NaN.
+        largest: Maximum absolute value in ``x``; NaN is invalid.
     """
     nodes, edges = x.size(0), edge_index.size(1)
     found = torch.zeros(3, dtype=torch.float64, device=x.device)
@@ -56,7 +56,7 @@ def _check(
     BATCHED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Set found[1] if the batch or an edge is wrong, found[2] to the last graph, and the ends."""
+    """Set found[1] if batch or edges are invalid, found[2] to the last graph, and graph ends."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     if BATCHED:
         here = row < nodes

@@ -1,8 +1,8 @@
-"""Gathering a batch of fixed capacity on a GPU, each part in one launch."""
+"""Triton kernels that gather a padded batch, with one launch per part."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -16,14 +16,14 @@ from gtpool.ops import padded_segment
 from gtpool.padded_batch import PaddedLayout
 
 _PLACES = 2048
-"""Places for graphs that one program looks through."""
+"""Maximum graph slots of a run for the kernel."""
 _BLOCK = 128
 
 
 def gather_layout(
     index: Tensor, counts: Tensor, ratios: Sequence[float], capacity: int
 ) -> PaddedLayout:
-    """Lay out graphs by their counts, each run in so many rows; see ``padded_segment``."""
+    """Return the layout of graphs of a dataset; see ``padded_segment``."""
     runs, places = index.shape
     if places > _PLACES or len(set(ratios)) > 1:
         return padded_segment.gather_layout(index, counts, ratios, capacity)
@@ -33,7 +33,7 @@ def gather_layout(
     share = Fraction(1) if isinstance(ratio, int) else Fraction(str(ratio))
     wide = triton.next_power_of_2(places)
     rows = max(16, min(_BLOCK, 2**15 // wide))
-    _gather_layout[triton.cdiv(capacity, rows), runs](  # a second axis of a grid has 65,535 at most
+    _gather_layout[triton.cdiv(capacity, rows), runs](  # the second grid axis is at most 65,535
         index,
         counts,
         start,
@@ -53,7 +53,7 @@ def gather_layout(
 
 
 def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """Number each row in the whole dataset and in the batch, -1 on padding, [N] each."""
+    """Return the index of each row in the dataset and in the batch, -1 on padding, [N] each."""
     count = rows.batch.numel()
     number, own = torch.empty_like(rows.batch), torch.empty_like(rows.batch)
     grid = (triton.cdiv(count, _BLOCK),)
@@ -63,7 +63,7 @@ def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tenso
 
 
 def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tensor) -> Tensor:
-    """Look values up by number and add what their graph has, -1 where the number is -1, [N]."""
+    """Return ``values[number]`` plus the offset ``by`` of each row's graph, -1 on padding, [N]."""
     out, count = torch.empty_like(number), number.numel()
     grid = (triton.cdiv(count, _BLOCK),)
     _gather_shifted[grid](values, number, rows.batch, by, out, count, ROWS=_BLOCK)
@@ -71,7 +71,7 @@ def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tenso
 
 
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
-    """Look ``outer`` up at ``inner``, -1 where that is -1."""
+    """Return ``outer[inner]``, -1 where ``inner`` is -1."""
     out, count = torch.empty_like(inner), inner.numel()
     _compose[(triton.cdiv(count, _BLOCK),)](outer, inner, out, count, ROWS=_BLOCK)
     return out

@@ -28,13 +28,13 @@ gcn_sum, gin_sum, mean_max = aggregate.gcn_sum, aggregate.gin_sum, readout.mean_
 
 
 def root_degrees(csr: PaddedCSR, like: Tensor) -> Tensor:
-    """Give d^(-1/2) of each row, with d the degree of A + I and 0 on padding, [N]."""
+    """Return d^(-1/2) of each row, with d the degree of A + I, 0 on padding, [N]."""
     del like
     return aggregate.root_degrees(csr)
 
 
 def root_out_degrees(csr: PaddedCSR, like: Tensor) -> Tensor:
-    """Give d^(-1/2) of each row, d one more than the edges that leave it, 0 on padding, [N]."""
+    """Return d^(-1/2) of each row, with d the out-degree plus 1, 0 on padding, [N]."""
     del like
     return aggregate.root_out_degrees(csr)
 
@@ -42,13 +42,13 @@ def root_out_degrees(csr: PaddedCSR, like: Tensor) -> Tensor:
 def bond_sum(
     x: Tensor, table: Tensor, scale: Tensor, csr: PaddedCSR, edge_types: EdgeTypes
 ) -> Tensor:
-    """Give s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D]."""
+    """Return s_i (s_i relu(x_i + r) + sum of s_j relu(x_j + e_ij) over edges j -> i), [N, D]."""
     add_up = bonds.bond_sum if table.size(1) <= bonds.KINDS else padded_torch.bond_sum
     return add_up(x, table, scale, csr, edge_types)
 
 
 def attend(qkv: Tensor, rows: PaddedLayout, longest: int) -> tuple[Tensor, Tensor]:
-    """Let every row attend to the rows of its graph: out [N, H, C] and log-sum-exp [N, H]."""
+    """Return the attention output [N, H, C] and log-sum-exp [N, H] of each row in its graph."""
     del longest
     return _Attend.apply(qkv, rows)  # pyright: ignore[reportReturnType]
 
@@ -56,8 +56,8 @@ def attend(qkv: Tensor, rows: PaddedLayout, longest: int) -> tuple[Tensor, Tenso
 def attended_rows(
     qkv: Tensor, out: Tensor, lse: Tensor, chosen: KeptRows, rows: PaddedLayout, after: PaddedLayout
 ) -> Tensor:
-    """Take the attended values of the kept rows, [K, H, C]; the gradient is for them alone."""
-    if out.requires_grad:  # the score has a gradient too: there is one for all rows
+    """Return the attention output of the kept rows, [K, H, C]; only they get gradients."""
+    if out.requires_grad:  # scores need gradients, so ``attend`` computes those of all rows
         return padded_torch.attended_rows(qkv, out, lse, chosen, rows, after)
     return _AttendedRows.apply(qkv, out, lse, chosen, rows, after)  # pyright: ignore[reportReturnType]
 
@@ -73,7 +73,7 @@ def scores(
     rows: PaddedLayout,
     act: Callable[[Tensor], Tensor] = torch.tanh,
 ) -> Tensor:
-    """Score every row by equations (5) to (7) of GTPool, [N]; the kernel knows tanh alone."""
+    """Return the score of every row by equations (5) to (7) of GTPool, [N]; kernel for tanh."""
     thetas = theta_global, theta_local
     if torch.is_grad_enabled() or not (act is torch.tanh or isinstance(act, nn.Tanh)):
         return padded_torch.scores(qkv, out, lse, *thetas, lam, csr, rows, act)
@@ -90,7 +90,7 @@ def sample(
     order: Order,
     longest: int,
 ) -> KeptRows:
-    """Choose the rows that stay, as many of each graph as ``after`` says."""
+    """Return the rows to keep; ``after`` gives their number in each graph."""
     if longest > wheel.LONGEST:
         parts = (score, rows, after)
         return padded_torch.sample(*parts, sampler=sampler, order=order, longest=longest)
@@ -100,24 +100,24 @@ def sample(
 
 
 def take(x: Tensor, chosen: KeptRows) -> Tensor:
-    """Take the kept rows, zeros on padding, [N, D] -> [K, D]."""
+    """Return the kept rows, zeros on padding, [N, D] -> [K, D]."""
     return readout.take(x, chosen.kept, chosen.number)
 
 
 def induced_csr(csr: PaddedCSR, chosen: KeptRows) -> PaddedCSR:
-    """Say where the ends of edges are after rows were dropped."""
+    """Return the edges with the rows of their ends after pooling."""
     return csr._replace(
         origin=layout.compose(csr.origin, chosen.kept),
         place=layout.compose(chosen.number, csr.place),
     )
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _Attend(Function):
-    """Attention of all rows, and its gradient."""
+    """Attention of all rows, with the gradient of all rows."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, rows: PaddedLayout) -> tuple[Tensor, Tensor]:  # noqa: ANN401
@@ -144,7 +144,7 @@ class _Attend(Function):
 
 
 class _AttendedRows(Function):
-    """Rows of what was attended, and the gradient of attention for these rows alone."""
+    """Kept rows of the attention output, with the gradient of these rows."""
 
     @staticmethod
     def forward(

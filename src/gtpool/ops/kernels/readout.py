@@ -1,7 +1,7 @@
-"""Reading graphs out of a batch of fixed capacity, and moving rows to the next level, on a GPU."""
+"""Triton kernels for read-outs of a padded batch, and for taking rows to the next level."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 from typing import Any
 
@@ -16,19 +16,19 @@ from gtpool.padded_batch import PaddedLayout
 
 
 def mean_max(x: Tensor, rows: PaddedLayout) -> Tensor:
-    """Give the mean and the maximum of each graph's rows, zeros where it has none, [RG, 2D].
+    """Return mean and maximum over each graph's rows, zeros for empty slots, [RG, 2D].
 
-    The gradient of a maximum is shared evenly by the rows that reach it.
+    Ties share the gradient of a maximum equally.
 
     Args:
         x: Features of the rows, [N, D]; padding is not read.
-        rows: Where the graphs are.
+        rows: The layout of the rows.
     """
     return _MeanMax.apply(x, rows)
 
 
 def take(x: Tensor, kept: Tensor, number: Tensor) -> Tensor:
-    """Bring rows to the next level: x[kept], zeros where ``kept`` is -1, [N, D] -> [K, D].
+    """Return x[kept], zeros where ``kept`` is -1, [N, D] -> [K, D].
 
     Args:
         x: Features of the rows, [N, D].
@@ -38,12 +38,12 @@ def take(x: Tensor, kept: Tensor, number: Tensor) -> Tensor:
     return _Take.apply(x, kept, number)
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _MeanMax(Function):
-    """Forward: a program a graph. Backward: each row reads what its graph was given."""
+    """Forward: one program per graph. Backward: each row reads the gradient of its graph."""
 
     @staticmethod
     def forward(
@@ -56,7 +56,7 @@ class _MeanMax(Function):
         out = x.new_empty(num_graphs, 2 * width)
         ties = rows.size.new_empty((num_graphs, width), dtype=torch.int32)
         height = max(8, min(64, triton.next_power_of_2(num_rows // num_graphs)))
-        columns = 32  # narrow: a few graphs still fill a GPU
+        columns = 32  # narrow, so that a few graphs fill a GPU
         _mean_max[(num_graphs, triton.cdiv(width, columns))](
             x,
             out,
@@ -102,7 +102,7 @@ class _MeanMax(Function):
 
 
 class _Take(Function):
-    """A gather both ways: a row of the next level has one origin, so no sums arise."""
+    """Gather in both directions: each row of the next level has one origin, so no sums occur."""
 
     @staticmethod
     def forward(
@@ -125,7 +125,7 @@ class _Take(Function):
 
 
 def gather(x: Tensor, index: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Take rows, zeros where the index is -1, in their own type or another, [N, D] -> [K, D]."""
+    """Return x[index], zeros where the index is -1, optionally cast, [N, D] -> [K, D]."""
     x = x.contiguous()
     num_rows, width = index.numel(), x.size(1)
     out = x.new_empty(num_rows, width, dtype=dtype)
@@ -136,13 +136,13 @@ def gather(x: Tensor, index: Tensor, dtype: torch.dtype | None = None) -> Tensor
 
 
 def _tile(width: int) -> tuple[int, int]:
-    """Choose the rows and columns of a program that writes each entry once."""
+    """Return the rows and columns per program of an elementwise kernel."""
     columns = max(16, min(128, int(triton.next_power_of_2(width))))
     return 1024 // columns, columns
 
 
 def _sum_dtype(x: Tensor) -> tl.dtype:
-    """Choose what to sum in."""
+    """Return the dtype of the accumulators."""
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
@@ -206,7 +206,7 @@ def _mean_max_backward(  # noqa: PLR0917
     size = tl.load(size_ptr + graph, mask=real, other=1).to(EXACT)
     mask = real[:, None] & (column < WIDTH)
     at = row[:, None] * WIDTH + column
-    read = graph[:, None] * (2 * WIDTH) + column  # its mean; its maximum stands WIDTH further
+    read = graph[:, None] * (2 * WIDTH) + column  # the mean; the maximum is WIDTH further
     d_mean = tl.load(d_out_ptr + read, mask=mask, other=0.0).to(EXACT)
     d_top = tl.load(d_out_ptr + read + WIDTH, mask=mask, other=0.0).to(EXACT)
     top = tl.load(out_ptr + read + WIDTH, mask=mask, other=0.0).to(EXACT)

@@ -1,12 +1,12 @@
-"""The samplers of ``ops.sample`` for a batch of fixed capacity: one program a graph, on a GPU.
+"""Triton kernels for the samplers of ``ops.sample`` on a padded batch: one program per graph.
 
-Scores are settled, so the last digits of a float are free. Read as an integer it keeps its order,
-and the free digits hold the place of the node: one integer is a sort key, a tie-breaker and a way
-back to score and node.
+Scores are rounded, so the last bits of a float are free. The float is read as an integer of the
+same order, and the free bits hold the index of the node. One integer thus serves as sort key and
+tie-breaker, and gives back score and node.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 import torch
 import triton
@@ -17,7 +17,7 @@ from gtpool.ops.sample import ORDERS, SAMPLERS, check_choice
 from gtpool.padded_batch import PaddedLayout
 
 LONGEST = 4096
-"""Nodes of a graph up to which its places fit the digits that settling frees in float32."""
+"""Maximum nodes of a graph: indices must fit the 12 bits freed by rounding in float32."""
 
 
 def sample(
@@ -29,24 +29,24 @@ def sample(
     order: str,
     longest: int,
 ) -> tuple[Tensor, Tensor]:
-    """Keep of each graph the nodes that ``ops.sample`` keeps, with fixed points.
+    """Return the kept rows, the same as by ``ops.sample`` with fixed points.
 
     Args:
-        score: Raw score of each row, settled here, [N]; padding is not read.
-        rows: The level to sample from.
-        kept_rows: The level to fill: graph g keeps ``kept_rows.size[g]`` nodes.
+        score: Raw score of each row, rounded here, [N]; padding is not read.
+        rows: The layout to sample from.
+        kept_rows: The layout of the next level: graph g keeps ``kept_rows.size[g]`` nodes.
         sampler: A name of ``ops.sample.SAMPLERS``.
-        order: How nodes stand on the wheel, one of ``ops.sample.ORDERS``.
-        longest: Nodes of the largest graph that may come, at most ``LONGEST``.
+        order: Order of the nodes on the wheel, one of ``ops.sample.ORDERS``.
+        longest: Maximum nodes of a graph, at most ``LONGEST``.
 
     Returns:
-        The row that each row of the next level was [K], and the row of the next level that each
-        row becomes [N]; -1 on padding and where there is none.
+        The row of this level for each row of the next level [K], and the row of the next level for
+        each row of this level [N]; -1 on padding and for dropped rows.
     """
     check_choice("sampler", sampler, SAMPLERS)
     check_choice("order", order, ORDERS)
     if not 1 <= longest <= LONGEST:
-        raise ValueError(f"longest must lie between 1 and {LONGEST}, got {longest}")
+        raise ValueError(f"longest must be from 1 to {LONGEST}, got {longest}")
     counts = kept_rows.batch.numel(), rows.batch.numel()
     kept, number = rows.batch.new_full((sum(counts),), -1).split(counts)
     block = max(16, triton.next_power_of_2(longest))
@@ -100,7 +100,7 @@ def _sample(
         digits = key & -(1 << SPARE)
         node = tl.where(real, key - digits, place).to(tl.int32)
         keep = _spin(_float(digits, BITS), n, m, SAMPLER, BLOCK)
-        keep = tl.sort(2 * node + keep.to(tl.int32)) & 1 == 1  # as numbered again
+        keep = tl.sort(2 * node + keep.to(tl.int32)) & 1 == 1  # back in the order of indices
     else:
         keep = _spin(_float(digits, BITS), n, m, SAMPLER, BLOCK)
     number = first + tl.cumsum(keep.to(tl.int32), 0) - 1
@@ -110,10 +110,10 @@ def _sample(
 
 @triton.jit
 def _round_scores(score: tl.tensor, BITS: tl.constexpr, SPARE: tl.constexpr) -> tl.tensor:
-    """Round scores as ``ops.sample.round_scores`` does and read them as integers in the same order.
+    """Return scores rounded as by ``ops.sample.round_scores``, as integers in the same order.
 
-    A negative float is its size below the lowest integer: it becomes minus its size, and -0.0
-    becomes 0. The last SPARE digits are zeros.
+    The bits of a negative float become minus its magnitude; -0.0 becomes 0. The last SPARE bits
+    are zero.
     """
     exact = score.to(tl.float32 if BITS == 32 else tl.float64)
     bits = exact.to(tl.int32 if BITS == 32 else tl.int64, bitcast=True)
@@ -122,7 +122,7 @@ def _round_scores(score: tl.tensor, BITS: tl.constexpr, SPARE: tl.constexpr) -> 
 
 @triton.jit
 def _smallest(key: tl.tensor, m: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """Find the m-th smallest key, digit by digit: fewer than m keys lie below it."""
+    """Return the m-th smallest key, found bit by bit."""
     one = tl.full((), 1, key.dtype)
     found = one << (BITS - 1)  # the lowest integer
     for digit in range(BITS):
@@ -133,14 +133,14 @@ def _smallest(key: tl.tensor, m: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _float(digits: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """Read settled scores as float64 again."""
+    """Return rounded scores as float64."""
     score = _mirror(digits, BITS).to(tl.float32 if BITS == 32 else tl.float64, bitcast=True)
     return score.to(tl.float64)
 
 
 @triton.jit
 def _mirror(bits: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """Turn the order of the negative ones around; twice is nothing."""
+    """Return the bits with the order of negative numbers reversed; an involution."""
     return tl.where(bits < 0, -(1 << (BITS - 1)) - bits, bits)
 
 
@@ -148,10 +148,10 @@ def _mirror(bits: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
 def _spin(
     score: tl.tensor, n: tl.tensor, m: tl.tensor, SAMPLER: tl.constexpr, BLOCK: tl.constexpr
 ) -> tl.tensor:
-    """Say which of the n nodes on a wheel the m points reach, [BLOCK] bool."""
+    """Return the mask of nodes kept by m points on a wheel of n nodes, bool [BLOCK]."""
     place = tl.arange(0, BLOCK)
     real = place < n
-    # The wheel in integers, as ops.sample lays it: floor(unit * exp(s - max s)).
+    # Integer widths as in ops.sample: floor(unit * exp(s - max s)).
     gap = tl.where(real, score - tl.max(tl.where(real, score, float("-inf")), 0), 0.0)
     unit = tl.full((), 1, tl.int64) << (62 - _bit_length(tl.maximum(n, 1)) - _bit_length(m + 1))
     share = tl.where(real & (gap == gap), tl.exp(gap), 0.0)  # noqa: PLR0124 - false for NaN
@@ -162,20 +162,20 @@ def _spin(
         border = tl.where(place == 0, 0, 2 * border + weight)
         whole = 2 * whole
     passed = border * (m + 1) // tl.maximum(whole, 1)  # whole is 0 only if a score is not finite
-    # E of ops.sample: points left of a node minus nodes left of it. Dropped are the nodes that are
-    # the last of their level L, on the n - m highest levels. Such a node has E > E_j for all later
-    # j: E starts at 0, so L > max E - (n - m) >= m - n; E falls by at most one a node and would be
-    # m - n after the last, so from a later node above L it would come down through L once more.
+    # E of ops.sample: points left of a node minus nodes left of it. A node is dropped if it is the
+    # last of its level L and L is one of the n - m highest levels. Then E > E_j for all later j: E
+    # starts at 0, so L > max E - (n - m) >= m - n. E falls by at most one per node and is m - n
+    # after the last node, so from a later node above L it would pass L again.
     excess = tl.minimum(passed, m).to(tl.int32) - place
     top = tl.max(tl.where(real, excess, -BLOCK), 0)
-    key = tl.where(real, excess * BLOCK + place, -BLOCK * BLOCK)  # of equal ones the later wins
+    key = tl.where(real, excess * BLOCK + place, -BLOCK * BLOCK)  # the later of equal ones wins
     latest = key == tl.associative_scan(key, 0, _larger, reverse=True)
     return real & ~(latest & (top - excess < n - m))
 
 
 @triton.jit
 def _bit_length(value: tl.tensor) -> tl.tensor:
-    """Count the binary digits of a positive integer below 2**24: the exponent of its float."""
+    """Return the bit length of a positive integer below 2**24, from the exponent of its float."""
     return (value.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126
 
 

@@ -1,8 +1,8 @@
-"""The score of every node from its row of the attention matrix, for a batch of fixed capacity."""
+"""Triton kernels for GTPool's node scores, on padded and packed batches."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 import torch
 import triton
@@ -13,10 +13,10 @@ from gtpool.ops.kernels.tile import load, strides, width
 from gtpool.padded_batch import PaddedCSR, PaddedLayout
 
 ENTRIES = 1024
-"""Entries of the keys of neighbours that a warp holds."""
+"""Entries of neighbours' keys per warp."""
 
 MANY = 16
-"""Mean edges a node from which four warps share the neighbours of one node."""
+"""Mean degree from which four warps process the neighbours of one node."""
 
 
 def node_scores(
@@ -32,18 +32,18 @@ def node_scores(
     rows: PaddedLayout,
     scale: float,
 ) -> Tensor:
-    """Score every row, equations (5)-(7) of ``gtpool.pool.gtpool`` with tanh; without a gradient.
+    """Return scores by equations (5)-(7) of ``gtpool.pool.gtpool`` with tanh, without gradients.
 
     Args:
         q: Queries, the last axis contiguous, [N, H, C].
-        k: Keys, likewise.
-        v: Values, likewise.
-        out: What :func:`gtpool.ops.kernels.attention.attend` returned for them, [N, H, C].
-        lse: Likewise, [N, H].
+        k: Keys, as ``q``.
+        v: Values, as ``q``.
+        out: Output of :func:`gtpool.ops.kernels.attention.attend`, [N, H, C].
+        lse: Log-sum-exp of the same call, [N, H].
         theta_global: Θ_g of each run, [R, H, C].
         theta_local: Θ_l of each run, [R, H, C].
-        lam: Weight of the global score, from 0 to 1; the local score has the rest.
-        csr: The edges; loops among them do not count, every node is its own neighbour once.
+        lam: Weight of the global score, from 0 to 1; the local score has weight 1 - lam.
+        csr: The edges; self-loops are ignored, because every node is its own neighbour once.
         rows: The layout of the rows.
         scale: As given to ``attend``.
 
@@ -93,19 +93,19 @@ def packed_scores(
     edge_index: Tensor,
     scale: float,
 ) -> Tensor:
-    """Score every node of a packed batch as :func:`node_scores` does; edges in any order.
+    """Return the scores of a packed batch as :func:`node_scores` does, for edges in any order.
 
-    Sums over edges are atomic: their order, and so the last digit, may differ from call to call.
+    Sums over edges use atomic additions, so the last digits may differ between calls.
 
     Args:
         q: Queries, contiguous, [N, H, C].
-        k: Keys, likewise.
-        v: Values, likewise.
-        out: What :func:`gtpool.ops.kernels.attention.attend` returned for them, [N, H, C].
-        lse: Likewise, [N, H].
+        k: Keys, as ``q``.
+        v: Values, as ``q``.
+        out: Output of :func:`gtpool.ops.kernels.attention.attend`, [N, H, C].
+        lse: Log-sum-exp of the same call, [N, H].
         theta: Θ_l and Θ_g, [H, 2, C].
-        lam: Weight of the global score, from 0 to 1; the local score has the rest.
-        edge_index: Source and target of each edge; loops do not count, [2, E].
+        lam: Weight of the global score, from 0 to 1; the local score has weight 1 - lam.
+        edge_index: Source and target of each edge; self-loops are ignored, [2, E].
         scale: As given to ``attend``.
     """
     (nodes, heads, channels), edges = q.shape, edge_index.size(1)
@@ -143,7 +143,7 @@ def _own_scores(  # noqa: PLR0917
     BE: tl.constexpr,
     BC: tl.constexpr,
 ) -> None:
-    """Give V theta_l, A V theta_g and what each node hears of itself."""
+    """Store V theta_l, A V theta_g and each node's own part of its local score."""
     head = tl.program_id(1)
     node = (tl.program_id(0) * BE + tl.arange(0, BE)).to(tl.int64)
     row, here = node * H + head, node < nodes
@@ -174,7 +174,7 @@ def _edge_scores(
     BE: tl.constexpr,
     BC: tl.constexpr,
 ) -> None:
-    """Add to each node what it hears of its neighbours."""
+    """Add the neighbours' part to the local score of each node."""
     head = tl.program_id(1)
     edge = tl.program_id(0) * BE + tl.arange(0, BE)
     here = edge < edges
@@ -199,7 +199,7 @@ def _add_heads(
     lam: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Add up the scores of all heads, (5)-(7)."""
+    """Store the sum of the scores over heads, (5)-(7)."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = row < nodes
     total = tl.zeros([BLOCK], tl.float32)
@@ -276,7 +276,7 @@ def _scores(  # noqa: PLR0917
 
 @triton.jit
 def _vector(at: tl.tensor, C: tl.constexpr, BC: tl.constexpr) -> tl.tensor:
-    """Load one head of one row in float32, [BC]."""
+    """Return one head of one row in float32, [BC]."""
     channel = tl.arange(0, BC)
     return tl.load(at + channel, mask=channel < C, other=0.0).to(tl.float32)
 

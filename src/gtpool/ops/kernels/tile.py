@@ -1,8 +1,8 @@
-"""What the kernels of attention have in common: tiles of rows, and which graphs they are of."""
+"""Helpers of the attention kernels: tiles of rows and their graphs."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
-# A kernel is Triton's language, which Python's types do not describe.
+# Kernels are written in Triton's language, which Python type checkers do not understand.
 
 from typing import NamedTuple
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from gtpool.padded_batch import PaddedLayout
 
 PRECISION = "tf32x3"
-"""How float32 matrices are multiplied: "ieee" exactly, "tf32x3" nearly so on tensor cores."""
+"""Precision of float32 products: "ieee" is exact, "tf32x3" nearly exact on tensor cores."""
 
 LARGE = 128
-"""Mean rows a graph from which blocks are large."""
+"""Mean rows per graph from which tiles are large."""
 
 
 class TileConfig(NamedTuple):
-    """What one program takes at a time."""
+    """Tile sizes and launch options of a kernel."""
 
     rows: int
     keys: int
@@ -29,30 +29,30 @@ class TileConfig(NamedTuple):
 
 
 def large_graphs(rows: PaddedLayout) -> bool:
-    """Say whether graphs are large, from shapes alone: nothing waits for the device."""
+    """Return whether graphs are large, from shapes only (no device sync)."""
     return rows.batch.numel() >= LARGE * rows.start.numel()
 
 
 def width(channels: int) -> int:
-    """Give the width of a tile: a power of two, for matrix products at least 16."""
+    """Return the width of a tile: a power of two, at least 16 for matrix products."""
     return max(16, int(triton.next_power_of_2(channels)))
 
 
 def strides(*parts: Tensor) -> tuple[int, ...]:
-    """Give the strides of rows and of heads of tensors [N, H, C]."""
+    """Return the strides of rows and heads of tensors [N, H, C]."""
     return tuple(stride for part in parts for stride in part.stride()[:2])
 
 
 @triton.jit
 def graph_of(batch: tl.tensor, row: tl.tensor, end: tl.tensor, G: tl.tensor) -> tl.tensor:
-    """Give the graph of each row, -1 on padding and from ``end`` on."""
+    """Return the graph of each row, -1 on padding and from ``end`` on."""
     graph = tl.load(batch + row, mask=row < end, other=-1).to(tl.int32)
     return tl.where(graph < G, graph, -1)
 
 
 @triton.jit
 def span(graph: tl.tensor, start: tl.tensor, size: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Give the first row of all those graphs, and one past the last; 0 and 0 where none is."""
+    """Return the first row of the graphs, and one past their last row; 0 and 0 without graphs."""
     last = tl.max(graph, 0)
     first = tl.min(tl.where(graph < 0, last, graph), 0)
     begin = tl.load(start + first, mask=last >= 0, other=0)
@@ -62,7 +62,7 @@ def span(graph: tl.tensor, start: tl.tensor, size: tl.tensor) -> tuple[tl.tensor
 
 @triton.jit
 def same_graph(graph: tl.tensor, other: tl.tensor) -> tl.tensor:
-    """Say which pairs are of one graph; padding is of none."""
+    """Return the mask of pairs in the same graph; padding is in none."""
     return (graph[:, None] == other[None, :]) & (graph >= 0)[:, None]
 
 
@@ -75,7 +75,7 @@ def load(
     C: tl.constexpr,
     BC: tl.constexpr,
 ) -> tl.tensor:
-    """Load one head of some rows, [rows, BC], with 0 where they are not ours."""
+    """Return one head of the given rows, [rows, BC], 0 where ``own`` is False."""
     channel = tl.arange(0, BC)
     at = base + row[:, None] * stride + channel[None, :]
     return tl.load(at, mask=own[:, None] & (channel < C)[None, :], other=0.0)
@@ -91,7 +91,7 @@ def store(
     C: tl.constexpr,
     BC: tl.constexpr,
 ) -> None:
-    """Store one head of some rows, [rows, BC]."""
+    """Store one head of the given rows, [rows, BC], where ``own`` is True."""
     channel = tl.arange(0, BC)
     at = base + row[:, None] * stride + channel[None, :]
     tl.store(at, tile.to(base.dtype.element_ty), mask=own[:, None] & (channel < C)[None, :])

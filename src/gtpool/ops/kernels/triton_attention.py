@@ -1,4 +1,4 @@
-"""Attention of which every row is scored and only some may be kept, by kernels of a GPU."""
+"""Attention for pooling with Triton kernels: scores of all rows, outputs of the kept rows."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -32,39 +32,39 @@ class TritonAttention:
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, level: GraphLayout) -> Self:
-        """Attend in the type of q: q, k and v are [N, H, C]."""
+        """Return the attention of q, k and v, [N, H, C] each, in the dtype of q."""
         layout = device_layout(level)
         q, k, v = (part.to(q.dtype).contiguous() for part in (q, k, v))
         return cls(level, layout, q, k, v, *attend(q, k, v, layout, q.size(-1) ** -0.5))
 
     def project(self, near: Tensor, theta: Tensor) -> Tensor:
-        """Give the output times a vector a head, A V theta, [N, H]."""
+        """Return the output times one vector per head, A V theta, [N, H]."""
         del near
         return (self.out * theta).sum(-1)
 
     def edge_weights(self, source: Tensor, target: Tensor) -> Tensor:
-        """Give the weight that the target of each edge gives its source, [E, H]."""
+        """Return the attention weight from target to source of each edge, [E, H]."""
         ends = torch.stack([source, target])
         return edge_weights(self.q, self.k, self.lse, ends, self.q.size(-1) ** -0.5)
 
     def scores(self, theta: Tensor, lam: float, edge_index: Tensor) -> Tensor:
-        """Score every node by tanh, given theta_l and theta_g, [H, 2, C] -> [N]; no gradient."""
+        """Return scores with tanh, given theta_l and theta_g, [H, 2, C] -> [N]; no gradients."""
         parts = (self.q, self.k, self.v, self.out, self.lse, theta.float(), lam, edge_index)
-        with torch.cuda.device_of(self.q):  # where Triton launches
+        with torch.cuda.device_of(self.q):  # Triton launches on the current device
             return packed_scores(*parts, self.q.size(-1) ** -0.5)
 
     def rows(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, ratio: float) -> Tensor:
-        """Give the output of some nodes, [K, H, C], with gradients for their rows alone."""
+        """Return the output of the kept nodes, with gradients of these rows, [K, H, C]."""
         after = device_layout(kept_layout(self.level, ratio))
         return _RowsOfKnownOutput.apply(q, k, v, kept, self, after)  # pyright: ignore[reportReturnType]
 
 
-# Function hands its own subclass of FunctionCtx and any number of gradients to these methods, which
-# its annotations do not say: hence Any and the override ignored.
+# torch calls these methods with types that the annotations of Function do not describe: hence Any
+# and the ignored override.
 
 
 class _RowsOfKnownOutput(Function):
-    """Rows of an output that is known, and the gradients that go through them."""
+    """Rows of a known output, with the gradients of these rows."""
 
     @staticmethod
     def forward(
@@ -76,7 +76,7 @@ class _RowsOfKnownOutput(Function):
         attention: TritonAttention,
         after: PaddedLayout,
     ) -> Tensor:
-        del q, k, v  # known since the look
+        del q, k, v  # already in ``attention``
         out = attention.out.index_select(0, kept)
         ctx.save_for_backward(attention.q, attention.k, attention.v, out, attention.lse, kept)
         ctx.layout = attention.layout, after
