@@ -15,8 +15,11 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.jsonl import write_jsonl
 from gtpool.data.sources import load
 from gtpool.data.split import Split, bag_split
+from gtpool.model.bundle import load_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor
+from gtpool.predict import predict_source
+from gtpool.report.results import write_results
 from gtpool.spec import DataSpec, RunSpec, SplitSpec
 from gtpool.study.final_model import runs_of_model
 from gtpool.study.heldout import HeldOut
@@ -108,10 +111,25 @@ def numbers(tmp_path_factory):
     return path
 
 
-def test_members_standardise_as_their_runs_did(numbers, tmp_path):
-    found = gtpool.cross_validate(numbers, SMALL, ensemble=2, folder=tmp_path)
+@pytest.fixture(scope="module")
+def molecules(tmp_path_factory):
+    path = tmp_path_factory.mktemp("molecules") / "mine.csv"
+    smiles = [f"{'C' * (1 + at % 7)}{'ONSC'[at % 4]}{'c1ccccc1' * (at % 2)}" for at in range(45)]
+    rows = [f"{one},{at % 3 > 0:d}" for at, one in enumerate(smiles)]
+    path.write_text("\n".join(["smiles,y", *rows]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "encode", "columns"),
+    [("numbers", (), 3), ("MUTAG", ("rwse:4",), 3), ("molecules", ("rwse:4", "degree"), 4)],
+)
+def test_members_standardise_as_their_runs_did(source, encode, columns, request, tmp_path):
+    path = source if source == "MUTAG" else request.getfixturevalue(source)
+    settings = {**SMALL, "data": {"encode": list(encode)}}
+    found = gtpool.cross_validate(path, settings, ensemble=2, folder=tmp_path)
     model, data = found.chosen.model, found.loaded.dataset
-    assert data.schema.recipe.attributes == 3
+    assert model.mean.size(1) == data.schema.recipe.continuous == columns
     assert model.mean.unique(dim=0).size(0) == 3  # one for each fold
     outputs = predict_members(model, data, torch.arange(len(data)))
     stored = by_seed(found, tmp_path)
@@ -119,6 +137,10 @@ def test_members_standardise_as_their_runs_did(numbers, tmp_path):
         test = stored[row.spec.seed, row.spec.split.fold]
         own = outputs[test["test_index"], member]
         torch.testing.assert_close(own, test["test_logits"], atol=1e-5, rtol=1e-4)
+    write_results(tmp_path / "out", found)
+    said = predict_source(load_bundle(tmp_path / "out/model"), str(path))
+    shares = torch.tensor([row.probabilities for row in said.rows])
+    torch.testing.assert_close(shares, outputs.softmax(2).mean(1), atol=1e-5, rtol=1e-4)
 
 
 def test_a_member_that_failed_leaves_its_fold_without_a_figure():
