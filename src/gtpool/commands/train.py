@@ -74,9 +74,11 @@ def train(  # noqa: PLR0917 - an option each
         _training("Members that predict as one; they differ in the seed. (default: 1)"),
     ] = None,
     bag: Annotated[
-        bool,
-        _training("Draw training and validation part anew for each member of an ensemble."),
-    ] = False,
+        bool | None,
+        _training(
+            "Draw training and validation part anew for each member of an ensemble. (default: no)"
+        ),
+    ] = None,
     handover: Annotated[
         Handover | None,
         _training("Saved model: an ensemble of all folds, or the best fold. (default: folds)"),
@@ -143,7 +145,7 @@ def train(  # noqa: PLR0917 - an option each
         if follow():
             return
     options: dict[str, dict[str, Any]] = {
-        "": {"seeds": seeds, "ensemble": ensemble, "bag": bag or None, "handover": handover},
+        "": {"seeds": seeds, "ensemble": ensemble, "bag": bag, "handover": handover},
         "data": data_options(
             data, features, smiles_column, target_columns, split_column, task, encode
         ),
