@@ -11,6 +11,7 @@ from rich.text import Text
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import (
     EPOCH_RULES,
+    MetricSummary,
     ScoreGrid,
     format_metric,
     has_folds,
@@ -52,13 +53,17 @@ class TextTable(NamedTuple):
         return "\n".join(line.rstrip() for line in shown.get().splitlines())
 
 
-def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
+def methods_table(
+    methods: Mapping[str, Sequence[RunResult]], cells: Mapping[str, MetricSummary] | None = None
+) -> TextTable:
     """Return a comparison table of methods.
 
     Args:
         methods: Rows of each method by name; all with the same metric.
+        cells: Mean and deviation of each; by default of its rows.
     """
-    cells = {name: summarize(rows) for name, rows in methods.items()}
+    if cells is None:
+        cells = {name: summarize(rows) for name, rows in methods.items()}
     # Runs that failed before they started have no metric.
     metric = next((cell.metric for cell in cells.values() if cell.n), "accuracy")
     lines: list[tuple[str, ...]] = []
@@ -71,13 +76,23 @@ def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
     return TextTable(heads, tuple(lines))
 
 
-def runs_table(rows: Sequence[RunResult]) -> TextTable:
+def runs_table(rows: Sequence[RunResult], ensembles: ScoreGrid | None = None) -> TextTable:
     """Return the test metric of every run: one row per fold, one column per seed, and means.
 
     A split without folds has one row with the name of its rule. Failed and missing runs are dashes.
+
+    Args:
+        rows: The runs.
+        ensembles: Test metric of each ensemble of seeds, as further columns.
     """
     laid, rule = score_grid(rows), rows[0].spec.split.rule
-    folded = has_folds(rule)
+    folded, heads = has_folds(rule), [f"seed {seed}" for seed in laid.seeds]
+    if ensembles is not None:
+        laid = laid._replace(values=laid.values + ensembles.values)
+        several = len(ensembles.seeds) > 1
+        heads += [
+            f"ensemble {n}" if several else "ensemble" for n, _ in enumerate(ensembles.seeds, 1)
+        ]
     lines = [
         (
             f"{fold + 1}" if folded else rule,
@@ -87,8 +102,7 @@ def runs_table(rows: Sequence[RunResult]) -> TextTable:
     ]
     if len(laid.folds) > 1:
         lines.append(("mean", *(format_metric(mean, laid.metric) for mean in laid.means)))
-    heads = ("fold" if folded else "split", *(f"seed {seed}" for seed in laid.seeds))
-    return TextTable(heads, tuple(lines))
+    return TextTable(("fold" if folded else "split", *heads), tuple(lines))
 
 
 def rules_table(rows: Sequence[RunResult]) -> TextTable:

@@ -5,15 +5,19 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
-from gtpool.spec import RunSpec
+from gtpool.spec import RunSpec, check_value
 from gtpool.study.recipe import protocol, reads_smiles, resolve_conv, set_score_order
 
 _Options = dict[str, Any]
 _MAX_TARGET_CHARS = 60  # in the name of the output folder
+
+
+Handover = Literal["folds", "best"]
+"""The model that a cross-validation hands over: all folds' models as one ensemble, or the best."""
 
 
 class Plan(NamedTuple):
@@ -22,7 +26,13 @@ class Plan(NamedTuple):
     run: RunSpec
     """The first run."""
     seeds: int
-    """Number of seeds, starting at ``run.seed``."""
+    """Number of repetitions of the cross-validation, each with ``ensemble`` seeds of its own."""
+    ensemble: int = 1
+    """Number of members that predict as one; seeds count on from ``run.seed``."""
+    bag: bool = False
+    """Whether members also differ in the graphs that train and validate."""
+    handover: Handover = "folds"
+    """What becomes the saved model."""
 
     @property
     def data(self) -> str:
@@ -46,7 +56,8 @@ class Plan(NamedTuple):
 
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
-        return {"seeds": self.seeds, **self.run.to_json()}
+        own = {name: part for name, part in self._asdict().items() if name != "run"}
+        return {**own, **self.run.to_json()}
 
 
 def read_settings(path: Path) -> _Options:
@@ -68,12 +79,14 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
     """Return the checked plan: options override settings, which override the recipe.
 
     Args:
-        settings: Content of a settings file: ``seeds`` and the parts of a ``RunSpec``.
+        settings: Content of a settings file: ``seeds``, ``ensemble``, ``bag``, ``handover`` and the
+            parts of a ``RunSpec``.
         options: Command-line options by part; None if not given.
     """
     given = {part: _given(values) for part, values in options.items()}
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
+    members = {name: top.pop(name) for name in ("ensemble", "bag", "handover") if name in top}
     parts = ("data", "split", "model", "train")
     for part in parts:
         held = top.get(part, {})
@@ -97,7 +110,7 @@ def make_plan(settings: Mapping[str, Any], options: Mapping[str, Mapping[str, An
         top["data"].setdefault("atom_order", "canonical")
     set_score_order(source, top["model"])
     top["train"] = _complete_train(source, top["train"] | given.get("train", {}))
-    return check_plan(Plan(RunSpec.from_json(top), seeds))
+    return check_plan(Plan(RunSpec.from_json(top), seeds, **members))
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -105,6 +118,7 @@ def check_plan(plan: Plan) -> Plan:
     train = plan.run.train
     counts = {
         "seeds": plan.seeds,
+        "ensemble": plan.ensemble,
         "split.folds": plan.run.split.folds,
         "train.epochs": train.epochs,
         "train.batch_size": train.batch_size,
@@ -112,6 +126,13 @@ def check_plan(plan: Plan) -> Plan:
     for name, value in counts.items():
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    check_value(bool, plan.bag, "bag")
+    check_value(Handover, plan.handover, "handover")
+    if plan.bag and (plan.ensemble == 1 or plan.run.split.bag):
+        raise ValueError(
+            "bag draws a training and validation part for each member: set ensemble to at least 2, "
+            f"got {plan.ensemble}, and split.bag to 0, got {plan.run.split.bag}"
+        )
     for name, value in {"train.lr": train.lr, "train.clip": train.clip}.items():
         if not value > 0:
             raise ValueError(f"{name} must be above 0, got {value}")
