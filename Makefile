@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint types architecture unit slow bench performance docs format clean
+.PHONY: demo test lint types architecture unit slow bench performance docs format clean release-check
 
 demo: $(READY)
 	$(BIN)/gtpool demo --output-dir out
@@ -47,6 +47,10 @@ performance: $(READY)
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict --quiet
+
+# Takes long and downloads two versions of torch; .ci/release-check names its variables.
+release-check:
+	PYTHON=$(PYTHON) .ci/release-check
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

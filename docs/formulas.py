@@ -15,9 +15,9 @@ SIGNS = {
     "top": "ᵀ", "lambda": "λ", "sigma": "σ", "mu": "μ", "alpha": "α", "phi": "φ", "Phi": "Φ",
     "pi": "π", "chi": "χ", "Theta": "Θ", "ell": "ℓ", "sum": "Σ", "odot": "⊙", "times": "×",
     "in": "∈", "ne": "≠", "ge": "≥", "leftarrow": "←", "infty": "∞", "dots": "…", "ldots": "…",
-    "cdot": "·",
+    "cdot": "·", "setminus": "∖",
     "lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "lVert": "‖", "rVert": "‖",
-    "Vert": "‖", "|": "‖", "max": "max", "exp": "exp", "tanh": "tanh", "quad": "  ",
+    "Vert": "‖", "|": "‖", "max": "max", "min": "min", "exp": "exp", "tanh": "tanh", "quad": "  ",
     "qquad": "   ", ",": " ", ";": " ", "textstyle": "", "left": "", "right": "", "big": "",
     "Bigl": "", "Bigr": "",
 }  # fmt: skip
@@ -25,6 +25,7 @@ LETTERS = {"A": "𝒜", "N": "𝒩", "R": "ℝ"}
 GROUPS = {
     r"\tilde": lambda inside: f"{inside}\u0303",
     r"\hat": lambda inside: f"{inside}\u0302",
+    r"\bar": lambda inside: f"{inside}\u0304",
     r"\mathcal": lambda inside: LETTERS[inside],
     r"\mathbb": lambda inside: LETTERS[inside],
     r"\mathrm": str,

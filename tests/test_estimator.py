@@ -12,8 +12,19 @@ from torch_geometric.loader import DataLoader
 import gtpool
 from gtpool.data.formats.table import read_table
 from gtpool.data.sources import load
-from gtpool.estimator import GraphClassifier, GraphRegressor, NotFittedError
+from gtpool.data.split import Split
+from gtpool.estimator import (
+    GraphClassifier,
+    GraphRegressor,
+    NotFittedError,
+    _fit_members,
+    _new_network,
+    _run_to_end,
+    _side_by_side,
+)
 from gtpool.predict import evaluate_source, predict_source
+from gtpool.spec import ModelSpec, TrainSpec
+from gtpool.study.inputs import shape_of
 
 QUICK = {"width": 16, "levels": 2, "epochs": 3, "lr": 5e-3, "device": "cpu"}
 
@@ -471,3 +482,52 @@ def test_scikit_learn_takes_them_for_its_own(mutag):
     numbers = [float(graph.num_nodes) for graph in graphs]
     errors = selection.cross_val_score(GraphRegressor(**QUICK), graphs, numbers, cv=2)
     assert np.isfinite(errors).all()
+
+
+def test_an_ensemble_predicts_the_mean_of_its_members(mutag, tmp_path):
+    estimator = GraphClassifier(**QUICK, ensemble=3).fit(mutag)
+    members = [GraphClassifier(**QUICK, seed=42).fit(mutag)]
+    assert torch.equal(
+        torch.cat([part.flatten() for part in members[0].model_.parameters()]),
+        torch.cat([part.flatten() for part in estimator.model_.members[0].parameters()]),
+    )
+    alone = []
+    for network in estimator.model_.members:
+        one = copy.copy(members[0])
+        one.model_ = network
+        alone.append(one.predict_proba(mutag))
+    np.testing.assert_allclose(estimator.predict_proba(mutag), np.mean(alone, 0), rtol=1e-6)
+    spread = np.std(alone, 0, ddof=1)
+    np.testing.assert_allclose(estimator.predict_spread(mutag), spread, rtol=1e-4, atol=1e-8)
+    estimator.save(tmp_path / "model")
+    again = GraphClassifier.load(tmp_path / "model")
+    assert np.array_equal(again.predict_proba(mutag), estimator.predict_proba(mutag))
+    assert again.get_params() == estimator.get_params()
+    assert estimator.explain(mutag, 3, epochs=3).member in range(3)
+    with pytest.raises(ValueError, match="no spread"):
+        members[0].predict_spread(mutag)
+    with pytest.raises(ValueError, match="ensemble must be an int of at least 1"):
+        GraphClassifier(**QUICK, ensemble=0).fit(mutag)
+
+
+def test_members_of_a_regressor_share_the_validation_part_and_standardise(tmp_path):
+    graphs = [Data(100 * torch.randn(4, 2), torch.tensor([[0, 1], [1, 2]])) for _ in range(20)]
+    y = [float(graph.x.sum()) for graph in graphs]
+    estimator = GraphRegressor("none", conv="gin", **QUICK, ensemble=2).fit(graphs, y)
+    assert estimator.model_.mean.shape == (2, 2)
+    assert torch.equal(estimator.model_.mean[0], estimator.model_.mean[1])
+    estimator.save(tmp_path / "model")
+    again = GraphRegressor.load(tmp_path / "model")
+    assert np.array_equal(again.predict(graphs), estimator.predict(graphs))
+    assert again.predict_spread(graphs).shape == (20, 1)
+
+
+def test_members_that_train_side_by_side_are_those_that_train_alone(mutag):
+    spec = TrainSpec(epochs=2, warmup=0)
+    parts = Split(torch.arange(100), torch.arange(100, 150), torch.arange(150, 188), "mine", 188)
+    shape = shape_of(mutag)
+    two = [[_new_network(ModelSpec(width=8), shape, seed) for seed in (1, 2)] for _ in range(2)]
+    outcomes = _run_to_end(_side_by_side(two[0], mutag, parts, spec, (1, 2)), 2, False)
+    alone = _fit_members(two[1], mutag, parts, spec, (1, 2), False)
+    for one, other in zip(outcomes, alone, strict=True):
+        assert one.best.valid_loss == pytest.approx(other.best.valid_loss, rel=1e-4)

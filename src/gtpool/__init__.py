@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gtpool.spec import ModelSpec, ShapeSpec
     from gtpool.study.cross_validate import cross_validate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "POOLS",
     "Classifier",

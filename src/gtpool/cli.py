@@ -40,6 +40,9 @@ def main() -> None:
         return line if new else ""
 
     warnings.formatwarning = one_line
+    # Importing PyG warns with torch 2.15. Worker processes take over `sys.warnoptions` alone.
+    warnings.filterwarnings("ignore", "`torch.jit.script", FutureWarning)
+    sys.warnoptions.append("ignore:`torch.jit.script:FutureWarning")
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         app()

@@ -4,12 +4,13 @@ import inspect
 import math
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from statistics import fmean
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -33,14 +34,30 @@ from gtpool.data.molecule import atom_numbers
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.split import Split
 from gtpool.explain.explanation import Explanation, explain
+from gtpool.graph import check_count
 from gtpool.model import METHODS
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
-from gtpool.spec import Combine, Connect, Conv, ModelSpec, Norm, Readout, Select, TrainSpec
+from gtpool.model.ensemble import pads_attention, why_not_captured
+from gtpool.ops.average import average_outputs, member_spread, probabilities
+from gtpool.predict import schema_of
+from gtpool.spec import (
+    Combine,
+    Connect,
+    Conv,
+    ModelSpec,
+    Norm,
+    Readout,
+    Select,
+    ShapeSpec,
+    TrainSpec,
+)
+from gtpool.study.final_model import make_ensemble
 from gtpool.study.inputs import shape_of
 from gtpool.study.run_one import choose_device
-from gtpool.train.epoch import Epoch, Outcome
-from gtpool.train.fit import fit, predict, seeded
+from gtpool.train.epoch import Epoch, Outcome, TrainingError
+from gtpool.train.fit import fit, predict_members, seeded
+from gtpool.train.fit_many import fit_many
 
 _TRAIN_OPTIONS = (
     "epochs",
@@ -55,6 +72,9 @@ _TRAIN_OPTIONS = (
 )
 
 
+_End = TypeVar("_End")
+
+
 class NotFittedError(ValueError, AttributeError):
     """The estimator is not fitted."""
 
@@ -66,6 +86,7 @@ class _GraphEstimator:
     _tasks: ClassVar[tuple[Task, ...]]
     _labels: ClassVar[Callable[..., Array]]
     _target: ClassVar[Callable[..., TargetEncoding]]
+    _valid_loss: float  # mean over the members
     classes_: Any
 
     def __init__(
@@ -107,6 +128,7 @@ class _GraphEstimator:
         node_label: str | None = None,
         edge_features: tuple[str, ...] = (),
         edge_weight: str | None = None,
+        ensemble: int = 1,
         seed: int = 42,
         device: str = "auto",
         verbose: bool = False,
@@ -153,7 +175,10 @@ class _GraphEstimator:
             node_label: Categorical node attribute of networkx graphs.
             edge_features: Numeric edge attributes of networkx graphs.
             edge_weight: Edge attribute of networkx graphs that holds the weight.
-            seed: Seed of weights, batches, dropout and validation part.
+            ensemble: Number of networks with consecutive seeds that predict as one: probabilities
+                and values are their mean.
+            seed: Seed of weights, batches, dropout and validation part; members of an ensemble
+                share the validation part.
             device: "auto", "cpu" or "cuda".
             verbose: Print the progress of training to stderr.
         """
@@ -171,7 +196,7 @@ class _GraphEstimator:
         self.features, self.standardize, self.encode = features, standardize, encode
         self.node_features, self.node_label = node_features, node_label
         self.edge_features, self.edge_weight = edge_features, edge_weight
-        self.seed, self.device, self.verbose = seed, device, verbose
+        self.ensemble, self.seed, self.device, self.verbose = ensemble, seed, device, verbose
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters; ``deep`` has no effect, as none is an estimator."""
@@ -230,7 +255,7 @@ class _GraphEstimator:
         classes = None if schema.task != "classes" else self.classes_.tolist()
         about = {
             "schema": schema.to_json(),
-            "metrics": {"valid_loss": self.best_epoch_.valid_loss} if self.history_ else {},
+            "metrics": {"valid_loss": self._valid_loss} if self.history_ else {},
             "versions": _versions(),
             "estimator": {
                 "name": type(self).__name__,
@@ -287,6 +312,7 @@ class _GraphEstimator:
                 f"{folder} is not a {cls.__name__}: its model has {bundle.model.shape.outputs} "
                 f"outputs for {schema.num_outputs} targets of task {schema.task}"
             )
+        schema = schema_of(bundle)
         told = bundle.part("estimator")
         params = bundle.part("estimator", "params") or bundle.model.spec.to_json()
         tuples = {name: tuple(part) for name, part in params.items() if isinstance(part, list)}
@@ -311,29 +337,35 @@ class _GraphEstimator:
     def _train(self, data: GraphDataset, target: TargetEncoding, validation_data: Any) -> None:  # noqa: ANN401
         """Train a network on labelled graphs."""
         model_spec, train_spec = self._specs()
+        members = _to_python(self.ensemble)
+        check_count("ensemble", members)
         place = choose_device(self.device)
         train = valid = torch.arange(len(data))
         if validation_data is None:
             strata = data.y if target.task == "classes" else None
             train, valid = _hold_out(len(data), strata, self.valid_fraction, self.seed)
+        raw = data.schema
         if self.standardize:
             data = data.standardized(train)
-        with seeded(self.seed, torch.device("cpu")):
-            model = Classifier(model_spec, shape_of(data)).to(place)
-        bonds = model.uses_edge_features
-        check_fit(data, model.shape, edges=bonds)
+        seeds = range(self.seed, self.seed + members)
+        models = [_new_network(model_spec, shape_of(data), seed).to(place) for seed in seeds]
+        shape, bonds = models[0].shape, models[0].uses_edge_features
+        check_fit(data, shape, edges=bonds)
         if validation_data is not None:
             held = self._read_validation(validation_data, data.schema.recipe, target)
-            check_fit(held, model.shape, edges=bonds)
+            check_fit(held, shape, edges=bonds)
             parts = [part if bonds else replace(part, edge_attr=None) for part in (data, held)]
             valid, data = torch.arange(len(data), len(data) + len(held)), concatenate(parts)
         # No test part: callers of score() hold one out.
         parts = cast("Split", _Parts(train, valid, train[:0]))
-        epochs = fit(model, data.to(place), parts, train_spec, seed=self.seed)
-        outcome = _run_to_end(epochs, train_spec.epochs, self.verbose)
-        self.model_, self.schema_ = model.eval(), data.schema
+        trained = _fit_members(models, data.to(place), parts, train_spec, seeds, self.verbose)
+        self.model_, self.schema_ = models[0].eval(), data.schema
+        if members > 1:
+            self.model_ = make_ensemble(models, [data.schema.recipe] * len(models), raw).to(place)
+            self.schema_ = replace(data.schema, recipe=raw.recipe)
         self.n_features_in_ = data.num_features
-        self.history_, self.best_epoch_ = outcome.epochs, outcome.best
+        self.history_, self.best_epoch_ = trained[0].epochs, trained[0].best
+        self._valid_loss = fmean(outcome.best.valid_loss for outcome in trained)
 
     def _specs(self) -> tuple[ModelSpec, TrainSpec]:
         given = {name: _to_python(value) for name, value in self.get_params().items()}
@@ -371,13 +403,30 @@ class _GraphEstimator:
         """Return graphs, read with the recipe of the training, on the device of the network."""
         data = self._read(graphs, self._check_fitted().recipe)
         check_fit(data, self.model_.shape, edges=self.model_.uses_edge_features)
-        return data.to(self.model_.shift.device)
+        return data.to(next(self.model_.parameters()).device)
 
     def _outputs(self, graphs: GraphInputs) -> Tensor:
-        """Return the outputs of the network, [graphs, outputs], on the CPU."""
+        """Return the logits or values, those of the mean of an ensemble, [graphs, outputs]."""
+        return average_outputs(self._member_outputs(graphs), self.schema_.task)
+
+    def predict_spread(self, graphs: GraphInputs) -> Array:
+        """Return the standard deviation (n - 1) over the members of an ensemble.
+
+        Of the probability of each class or task, or of each value, [graphs, outputs]. A single
+        network has none: it is a ValueError.
+        """
+        found = self._member_outputs(graphs)
+        if found.size(1) == 1:
+            raise ValueError(
+                f"a single network has no spread; use {type(self).__name__}(ensemble=5)"
+            )
+        return member_spread(found, self.schema_.task).numpy()
+
+    def _member_outputs(self, graphs: GraphInputs) -> Tensor:
+        """Return the outputs of each network, [graphs, members, outputs], on the CPU."""
         data = self._ready(graphs)
-        found = predict(self.model_, data, torch.arange(len(data))).cpu()
-        wrong = (~found.isfinite().all(1)).nonzero()
+        found = predict_members(self.model_, data, torch.arange(len(data))).cpu()
+        wrong = (~found.isfinite().flatten(1).all(1)).nonzero()
         if wrong.numel():
             raise ValueError(
                 f"the outputs of graph {int(wrong[0])} are not finite; its features are too large: "
@@ -390,8 +439,8 @@ class GraphClassifier(_GraphEstimator):
     """Graph classifier for one class per graph, or for several binary tasks.
 
     Attributes after ``fit``: ``classes_`` (a list for several tasks, as in scikit-learn),
-    ``n_features_in_``, ``model_`` (the network), ``history_`` (all epochs) and ``best_epoch_`` (the
-    selected epoch).
+    ``n_features_in_``, ``model_`` (the network or ensemble), ``history_`` (all epochs) and
+    ``best_epoch_`` (the selected epoch), of an ensemble those of the first member.
 
     Example:
         >>> from gtpool.data.sources import load
@@ -430,8 +479,7 @@ class GraphClassifier(_GraphEstimator):
 
         For binary tasks they are the probabilities of class 1.
         """
-        found = self._outputs(graphs).double()
-        return (found.sigmoid() if self.schema_.task == "binary" else found.softmax(1)).numpy()
+        return probabilities(self._outputs(graphs), self.schema_.task).numpy()
 
     def score(self, graphs: GraphInputs, y: Any = None) -> float:  # noqa: ANN401
         """Return the accuracy; for several tasks over all known targets."""
@@ -449,8 +497,8 @@ class GraphClassifier(_GraphEstimator):
 class GraphRegressor(_GraphEstimator):
     """Graph regressor for one or several targets.
 
-    Attributes after ``fit``: ``n_features_in_``, ``model_`` (the network), ``history_`` (all
-    epochs) and ``best_epoch_`` (the selected epoch).
+    Attributes after ``fit``: ``n_features_in_``, ``model_`` (the network or ensemble), ``history_``
+    (all epochs) and ``best_epoch_`` (the selected epoch), of an ensemble those of the first member.
 
     Example:
         >>> estimator = GraphRegressor("none", conv="gin", width=16, epochs=2)
@@ -529,7 +577,56 @@ def _hold_out(
     return train.nonzero().flatten(), valid
 
 
-def _run_to_end(epochs: Generator[Epoch, None, Outcome], most: int, verbose: bool) -> Outcome:
+def _new_network(spec: ModelSpec, shape: ShapeSpec, seed: int) -> Classifier:
+    with seeded(seed, torch.device("cpu")):
+        return Classifier(spec, shape)
+
+
+def _fit_members(
+    models: Sequence[Classifier],
+    data: GraphDataset,
+    parts: Split,
+    spec: TrainSpec,
+    seeds: Sequence[int],
+    verbose: bool,
+) -> list[Outcome]:
+    """Train networks that differ in the seed: side by side on a GPU, else one after the other."""
+    first = models[0]
+    if (
+        len(models) > 1
+        and data.x.is_cuda
+        and not (why_not_captured(first) or pads_attention(first))
+    ):
+        return _run_to_end(_side_by_side(models, data, parts, spec, seeds), spec.epochs, verbose)
+    return [
+        _run_to_end(fit(model, data, parts, spec, seed=seed), spec.epochs, verbose)
+        for model, seed in zip(models, seeds, strict=True)
+    ]
+
+
+def _side_by_side(
+    models: Sequence[Classifier],
+    data: GraphDataset,
+    parts: Split,
+    spec: TrainSpec,
+    seeds: Sequence[int],
+) -> Generator[Epoch, None, list[Outcome]]:
+    """Train networks in one program: yield the epochs of the first that still trains."""
+    count = len(models)
+    runs = fit_many(models, data, [parts] * count, [spec] * count, seeds=seeds)
+    while True:
+        try:
+            yield next(iter(next(runs).values()))
+        except StopIteration as end:
+            outcomes = cast("list[Outcome | TrainingError]", end.value)
+            break
+    for outcome in outcomes:
+        if isinstance(outcome, TrainingError):
+            raise outcome
+    return cast("list[Outcome]", outcomes)
+
+
+def _run_to_end(epochs: Generator[Epoch, None, _End], most: int, verbose: bool) -> _End:
     """Train to the end; if verbose, print about ten lines of progress."""
     start = time.monotonic()
     while True:

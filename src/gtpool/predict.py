@@ -10,13 +10,15 @@ from torch import Tensor
 from gtpool.data.delimited import format_csv, safe_cell
 from gtpool.data.formats.reader import InferenceData, RowUnit, true_targets
 from gtpool.data.inference import check_fit, read_schema
-from gtpool.data.schema import Schema, Task
+from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.sources import read_for_inference
 from gtpool.model.bundle import Bundle
+from gtpool.model.predictor import EnsemblePredictor, members_of
+from gtpool.ops.average import average_outputs, member_spread, probabilities
 from gtpool.study.inputs import source_digest
 from gtpool.study.run_one import choose_device
 from gtpool.study.store import write_atomic
-from gtpool.train.fit import predict
+from gtpool.train.fit import predict_members
 from gtpool.train.metric import METRICS
 
 OVERFLOW = "its features are so large that the model gives no number"
@@ -37,6 +39,8 @@ class Prediction(NamedTuple):
     """Why there is no prediction, or None."""
     record: tuple[str, ...] = ()
     """All cells of a table row, unchanged."""
+    spread: tuple[float, ...] = ()
+    """Standard deviation (n - 1) over the members of an ensemble, of each probability or value."""
 
 
 class Predictions(NamedTuple):
@@ -50,6 +54,8 @@ class Predictions(NamedTuple):
     rows: tuple[Prediction, ...]
     columns: tuple[str, ...] = ()
     """Names of all columns of a table, unchanged; empty for other sources."""
+    members: int = 1
+    """Number of networks whose mean is the prediction."""
 
 
 def predict_source(
@@ -82,15 +88,14 @@ def predict_source(
         smiles_column=smiles_column,
         trained_column=bundle.part("run", "data").get("smiles_column"),
     )
-    logits, read = _drop_overflowed(_logits(bundle, read, device), read)
-    told = decode_logits(schema, logits)
-    rows = tuple(
-        Prediction(row.number, row.id, *next(told), record=row.record)
-        if row.reason is None
-        else Prediction(row.number, row.id, None, (), row.reason, row.record)
-        for row in read.rows
-    )
-    return Predictions(read.unit, schema.task, schema.targets, rows, read.columns)
+    outputs, read = _drop_overflowed(_outputs(bundle, read, device), read)
+    told = decode_outputs(schema, outputs)
+    rows: list[Prediction] = []
+    for row in read.rows:
+        value, shares, spread = next(told) if row.reason is None else (None, (), ())
+        rows.append(Prediction(row.number, row.id, value, shares, row.reason, row.record, spread))
+    members = len(members_of(bundle.model))
+    return Predictions(read.unit, schema.task, schema.targets, tuple(rows), read.columns, members)
 
 
 def evaluate_source(
@@ -133,13 +138,13 @@ def evaluate_source(
         target_columns=target_columns,
         trained_targets=targets,
     )
-    logits, read = _drop_overflowed(_logits(bundle, read, device), read)
+    outputs, read = _drop_overflowed(_outputs(bundle, read, device), read)
     told = [row for row in read.rows if row.reason is None]
     labelled = [place for place, row in enumerate(told) if row.label is not None]
     if not labelled:
         raise ValueError(f"{source} has no graph that has a label and can be predicted")
     y = true_targets([told[place] for place in labelled], schema)
-    logits = logits[labelled]
+    logits = average_outputs(outputs[labelled], schema.task)
     metric = METRICS[schema.task]
     left_out = [(row.number, row.reason) for row in read.rows if row.reason is not None]
     left_out += [(row.number, "no label") for row in told if row.label is None]
@@ -187,24 +192,37 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
 
     The columns of a table come first, unchanged; for other sources the graph or line and its id.
     Added columns are the line, the prediction (one per task), ``p_NAME`` for the probability of
-    each class or task, and the reason. An added column whose name the table already has is called
-    ``gtpool_NAME``. Text in added columns that a spreadsheet could run as a formula gets a leading
-    single quote.
+    each class or task, the spread, and the reason. Only an ensemble has a spread, its standard
+    deviation over the members: ``spread`` of the probability of the predicted class, or of the
+    probability or value of the only task, and ``spread_NAME`` for each of several tasks. An added
+    column whose name the table already has is called ``gtpool_NAME``. Text in added columns that a
+    spreadsheet could run as a formula gets a leading single quote.
     """
     targets, unit = predictions.targets, predictions.unit
     single = predictions.task == "classes" or len(targets) == 1
     answers = ["prediction"] if single else [f"prediction_{name}" for name in targets]
     shares = [] if predictions.task == "regression" else [f"p_{name}" for name in targets]
+    spreads = ["spread"] if single else [f"spread_{name}" for name in targets]
+    spreads = spreads if predictions.members > 1 else []
     given = predictions.columns
-    ours = [unit, *([] if given else ["id"]), *answers, *shares, "reason"]
+    ours = [unit, *([] if given else ["id"]), *answers, *shares, *spreads, "reason"]
     records: list[list[object]] = [[*given, *_free_names(ours, given)]]
     for row in predictions.rows:
         value = (safe_cell(row.value),) if isinstance(row.value, str) else row.value
         told = value or [""] * len(answers)
         chances = [f"{share:.6f}" for share in row.probabilities] or [""] * len(shares)
         known = [row.number] if given else [row.number, safe_cell(row.id)]
-        records.append([*row.record, *known, *told, *chances, safe_cell(row.reason or "")])
+        apart = _spread_cells(row, targets) if spreads else []
+        apart = apart or [""] * len(spreads)
+        records.append([*row.record, *known, *told, *chances, *apart, safe_cell(row.reason or "")])
     return format_csv(records, delimiter)
+
+
+def _spread_cells(row: Prediction, targets: Sequence[str]) -> list[str]:
+    """Return the spread of the predicted class, or of each task; empty without a prediction."""
+    of_class = isinstance(row.value, str)
+    told = [row.spread[targets.index(row.value)]] if of_class else row.spread
+    return [f"{value:.6g}" for value in told]
 
 
 def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
@@ -236,50 +254,73 @@ def was_trained_on(bundle: Bundle, source: str) -> bool:
 def schema_of(bundle: Bundle) -> Schema:
     """Return the schema of a model's training data; raise a ValueError if it is invalid."""
     where = str(bundle.folder or "the model")
-    schema = read_schema(bundle.about.get("schema"), where, bundle.model.shape)
-    if schema.num_outputs != bundle.model.shape.outputs:
+    model = bundle.model
+    schema = read_schema(bundle.about.get("schema"), where, model.shape)
+    if schema.num_outputs != model.shape.outputs:
         raise ValueError(
             f"{where} names {schema.num_outputs} targets, but its network has "
-            f"{bundle.model.shape.outputs} outputs"
+            f"{model.shape.outputs} outputs"
         )
+    if isinstance(model, EnsemblePredictor):
+        _check_scaling(model.mean.size(1), schema.recipe, where)
     return schema
 
 
-def decode_logits(
-    schema: Schema, logits: Tensor
-) -> Iterator[tuple[str | tuple[float, ...], tuple[float, ...]]]:
-    """Yield the value and the probabilities of each graph, as in ``Prediction``.
+def _check_scaling(columns: int, recipe: Recipe, where: str) -> None:
+    """Raise a ValueError unless the members standardise the columns that the recipe leaves raw."""
+    if columns and (recipe.mean is not None or columns != recipe.continuous):
+        raise ValueError(
+            f"{where} does not contain a valid model: its members standardise {columns} of "
+            f"{recipe.continuous} continuous columns, or its recipe does so, too"
+        )
+
+
+def decode_outputs(
+    schema: Schema, outputs: Tensor
+) -> Iterator[tuple[str | tuple[float, ...], tuple[float, ...], tuple[float, ...]]]:
+    """Yield value, probabilities and spread of each graph, as in ``Prediction``.
 
     Args:
         schema: Schema of the model.
-        logits: Outputs of the model, [graphs, outputs].
+        outputs: Outputs of each member, [graphs, members, outputs].
     """
-    if schema.task == "regression":
-        yield from ((tuple(row), ()) for row in logits.tolist())
-    elif schema.task == "binary":
-        for row in logits.double().sigmoid().tolist():
-            yield tuple(int(share >= 0.5) for share in row), tuple(row)
-    else:
-        for row in logits.double().softmax(1).tolist():
-            yield schema.targets[row.index(max(row))], tuple(row)
+    shares = probabilities(average_outputs(outputs, schema.task), schema.task).tolist()
+    several = outputs.size(1) > 1 and len(outputs) > 0
+    spreads = member_spread(outputs, schema.task).tolist() if several else [()] * len(shares)
+    for row, spread in zip(shares, spreads, strict=True):
+        if schema.task == "regression":
+            yield tuple(row), (), tuple(spread)
+        elif schema.task == "binary":
+            yield tuple(int(share >= 0.5) for share in row), tuple(row), tuple(spread)
+        else:
+            yield schema.targets[row.index(max(row))], tuple(row), tuple(spread)
 
 
-def _drop_overflowed(logits: Tensor, read: InferenceData) -> tuple[Tensor, InferenceData]:
+def _drop_overflowed(outputs: Tensor, read: InferenceData) -> tuple[Tensor, InferenceData]:
     """Drop graphs with infinite or NaN outputs, and set the reason of their rows."""
-    finite = logits.isfinite().all(1)
+    finite = finite_graphs(outputs)
     answered = iter(finite.tolist())
     rows = [
         row._replace(reason=OVERFLOW) if row.reason is None and not next(answered) else row
         for row in read.rows
     ]
-    return logits[finite], read._replace(rows=rows)
+    return outputs[finite], read._replace(rows=rows)
 
 
-def _logits(bundle: Bundle, read: InferenceData, device: str) -> Tensor:
-    """Return the outputs of the model for the graphs that it can predict, [graphs, outputs]."""
+def finite_graphs(outputs: Tensor) -> Tensor:
+    """Return whether all outputs of a graph are finite, of every member, [graphs].
+
+    Args:
+        outputs: Outputs of each member, [graphs, members, outputs].
+    """
+    return outputs.isfinite().flatten(1).all(1)
+
+
+def _outputs(bundle: Bundle, read: InferenceData, device: str) -> Tensor:
+    """Return the outputs of each member for the readable graphs, [graphs, members, outputs]."""
     if read.data is None:
-        return torch.empty(0, bundle.model.shape.outputs)
+        return torch.empty(0, len(members_of(bundle.model)), bundle.model.shape.outputs)
     check_fit(read.data, bundle.model.shape, edges=bundle.model.uses_edge_features)
     chosen = choose_device(device)
     model, data = bundle.model.to(chosen), read.data.to(chosen)
-    return predict(model, data, torch.arange(len(data))).cpu()
+    return predict_members(model, data, torch.arange(len(data))).cpu()

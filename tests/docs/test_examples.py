@@ -53,6 +53,18 @@ def test_the_wheel_in_topk_pooling_keeps_as_many_atoms_and_sees_more(run):
 
 
 @pytest.mark.slow
+def test_the_notebooks_run_and_hold_no_output(run):
+    books = sorted(EXAMPLES.glob("*.ipynb"))
+    assert [book.stem for book in books] == ["layer_in_pyg", "own_csv"]
+    for book in books:
+        for cell in json.loads(book.read_text(encoding="utf-8"))["cells"]:
+            assert not cell.get("outputs"), book
+    printed = run("run_notebook.py", *books)
+    assert re.search(r"\d+ of 38 test graphs are classified correctly", printed)
+    assert re.search(r"CC\(C\)CO .*'alcohol': (1\.0|0\.[5-9])", printed)
+
+
+@pytest.mark.slow
 def test_from_a_csv_to_a_served_model(run, tmp_path):
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     rows = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()

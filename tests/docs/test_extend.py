@@ -1,4 +1,4 @@
-"""The pages of docs/extend are followed step by step on a copy of the project.
+"""The pages of docs/extend are followed step by step on one copy of the project, in one process.
 
 A fence with a title is a file to write, a diff with a title an edit of a file, and a line of a
 console that begins with $ a command. Lines below a command are printed by it.
@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/extend").glob("*.md"))
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 RUN = """
-import contextlib, io, json, sys
+import contextlib, io, json, shutil, sys
 import pytest
 from gtpool.cli import main
 
@@ -33,11 +34,13 @@ def run(words):
         return end.code or 0
 
 done = []
-for words in json.load(sys.stdin):
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = run(words)
-    done.append([code, out.getvalue()])
+for commands in json.load(sys.stdin):
+    for words in commands:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = run(words)
+        done.append([code, out.getvalue()])
+    shutil.rmtree("out", ignore_errors=True)
 print(json.dumps(done))
 """
 
@@ -57,27 +60,37 @@ def test_there_is_a_page_for_each_kind_of_extension():
     assert [page.stem for page in PAGES] == kinds
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_following_a_page_step_by_step_works(page, copy):
-    commands, written = [], []
+def test_following_the_pages_step_by_step_works(copy):
+    consoles, written = [], []
+    for page in PAGES:
+        commands, files = _follow(page, copy)
+        tests = [title for title in files if title.startswith("tests/")]
+        assert tests, f"{page.name} ends with a test"
+        assert any(words[0] == "pytest" and tests[0] in words for words, _ in commands), page.name
+        consoles.append(commands)
+        written += files
+    _lint(copy, written)
+    done = _run(copy, [[words for words, _ in commands] for commands in consoles])
+    for (words, shown), (code, printed) in zip(chain(*consoles), done, strict=True):
+        assert code == 0, f"{words}\n{printed}"
+        assert [line for line in shown if line not in printed.splitlines()] == [], words
+
+
+def _follow(page, copy):
+    """Write and edit the files of a page; give its commands and the files."""
+    commands, changed = [], []
     for language, title, text in FENCE.findall(page.read_text(encoding="utf-8")):
         if language == "console":
             commands += _commands(text)
-        elif language == "diff":
+            continue
+        changed.append(title)
+        if language == "diff":
             _edit(copy / title, text)
         else:
             (copy / title).parent.mkdir(parents=True, exist_ok=True)
             assert not (copy / title).exists(), title
             (copy / title).write_text(text, encoding="utf-8")
-            written.append(title)
-    tests = [title for title in written if title.startswith("tests/")]
-    assert tests, "a page ends with a test"
-    assert any(words[0] == "pytest" and tests[0] in words for words, _ in commands)
-    _lint(copy)
-    done = _run(copy, [words for words, _ in commands])
-    for (words, shown), (code, printed) in zip(commands, done, strict=True):
-        assert code == 0, f"{words}\n{printed}"
-        assert [line for line in shown if line not in printed.splitlines()] == [], words
+    return commands, changed
 
 
 def _commands(text):
@@ -102,13 +115,13 @@ def _edit(path, diff):
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
-def _lint(folder):
+def _lint(folder, files):
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent))
     if ruff is None:
         return
     for check in (["check"], ["format", "--check"]):
         done = subprocess.run(
-            [ruff, *check, "--no-cache", "src", "tests"],
+            [ruff, *check, "--no-cache", *{name for name in files if name.endswith(".py")}],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -117,13 +130,13 @@ def _lint(folder):
         assert done.returncode == 0, done.stdout
 
 
-def _run(folder, commands):
+def _run(folder, consoles):
     """Run commands one after another in a process of their own: exit codes and outputs."""
     done = subprocess.run(
         [sys.executable, "-c", RUN],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"},
-        input=json.dumps(commands),
+        input=json.dumps(consoles),
         capture_output=True,
         text=True,
         check=False,

@@ -92,7 +92,7 @@ def by_hand(model, graph):
 
     nodes, kept, reads = torch.arange(x.size(0)), [], []
     for blocks, pool in zip(model.levels, model.pools, strict=True):
-        x = model._convolve(blocks, x, here())
+        x, _ = model._convolve(blocks, x, here(), None, len(kept))
         if model.spec.read_input and not reads:
             reads.append(model.readouts[0](x, here()))
         x, edges, attr, batch, perm, _ = pool(x, edges, attr, level=level)

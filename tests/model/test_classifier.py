@@ -104,6 +104,7 @@ def test_a_batch_gives_what_its_graphs_give_one_by_one(mutag, options):
         {"conv": "gine", "pool": "none", "readout": "sum"},
         {"conv": "gine", "norm": "batch", "ffn": True, "virtual_node": True},
         {"conv": "dmpnn", "pool": "none", "readout": "sum", "virtual_node": True},
+        {"conv": "dmpnn", "connect": "khop:2"},
     ],
     ids=str,
 )

@@ -155,6 +155,7 @@ SPECS = {
         "read_input": True,
     },
     "dmpnn": {"conv": "dmpnn"},
+    "dmpnn, closest": {"conv": "dmpnn", "connect": "closest", "ratio": 0.3},
     "dmpnn, batch norm": {
         "conv": "dmpnn",
         "norm": "batch",
@@ -201,6 +202,7 @@ BONDED = {
     },
     "virtual node": {"virtual_node": True, "residual": True, "block_dropout": 0.2},
     "dmpnn": {"conv": "dmpnn"},
+    "dmpnn, closest": {"conv": "dmpnn", "connect": "closest", "virtual_node": True},
     "dmpnn, diffpool": {"conv": "dmpnn", "pool": "diffpool", "levels": 1},
     "dmpnn, flat": {"conv": "dmpnn", "pool": "none", "levels": 2, "residual": True},
 }

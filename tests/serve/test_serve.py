@@ -242,6 +242,7 @@ def test_a_label_that_the_model_never_saw_is_a_reason(graphs):
         "id": "path 6",
         "prediction": None,
         "probabilities": None,
+        "spread": None,
         "reason": reason,
     }
     assert first == third

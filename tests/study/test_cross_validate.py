@@ -12,7 +12,6 @@ from gtpool.cli import app
 from gtpool.report.results import write_results
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.store import Store, differing_fields
-from gtpool.study.summarize import best_run
 from gtpool.train.fit import predict
 
 SMALL = {
@@ -39,11 +38,12 @@ def test_every_graph_is_tested_once(result):
     assert result.majority == pytest.approx(125 / 188, abs=0.01)
 
 
-def test_the_model_is_that_of_the_lowest_validation_loss(result):
-    chosen = result.chosen
-    assert chosen.run is best_run(result.runs)
-    (part,) = [one for one in result.predictions if one.fold == chosen.run.spec.split.fold]
-    said = predict(chosen.model, result.loaded.dataset, torch.from_numpy(part.graph)).softmax(1)
+def test_the_best_run_is_handed_over_where_it_is_asked_for(tmp_path):
+    best = gtpool.cross_validate("MUTAG", SMALL, handover="best", folder=tmp_path)
+    run = best.chosen.run
+    assert best.chosen.runs == (min(best.runs, key=lambda row: row.valid_loss),)
+    (part,) = [one for one in best.predictions if one.fold == run.spec.split.fold]
+    said = predict(best.chosen.model, best.loaded.dataset, torch.from_numpy(part.graph)).softmax(1)
     assert torch.allclose(said.double(), torch.from_numpy(part.output), atol=1e-5)
 
 
@@ -91,6 +91,7 @@ def test_a_folder_keeps_finished_runs(tmp_path):
     two = gtpool.cross_validate("MUTAG", SMALL, folder=tmp_path / "runs", watch=again)
     assert (len(first.specs), len(again.specs)) == (3, 0)
     assert one.runs == two.runs
+    assert len(one.chosen.runs) == 3
     assert all(map(torch.equal, one.chosen.model.parameters(), two.chosen.model.parameters()))
 
 

@@ -13,7 +13,7 @@ from gtpool.report.result_tables import (
     tasks_table,
 )
 from gtpool.study.result import RunResult
-from gtpool.study.summarize import best_run, format_metric, score_grid, summarize
+from gtpool.study.summarize import format_metric, score_grid, summarize
 
 
 def row(test, *, seed=42, fold=0, status="done", rule="stratified", folds=3, **more):
@@ -83,7 +83,6 @@ def test_a_metric_that_is_not_defined_is_missing_too():
 def test_nothing_done_is_no_number():
     cell = summarize(rows_of([[None, None, None]], status="failed"))
     assert (cell.mean, cell.text, cell.n, cell.missing) == (None, "missing", 0, 3)
-    assert best_run(rows_of([[None]], status="failed")) is None
 
 
 @pytest.mark.parametrize("rule", ["scaffold", "random", "column"])
@@ -114,13 +113,15 @@ def test_runs_that_differ_cannot_be_averaged():
         summarize([])
 
 
-def test_the_best_run_has_the_lowest_validation_loss_whatever_its_test_metric():
-    rows = [
-        row(0.9, valid_loss=0.5),
-        row(0.1, fold=1, valid_loss=0.2),
-        row(1.0, fold=2, valid_loss=0.1, status="failed"),
-    ]
-    assert best_run(rows) is rows[1]
+def test_runs_with_and_without_bags_cannot_be_averaged():
+    def bagged(fold, bag):
+        one = row(0.5, fold=fold)
+        split = {**one.spec_json["split"], "bag": bag}
+        return one.updated(spec_json={**one.spec_json, "split": split})
+
+    assert summarize([bagged(0, 1), bagged(1, 2)]).n == 2
+    with pytest.raises(ValueError, match="method or dataset"):
+        summarize([bagged(0, 0), bagged(1, 1)])
 
 
 def test_metrics_that_are_no_share_are_written_as_they_are():
@@ -145,6 +146,8 @@ def test_tables_for_terminal_and_markdown():
     assert TextTable(("x", "number"), (("a", "1"), ("bc", "10"))).terminal() == (
         "x   number\na        1\nbc      10"
     )
+    wide = TextTable(("x", "n"), (("漢字", "1"), ("[b]", "20")))  # each sign is two columns wide
+    assert wide.terminal() == "x      n\n漢字   1\n[b]   20"
 
 
 def test_a_method_whose_runs_all_failed_does_not_name_the_metric_of_the_others():

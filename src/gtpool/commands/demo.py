@@ -38,13 +38,12 @@ def demo(
     notes = (_TITLE, _reduction(plans["best"]))
     typer.echo("\n".join(notes))
 
-    from gtpool.report.result_tables import methods_table
     from gtpool.report.results import compare_methods
     from gtpool.study.cross_validate import RunConfig
 
     page = output_dir / "demo.html"
-    rows = compare_methods(plans, RunConfig(output_dir / "demo", jobs=jobs), page, notes)
-    typer.echo(f"\n{methods_table(rows).terminal()}")
+    table = compare_methods(plans, RunConfig(output_dir / "demo", jobs=jobs), page, notes)
+    typer.echo(f"\n{table.terminal()}")
     typer.echo(f"± standard deviation over folds; page: {page}")
 
 

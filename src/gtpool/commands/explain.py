@@ -40,8 +40,9 @@ def explain(
     """
     from gtpool.explain import explain_source
     from gtpool.model.bundle import load_bundle
+    from gtpool.model.predictor import members_of
     from gtpool.report.diversity import diversity_table, judge_diversity
-    from gtpool.report.explanation import connectivity_table, write_explanation
+    from gtpool.report.explanation import ENSEMBLE_NOTE, connectivity_table, write_explanation
 
     check_output(output, data)
     bundle = load_bundle(model)
@@ -58,11 +59,14 @@ def explain(
         device=device,
     )
     spec, trained = bundle.model.spec, bundle.part("schema").get("name", "graphs")
+    members = len(members_of(bundle.model))
+    what = "Network" if members == 1 else f"Ensemble of {members} networks"
     note = (
-        f"Network with pool {spec.pool}, width {spec.width}, trained on {trained}. Importance by "
+        f"{what} with pool {spec.pool}, width {spec.width}, trained on {trained}. Importance by "
         f"GNNExplainer, {epochs} steps, seed {seed}."
     )
-    write_explanation(output, f"Explanations of predictions on {data}", found, [note])
+    notes = [note, ENSEMBLE_NOTE] if members > 1 else [note]
+    write_explanation(output, f"Explanations of predictions on {data}", found, notes)
     if found.diversity is not None:
         typer.echo(diversity_table(found.diversity).terminal())
         typer.echo("\n".join(judge_diversity(found.diversity)))

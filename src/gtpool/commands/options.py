@@ -20,7 +20,7 @@ Together = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Maximum number of runs trained as one ensemble. (default: 100 on a GPU, else 1)",
+        help="Maximum number of runs trained side by side. (default: 100 on a GPU, else 1)",
     ),
 ]
 SplitType = Annotated[

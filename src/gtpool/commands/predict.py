@@ -3,12 +3,15 @@
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gtpool.commands.options import DataDir, Device, check_output, split_names
 from gtpool.report.result_tables import printable
+
+if TYPE_CHECKING:
+    from gtpool.model.bundle import Bundle
 
 Model = Annotated[
     Path, typer.Argument(help="Folder of a saved model, such as DIR/model of `gtpool train`.")
@@ -98,7 +101,9 @@ def evaluate(
         targets, labels, values = columns
         typer.echo(tasks_table(targets, labels, found["metric"], {(0, 0): values}).terminal())
     if was_trained_on(bundle, data):
-        typer.secho("gtpool: the model was trained on some of these graphs", err=True, fg="yellow")
+        which = _trained_part(bundle)
+        note = f"gtpool: the model was trained on {which} of these graphs: the figure is too high"
+        typer.secho(note, err=True, fg="yellow")
     if found["left_out"]:
         (first, *_) = found["left_out"]
         count, unit = len(found["left_out"]), next(iter(first))
@@ -107,3 +112,9 @@ def evaluate(
         at = f"{such} {unit} {first[unit]}: {first['reason']}"
         note = printable(f"gtpool: {count} {rows} skipped{at}")
         typer.secho(note, err=True, fg="yellow")
+
+
+def _trained_part(bundle: "Bundle") -> str:
+    """Return "all" for an ensemble of folds, whose members saw every part; else "some"."""
+    members = bundle.about.get("members", [])
+    return "all" if len({member.get("fold") for member in members}) > 1 else "some"

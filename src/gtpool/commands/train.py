@@ -1,4 +1,4 @@
-"""`gtpool train`: cross-validate a network and save the best model."""
+"""`gtpool train`: cross-validate a network and save a model."""
 
 import os
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from gtpool.commands.options import (
 )
 from gtpool.report.result_tables import printable
 from gtpool.spec import FOLD_RULES, Conv, Readout, RunSpec
-from gtpool.study.plan import Plan, make_plan, read_settings
+from gtpool.study.plan import Handover, Plan, make_plan, read_settings
 from gtpool.study.plan import shard as shard_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,27 @@ def train(  # noqa: PLR0917 - an option each
     folds: Annotated[
         int | None, _training("Number of folds. (default: 10; 5 for own data)")
     ] = None,
-    seeds: Annotated[int | None, _training("Number of seeds, starting at 42. (default: 1)")] = None,
+    seeds: Annotated[
+        int | None,
+        _training("Number of seeds, starting at 42; of ensembles with --ensemble. (default: 1)"),
+    ] = None,
+    ensemble: Annotated[
+        int | None,
+        _training("Members that predict as one; they differ in the seed. (default: 1)"),
+    ] = None,
+    bag: Annotated[
+        bool | None,
+        _training(
+            "Draw training and validation part anew for each member of an ensemble. (default: no)"
+        ),
+    ] = None,
+    handover: Annotated[
+        Handover | None,
+        _training(
+            "Saved model: an ensemble of all folds, or the best fold. (default: folds; best for "
+            "--recipe paper)"
+        ),
+    ] = None,
     split_type: SplitType = None,
     epochs: Annotated[
         int | None,
@@ -114,6 +134,7 @@ def train(  # noqa: PLR0917 - an option each
 
     The output folder receives the model, the test predictions, plots, the
     settings and an HTML page. An interrupted command resumes when repeated.
+    The model is an ensemble of the networks of all folds (--handover).
 
     The recipe `best` adds structural encodings, norm, residual connections and
     averaged weights; `--recipe paper` is the letter of the paper. Molecules use
@@ -135,7 +156,13 @@ def train(  # noqa: PLR0917 - an option each
         if follow():
             return
     options: dict[str, dict[str, Any]] = {
-        "": {"seeds": seeds, "recipe": recipe},
+        "": {
+            "recipe": recipe,
+            "seeds": seeds,
+            "ensemble": ensemble,
+            "bag": bag,
+            "handover": handover,
+        },
         "data": data_options(
             data, features, smiles_column, target_columns, split_column, task, encode
         ),
@@ -154,7 +181,7 @@ def train(  # noqa: PLR0917 - an option each
 
     from gtpool.report.progress import Progress
     from gtpool.report.result_tables import runs_table
-    from gtpool.report.results import write_results
+    from gtpool.report.results import describe_final, write_results
     from gtpool.study.cross_validate import RunConfig, cross_validate
     from gtpool.study.summarize import metric_title
 
@@ -169,6 +196,9 @@ def train(  # noqa: PLR0917 - an option each
             plan.run.data.source,
             plan.run,
             seeds=plan.seeds,
+            ensemble=plan.ensemble,
+            bag=plan.bag,
+            handover=plan.handover,
             watch=watch,
             on_start=partial(_on_start, plan, folder, folds is not None),
             **how._asdict(),
@@ -178,18 +208,20 @@ def train(  # noqa: PLR0917 - an option each
         from gtpool.train.distributed import current_group
 
         current_group().close()
-    typer.echo(runs_table(done.runs).terminal())
+    typer.echo(runs_table(done.runs, done.ensembles).terminal())
     score = f"{done.cell.text} ({done.cell.evidence})"
     typer.echo(f"\ntest {metric_title(done.metric)}: {score}")
+    if done.ensembles is not None:
+        typer.echo(f"single members: {done.single.text} ({done.single.evidence})")
     _print_context(done)
     for what, path in files.items():
-        typer.echo(f"{what + ':':<13}{path}{_NOTES.get(what, '')}")
+        note = f" ({describe_final(done.chosen)})" if what == "model" and done.chosen else ""
+        typer.echo(f"{what + ':':<13}{path}{note}")
     _warn_of_rows(done, files)
     _exit_if_failed(done.runs)
 
 
 _DUPLICATES = "the test metric is too high if copies are in both training and test part"
-_NOTES = {"model": " (run with the lowest validation loss)"}
 _NEXT = "repeat the command without --shard to write the results"
 
 
@@ -213,7 +245,7 @@ def _on_start(
     from gtpool.report.page import describe_network
     from gtpool.report.results import write_settings
 
-    if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds:
+    if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds * plan.ensemble:
         raise ValueError(
             f"--folds requires a split type with folds ({', '.join(FOLD_RULES)}), but this dataset "
             f"has {specs[0].split.rule}; give --split-type folds, or use --seeds"
@@ -226,17 +258,19 @@ def _on_start(
 
 
 def _print_context(done: "CrossValidation") -> None:
-    """Print the majority-class baseline and the sizes of a single split."""
-    from gtpool.report.results import single_split_note
+    """Print the protocol, the majority-class baseline and the sizes of a single split."""
+    from gtpool.report.results import BAG_NOTE, single_split_note
+    from gtpool.study.summarize import split_name
 
+    if done.plan.bag:
+        typer.echo(BAG_NOTE)
     if done.majority is not None:
         typer.echo(f"majority-class baseline: {100 * done.majority:.2f}")
-    splits = {row.split.digest: row.split for row in done.runs if row.split.digest}
-    if len(splits) == 1:
-        (split,) = splits.values()
+    if (note := single_split_note(done.runs)) is not None:
+        split = next(row.split for row in done.runs if row.split.digest)
         sizes = f"{split.train} train, {split.valid} validation, {split.test} test"
-        typer.echo(printable(f"{split.rule}: {sizes}"))
-        typer.echo(single_split_note(done.runs))
+        typer.echo(printable(f"{split_name(split.rule)}: {sizes}"))
+        typer.echo(note)
 
 
 def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:

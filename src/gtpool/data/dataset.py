@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from gtpool.data.folder import read_folder, write_folder
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Schema
 from gtpool.graph import CoarseningStep, PackedBatch
+from gtpool.ops.average import standardize
 from gtpool.ops.coarsening import edge_pointers, row_ranges, take_chain
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import layout_from_sizes, offsets
@@ -242,10 +243,8 @@ def standardize_columns(x: Tensor, recipe: Recipe) -> Tensor:
     """Return ``x`` with its continuous columns standardised by the statistics of a recipe."""
     if recipe.mean is None or recipe.std is None:
         return x
-    mean, std = (torch.tensor(part, dtype=torch.double) for part in (recipe.mean, recipe.std))
-    count = recipe.continuous
-    columns = (x[:, :count].double() - mean.to(x.device)) / std.to(x.device)
-    return torch.cat([columns.to(x.dtype), x[:, count:]], 1)
+    parts = (recipe.mean, recipe.std)
+    return standardize(x, *(torch.tensor(part, dtype=torch.double).to(x.device) for part in parts))
 
 
 def to_smallest_int(codes: Tensor) -> Tensor:

@@ -227,7 +227,7 @@ class DeviceDataset:
         node, own = ops.row_numbers(levels[0], flat, self.first_node)
         edge, _ = ops.row_numbers(edges, flat, self.first_edge)
 
-        def lay_out(way: _SortedEdges) -> tuple[Tensor, Tensor, Tensor]:
+        def gather_edges(way: _SortedEdges) -> tuple[Tensor, Tensor, Tensor]:
             other = ops.gather_shifted(way.other, edge, edges, levels[0].start)
             begin, end = (
                 ops.gather_shifted(part, node, levels[0], edges.start)
@@ -235,8 +235,8 @@ class DeviceDataset:
             )
             return other, begin, end
 
-        entering = lay_out(self.entering)
-        leaving = entering if self.leaving is self.entering else lay_out(self.leaving)
+        entering = gather_edges(self.entering)
+        leaving = entering if self.leaving is self.entering else gather_edges(self.leaving)
         sink = ops.gather_shifted(self.entering.own, edge, edges, levels[0].start)
         csr = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
         x = ops.gather_features(self.x, node, self.dtype)

@@ -4,7 +4,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -233,6 +233,33 @@ def column_split(values: Sequence[str]) -> Split:
         train, valid = train[order].tensor_split((-max(1, train.numel() // 10),))
         rule = "split column, a random tenth of train for validation"
     return Split(train, valid, test, rule, len(parts))
+
+
+def bag_split(split: Split, bag: int, y: Tensor | None = None) -> Split:
+    """Return a split whose training and validation part are drawn anew from both, by a seed.
+
+    The parts keep their sizes, and the test part stays as it is. The shuffled graphs are ordered by
+    class, and evenly spaced ones validate, so each part has its share of every class.
+
+    Args:
+        split: The split.
+        bag: Seed of the draw, from 1.
+        y: Class of each graph of the dataset, [G]; None to draw without classes.
+
+    Example:
+        >>> split = Split(torch.arange(6), torch.tensor([6, 7]), torch.tensor([8, 9]), "mine", 10)
+        >>> bagged = bag_split(split, 1)
+        >>> bagged.train.numel(), bagged.valid.numel(), bagged.test.tolist(), bagged.rule
+        (6, 2, [8, 9], 'mine, bag 1')
+    """
+    both = torch.cat([split.train, split.valid]).sort().values
+    both = both[torch.randperm(both.numel(), generator=torch.Generator().manual_seed(bag))]
+    if y is not None:
+        both = both[y.cpu()[both].argsort(stable=True)]
+    count = split.valid.numel()
+    drawn = (2 * torch.arange(count) + 1) * both.numel() // (2 * count)
+    train = torch.ones(both.numel(), dtype=torch.bool).index_fill(0, drawn, value=False)
+    return replace(split, train=both[train], valid=both[drawn], rule=f"{split.rule}, bag {bag}")
 
 
 def _indices(numbers: list[int]) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.explain.trace import frozen_copy, trace_pooling
-from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import Predictor, member_inputs, members_of
 
 
 class LevelEdges(NamedTuple):
@@ -39,9 +39,11 @@ def count_edges(edge_index: Tensor, nodes: int) -> LevelEdges:
 
 
 def connectivity(
-    model: Classifier, data: GraphDataset, *, batch_size: int = 128
+    model: Predictor, data: GraphDataset, *, batch_size: int = 128
 ) -> tuple[LevelEdges, ...]:
     """Return the edges of all graphs of a dataset: in the input, then after each pooling step.
+
+    Of an ensemble, the steps are those of its first member.
 
     Args:
         model: A network whose pooler drops nodes, on the device of ``data``.
@@ -50,6 +52,7 @@ def connectivity(
 
     Example:
         >>> from gtpool.data.sources import load
+        >>> from gtpool.model.classifier import Classifier
         >>> from gtpool.spec import ModelSpec, ShapeSpec
         >>> model = Classifier(ModelSpec(width=8), ShapeSpec(outputs=2, node_width=7))
         >>> [level.nodes for level in connectivity(model, load("MUTAG"))]
@@ -59,11 +62,11 @@ def connectivity(
         raise ValueError(
             f"pool {model.spec.pool!r} drops no nodes, so there are no levels to count"
         )
-    model = frozen_copy(model)
+    first = frozen_copy(members_of(model)[0])
     total = torch.zeros(len(model.ratios) + 1, 3, dtype=torch.long)
     for part in torch.arange(len(data)).split(batch_size):
         graphs = data.take(part)
-        steps = trace_pooling(model, graphs)[1]
+        steps = trace_pooling(first, member_inputs(model, graphs, 0))[1]
         levels = [
             (graphs.edge_index, graphs.x),
             *((step.out.edge_index, step.out.x) for step in steps),

@@ -10,7 +10,7 @@ from gtpool.deprecated import old_names
 from gtpool.explain.connectivity import LevelEdges, count_edges
 from gtpool.explain.trace import PoolingStep, frozen_copy, sample_by, score_nodes, trace_pooling
 from gtpool.graph import check_count
-from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import Predictor, member_inputs, members_of
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import SAMPLERS, round_scores
 from gtpool.ops.segment import gather_by_graph, segment_max, segment_softmax, segment_sum
@@ -41,7 +41,7 @@ class Diversity(NamedTuple):
 
 
 def diversity(
-    model: Classifier,
+    model: Predictor,
     data: GraphDataset,
     *,
     intervals: int = INTERVALS,
@@ -49,6 +49,8 @@ def diversity(
     batch_size: int = 128,
 ) -> Diversity:
     """Compare the nodes that the samplers keep, given the scores of a model's first pooler.
+
+    Of an ensemble, the scores are those of its first member.
 
     The intervals have equal width. With quantiles instead, top-k would cover the upper ones for any
     model, and nodes of equal score would have no order.
@@ -65,12 +67,12 @@ def diversity(
             f"pool {model.spec.pool!r} drops no nodes, so there are no samplers to compare"
         )
     check_count("intervals", intervals)
-    model, random = frozen_copy(model), torch.Generator().manual_seed(seed)
+    first, random = frozen_copy(members_of(model)[0]), torch.Generator().manual_seed(seed)
     occupied: list[int] = []
     covered: dict[str, list[int]] = {name: [] for name in (*SAMPLERS, "random")}
     near: dict[str, list[float]] = {name: [] for name in covered}
     for part in torch.arange(len(data)).split(batch_size):
-        step = trace_pooling(model, data.take(part))[1][0]
+        step = trace_pooling(first, member_inputs(model, data.take(part), 0))[1][0]
         score = score_nodes(step).score
         cell = _cells(round_scores(score), step, intervals)
         occupied += _count(cell, step, intervals)

@@ -8,7 +8,12 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.schema import TASKS, Task
 from gtpool.explain.connectivity import count_edges
-from gtpool.explain.importance import node_importance, probability, probability_of_part
+from gtpool.explain.importance import (
+    graph_outputs,
+    node_importance,
+    probability,
+    probability_of_part,
+)
 from gtpool.explain.trace import (
     PoolingStep,
     attention_mass,
@@ -17,7 +22,9 @@ from gtpool.explain.trace import (
     score_nodes,
     trace_pooling,
 )
-from gtpool.model.classifier import Classifier
+from gtpool.graph import PackedBatch
+from gtpool.model.predictor import Predictor, member_inputs, members_of
+from gtpool.ops.average import average_outputs, member_spread, probabilities
 from gtpool.ops.sample import check_choice
 
 
@@ -73,6 +80,10 @@ class Explanation(NamedTuple):
     """Importance of each node, from 0 to 1."""
     fidelity: Fidelity | None
     """None without importance, and for a graph of one node."""
+    member: int | None = None
+    """Member of the ensemble whose steps and importance these are; None for a single network."""
+    spread: float | None = None
+    """Standard deviation over the members of the target's probability or value."""
 
     def paths(self) -> list[tuple[int, ...]]:
         """Return each node's index in the input and after each step that keeps it."""
@@ -90,7 +101,7 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    model: Classifier,
+    model: Predictor,
     data: GraphDataset,
     index: int = 0,
     *,
@@ -103,8 +114,12 @@ def explain(
 ) -> Explanation:
     """Return an explanation of a prediction; the model and torch's random state do not change.
 
+    Of an ensemble, the steps and the importance are those of one member: the one whose prediction
+    for this graph is nearest to the mean. Target, logits and fidelity are those of the ensemble, so
+    the fidelity says whether the nodes of that member carry the answer of all.
+
     Args:
-        model: The network, on the device of ``data``.
+        model: The network or ensemble, on the device of ``data``.
         data: Graphs with the features that the model was trained on.
         index: Index of the graph.
         importance: Compute node importance by PyG's ``GNNExplainer``, and its fidelity.
@@ -118,6 +133,7 @@ def explain(
 
     Example:
         >>> from gtpool.data.sources import load
+        >>> from gtpool.model.classifier import Classifier
         >>> from gtpool.spec import ModelSpec, ShapeSpec
         >>> model = Classifier(ModelSpec(width=16), ShapeSpec(outputs=2, node_width=7))
         >>> explanation = explain(model, load("MUTAG"), epochs=10)
@@ -127,19 +143,18 @@ def explain(
     kind = _task(data, model.shape.outputs, task)
     model, graph = frozen_copy(model), data.take([index])
     numbers = range(graph.x.size(0)) if numbers is None else numbers
-    logits, steps = trace_pooling(model, graph)
+    outputs = graph_outputs(model, graph.x, graph.edge_index, graph.edge_attr)
+    member = nearest_member(outputs, kind)
+    network, own = members_of(model)[member], member_inputs(model, graph, member)
+    logits, steps = average_outputs(outputs, kind), trace_pooling(network, own)[1]
     said = _target(logits[0], kind, target)
     found = fidelity = None
     if importance:
-        weights = node_importance(model, graph, said, kind, epochs=epochs, seed=seed)
-        order = sorted(range(len(weights)), key=lambda node: -weights[node])
-        half = len(weights) // 2
-        if half:
-            parts = (order[half:], order[:half])
-            without, alone = (probability_of_part(model, graph, part, said, kind) for part in parts)
-            p = probability(logits, said, kind)
-            fidelity = Fidelity(tuple(numbers[node] for node in order[:half]), without, alone, p)
+        weights = node_importance(network, own, said, kind, epochs=epochs, seed=seed)
+        p = probability(logits, said, kind)
+        fidelity = _fidelity(model, graph, weights, numbers, said, kind, p)
         found = tuple(weight for _, weight in sorted(zip(numbers, weights, strict=True)))
+    several = outputs.size(1) > 1
     return Explanation(
         target=said,
         logits=tuple(logits[0].tolist()),
@@ -148,7 +163,40 @@ def explain(
         levels=_views(steps, numbers),
         importance=found,
         fidelity=fidelity,
+        member=member if several else None,
+        spread=member_spread(outputs, kind)[0, said].item() if several else None,
     )
+
+
+def nearest_member(outputs: Tensor, task: Task) -> int:
+    """Return the member whose prediction for a graph is nearest to the mean; the first of ties.
+
+    Args:
+        outputs: Outputs of each member for one graph, [1, M, K]; distances are Euclidean, between
+            probabilities or values.
+        task: Task of the model.
+    """
+    shares = probabilities(outputs, task)
+    return int((shares - shares.mean(1, keepdim=True)).norm(dim=2).argmin())
+
+
+def _fidelity(
+    model: Predictor,
+    graph: PackedBatch,
+    weights: Sequence[float],
+    numbers: Sequence[int],
+    target: int,
+    task: Task,
+    p: float,
+) -> Fidelity | None:
+    """Return the prediction of the model without and with only the more important half."""
+    order = sorted(range(len(weights)), key=lambda node: -weights[node])
+    half = len(weights) // 2
+    if not half:
+        return None
+    parts = (order[half:], order[:half])
+    without, alone = (probability_of_part(model, graph, part, target, task) for part in parts)
+    return Fidelity(tuple(numbers[node] for node in order[:half]), without, alone, p)
 
 
 def _task(data: GraphDataset, outputs: int, task: Task | None) -> Task:

@@ -13,6 +13,8 @@ from torch_geometric.explain import Explainer, GNNExplainer
 from gtpool.data.schema import Task
 from gtpool.graph import PackedBatch
 from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import Predictor, member_features, members_of
+from gtpool.ops.average import average_outputs, probabilities
 from gtpool.ops.segment import induced_edges
 from gtpool.train.fit import seeded
 
@@ -74,20 +76,32 @@ def node_importance(
 
 @torch.no_grad()
 def probability_of_part(
-    model: Classifier, graph: PackedBatch, nodes: Sequence[int], target: int, task: Task
+    model: Predictor, graph: PackedBatch, nodes: Sequence[int], target: int, task: Task
 ) -> float:
     """Return the probability of the target for the subgraph of some nodes."""
     kept = torch.tensor(sorted(nodes), device=graph.x.device)
     edges, edge_attr = induced_edges(graph.edge_index, graph.edge_attr, kept, graph.x.size(0))
-    return probability(model(graph.x[kept], edges, edge_attr), target, task)
+    outputs = graph_outputs(model, graph.x[kept], edges, edge_attr)
+    return probability(average_outputs(outputs, task), target, task)
+
+
+@torch.no_grad()
+def graph_outputs(
+    model: Predictor, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None
+) -> Tensor:
+    """Return the outputs of each member of a model for one graph, [1, M, outputs]."""
+    outputs = [
+        network(member_features(model, x, member), edge_index, edge_attr)
+        for member, network in enumerate(members_of(model))
+    ]
+    return torch.stack(outputs, 1)
 
 
 def probability(logits: Tensor, target: int, task: Task) -> float:
     """Return the probability of the target, or its value for regression, for one graph."""
     if task == "regression":
         return logits[0, target].item()
-    shares = logits.double().softmax(1) if task == "classes" else logits.double().sigmoid()
-    return shares[0, target].item()
+    return probabilities(logits, task)[0, target].item()
 
 
 class _ScaledOutput(nn.Module):

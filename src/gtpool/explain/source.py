@@ -16,6 +16,7 @@ from gtpool.explain.diversity import Diversity, diversity
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.explain.names import name_nodes
 from gtpool.model.bundle import Bundle
+from gtpool.model.predictor import members_of
 from gtpool.predict import schema_of
 from gtpool.spec import AtomOrder
 from gtpool.study.recipe import reads_smiles
@@ -125,7 +126,8 @@ def explain_source(
         truth = None if known is None else str(known)
         names = name_nodes(data, index, numbers)
         found.append(Explained(row.number, row.id, truth, names, drawn, why))
-    sampler = getattr(model.pools[0], "sampler", "topk") if model.ratios else None
+    first = members_of(model)[0]
+    sampler = getattr(first.pools[0], "sampler", "topk") if model.ratios else None
     seen = diversity(model, data, seed=seed) if graph is None and model.ratios else None
     left = () if seen is None else connectivity(model, data)
     return Explanations(read.unit, schema.task, schema.targets, sampler, tuple(found), seen, left)

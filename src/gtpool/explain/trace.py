@@ -1,16 +1,18 @@
 """Recording the pooling steps of a model."""
 
 import copy
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gtpool.graph import GraphLayout, NodeDrop, PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import Order
 from gtpool.pool.gtpool import GTPool
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 MAX_ATTENTION_ENTRIES = 2**20
 """Maximum number of attention weights in memory at a time."""
@@ -52,7 +54,7 @@ class NodeScores(NamedTuple):
     local_score: Tensor | None = None
 
 
-def frozen_copy(model: Classifier) -> Classifier:
+def frozen_copy(model: _Model) -> _Model:
     """Return a copy in evaluation mode without gradients; hooks on it do not affect the model."""
     return copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
 

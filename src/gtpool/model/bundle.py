@@ -4,13 +4,15 @@ A bundle contains no code. The weights are plain numbers; the JSON is checked ke
 
 ``config.json`` names its format. Format 1 is that of gtpool 0.1 and the default if none is named.
 Format 2 adds ``atom_order`` to the feature recipe, and stores the file name of the data instead of
-its path. Options that an older config lacks get the values of its time.
+its path. Format 3 stores an ensemble: ``members`` is the number of networks, each tensor has a
+leading axis of members, and feature statistics are tensors. A single network is stored in format 2.
+Options that an older config lacks get the values of its time.
 """
 
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, cast, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -20,15 +22,19 @@ from torch import Tensor
 from gtpool.atomic import new_folder, recover_folder
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import EnsemblePredictor, Predictor, members_of
 from gtpool.model.readout import LEARNED_READOUTS
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
-FORMAT = 2
-"""Format that ``save_bundle`` writes; ``load_bundle`` also reads all earlier ones."""
+FORMAT = 3
+"""Newest format that ``load_bundle`` reads; ``save_bundle`` uses it for ensembles."""
+_SINGLE = 2  # format of a single network
 FILES = _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
 _KEYS = {"format", "model", "shape", "about"}
+_MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members, [M, C]
 _Json = dict[str, Any]
+_Task = Literal["classes", "binary", "regression"]
 _RUN = {"data": DataSpec, "split": SplitSpec, "model": ModelSpec, "train": TrainSpec}
 _STEPS = 1000  # largest ``steps`` of a read-out or pooler; no tensor limits it
 _LARGEST = 2**31 - 1
@@ -39,10 +45,11 @@ _LONGEST = 300  # maximum characters of a message, which may quote an untrusted 
 class Bundle(NamedTuple):
     """A model and its metadata."""
 
-    model: Classifier
-    """In evaluation mode, on the CPU."""
+    model: Predictor
+    """A network or an ensemble, in evaluation mode, on the CPU."""
     about: dict[str, Any]
-    """Plain values: ``schema`` (features and targets), ``metrics``, ``versions``, ``run``."""
+    """Plain values: ``schema`` (features and targets), ``metrics``, ``versions``, ``run``; for an
+    ensemble also ``members``, the seed, fold and validation loss of each."""
     folder: Path | None = None
     """Folder that it was loaded from; None for a new bundle."""
 
@@ -54,31 +61,32 @@ class Bundle(NamedTuple):
         return cast("_Json", found) if isinstance(found, dict) else {}
 
 
-def save_bundle(folder: Path | str, model: Classifier, about: dict[str, Any]) -> None:
+def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> None:
     """Write a model to a folder, atomically.
 
     An existing model in the folder is replaced. A folder with any other file raises an error.
 
     Args:
         folder: Target folder; created if missing.
-        model: The trained network.
+        model: The trained network or ensemble.
         about: Metadata of JSON types. NaN and infinities are stored as null. Of the data path in
             ``run``, only the file name is stored.
     """
     folder = Path(folder)
     config = {
-        "format": FORMAT,
+        "format": _SINGLE,
         "model": model.spec.to_json(),
         "shape": model.shape.to_json(),
         "about": _without_path(about),
     }
+    if isinstance(model, EnsemblePredictor):
+        config |= {"format": FORMAT, "members": len(model.members)}
     try:
         text = json.dumps(_finite(config), indent=1, allow_nan=False)
     except TypeError as error:
         raise ValueError(f"the model cannot be saved to {folder}: {error}") from error
-    tensors = {name: part.cpu().contiguous() for name, part in model.state_dict().items()}
     with new_folder(folder, FILES, "a model") as made:
-        save_file(tensors, made / _WEIGHTS)
+        save_file(_tensors(model), made / _WEIGHTS)
         (made / _CONFIG).write_text(text, encoding="utf-8")
         (made / _CARD).write_text(model_card(model, about), encoding="utf-8")
 
@@ -111,6 +119,18 @@ def load_bundle(folder: Path | str) -> Bundle:
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{folder} does not hold a valid model: {_brief(error)}") from error
     return Bundle(model, config["about"], folder)
+
+
+def _tensors(model: Predictor) -> dict[str, Tensor]:
+    """Return the weights of a network, or those of all members, stacked."""
+    states = [member.state_dict() for member in members_of(model)]
+    if isinstance(model, Classifier):
+        found = states[0]
+    else:
+        found = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        if model.mean.size(1):
+            found |= {_MEAN: model.mean, _STD: model.std}
+    return {name: part.cpu().contiguous() for name, part in found.items()}
 
 
 def _without_path(about: _Json) -> _Json:
@@ -162,8 +182,9 @@ def _read_config(folder: Path) -> _Json:
         )
     if type(number) is not int or number < 1:
         raise ValueError(f"{path}: format must be from 1 to {FORMAT}, got {_brief(number)}")
-    if set(config) != _KEYS:
-        wrong = min(set(config) ^ _KEYS)
+    keys = _KEYS | ({"members"} if number > _SINGLE else set())
+    if set(config) != keys:
+        wrong = min(set(config) ^ keys)
         is_there = "unknown" if wrong in config else "missing"
         raise ValueError(f"{path}: key {_brief(wrong)!r} is {is_there}")
     for key in sorted(_KEYS - {"format"}):
@@ -201,8 +222,9 @@ def _check_about(about: _Json) -> None:
         check_value(str | None, about.get(name), name)
     for name, number in about.get("versions", {}).items():
         check_value(str, number, f"versions.{name}")
-    for name, figure in about.get("metrics", {}).items():
-        check_value(str | float | int | None, figure, f"metrics.{name}")
+    _check_figures(about.get("metrics", {}), "metrics")
+    for member in check_value(list, about.get("members", []), "members"):
+        _check_figures(check_value(dict, member, "members"), "members")
     run = about.get("run", {})
     check_value(int, run.get("seed", 0), "run.seed")
     for name, kind in _RUN.items():
@@ -211,6 +233,11 @@ def _check_about(about: _Json) -> None:
             check_value(hints[option], part[option], f"run.{name}.{option}")
             if isinstance(part[option], str) and len(part[option]) > _NAMED:
                 raise ValueError(f"run.{name}.{option} is longer than {_NAMED} characters")
+
+
+def _check_figures(figures: _Json, where: str) -> None:
+    for name, figure in figures.items():
+        check_value(str | float | int | None, figure, f"{where}.{name}")
 
 
 def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
@@ -232,7 +259,38 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
                 raise ValueError(f"{name} must be from 0 to {_LARGEST}, got {number}")
 
 
-def _build(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
+def _build(config: _Json, tensors: dict[str, Tensor]) -> Predictor:
+    """Return the network or ensemble of a config, after a check of the tensors."""
+    if config["format"] <= _SINGLE:
+        return _build_one(config, tensors)
+    count = check_value(int, config["members"], "members")
+    if count < 1 or any(part.shape[:1] != (count,) for part in tensors.values()):
+        raise ValueError(f"not every tensor is of {count} members")
+    if len(told := config["about"].get("members", [])) not in {0, count}:
+        raise ValueError(f"about describes {len(told)} members, and there are {count}")
+    mean, std = (tensors.pop(name, None) for name in (_MEAN, _STD))
+    members = [
+        _build_one(config, {name: part[member] for name, part in tensors.items()})
+        for member in range(count)
+    ]
+    _check_scaling(mean, std)
+    task: Any = config["about"].get("schema", {}).get("task")
+    return EnsemblePredictor(members, check_value(_Task, task, "about.schema.task"), mean, std)
+
+
+def _check_scaling(mean: Tensor | None, std: Tensor | None) -> None:
+    """Raise a ValueError unless mean and deviation are of the same columns, or both missing."""
+    if mean is None and std is None:
+        return
+    if mean is None or std is None or mean.dim() != 2 or mean.shape != std.shape:
+        raise ValueError(f"{_MEAN} and {_STD} must be of one shape, [members, columns]")
+    if {mean.dtype, std.dtype} != {torch.double}:
+        raise ValueError(f"{_MEAN} and {_STD} must be of type float64")
+    if not (mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
+        raise ValueError(f"{_MEAN} and {_STD} must be finite, and deviations above 0")
+
+
+def _build_one(config: _Json, tensors: dict[str, Tensor]) -> Classifier:
     """Return the network of a config with its weights, after a check of the tensors."""
     spec, shape = ModelSpec.from_stored(config["model"]), ShapeSpec.from_stored(config["shape"])
     _check_options(spec, shape)

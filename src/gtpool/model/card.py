@@ -1,4 +1,8 @@
-"""Model cards: the ``README.md`` of a saved model, with metadata for the Hugging Face hub."""
+"""Model cards: the ``README.md`` of a saved model, with metadata for the Hugging Face hub.
+
+Every saved model has a card, and huggingface_hub is only an extra, so its ``ModelCardData`` is not
+used. A test reads the card with it.
+"""
 
 import html
 import json
@@ -6,18 +10,19 @@ import math
 import re
 from typing import Any, cast
 
-from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import Predictor, members_of
 from gtpool.spec import FOLD_RULES
 
 _Json = dict[str, Any]
 _LISTED = 20
+_MEANS = "the prediction is their mean probability or value, the spread its deviation over them"
 
 
-def model_card(model: Classifier, about: dict[str, Any]) -> str:
+def model_card(model: Predictor, about: dict[str, Any]) -> str:
     """Return the Markdown card of a model, with the hub's metadata in its front matter.
 
     Args:
-        model: The trained network.
+        model: The trained network or ensemble.
         about: Metadata of the bundle. ``metrics`` are copied unchanged; ``license`` is an
             identifier of the hub, such as "mit".
     """
@@ -62,11 +67,12 @@ def _metadata(about: _Json) -> list[str]:
     return [f"{key}: {_yaml(value)}" for key, value in told.items()]
 
 
-def _facts(model: Classifier, about: _Json) -> list[str]:
+def _facts(model: Predictor, about: _Json) -> list[str]:
     schema = _part(about, "schema")
     shown = _listed(schema.get("targets"))
     target = _listed(_part(about, "data").get("target_columns"))
-    count = sum(part.numel() for part in model.parameters())
+    members = members_of(model)
+    count = sum(part.numel() for part in members[0].parameters())
     options = ", ".join(f"{name} {value}" for name, value in model.spec.to_json().items())
     columns = model.shape.node_width + len(model.shape.node_categories)
     recipe = _part(schema, "recipe").get("kind", "given")
@@ -76,6 +82,7 @@ def _facts(model: Classifier, about: _Json) -> list[str]:
         *_sizes(about),
         f"- features: {_clean(str(recipe))}, {columns} a node",
         f"- network: {count:,} parameters; {_clean(options)}",
+        *([f"- ensemble: {len(members)} networks; {_MEANS}"] if len(members) > 1 else []),
         *(
             f"- {_clean(name)}: {_clean(str(number))}"
             for name, number in _part(about, "versions").items()
@@ -101,7 +108,8 @@ def _sizes(about: _Json) -> list[str]:
     graphs, train, valid, test = (f"{count:,}" for count in counts)
     kind = _part(_part(about, "schema"), "recipe").get("kind")
     what = "molecules" if kind == "molecule" else "graphs"
-    return [f"- data: {graphs} {what}; {train} train, {valid} validate, {test} test this model"]
+    which = "each member" if "members" in about else "this model"
+    return [f"- data: {graphs} {what}; {train} train, {valid} validate, {test} test {which}"]
 
 
 def _figures(about: _Json) -> list[tuple[str, str]]:
@@ -116,7 +124,7 @@ def _figures(about: _Json) -> list[tuple[str, str]]:
     figures = [
         (_clean(words.get(name, name)), _clean(_number(value)))
         for name, value in metrics.items()
-        if name != "metric"
+        if name not in {"metric", "cross_validated"}  # the latter is that of all runs
     ]
     return [*_all_runs(about), *figures]
 
@@ -127,10 +135,12 @@ def _all_runs(about: _Json) -> list[tuple[str, str]]:
     count, mean, std = runs.get("n"), runs.get("mean"), runs.get("std")
     if not isinstance(count, int) or count < 2 or not _is_finite(mean):
         return []
+    members = runs.get("members", 1)
+    what = "runs" if members == 1 else f"ensembles of {members}"
     how = "cross-validated" if _is_folded(about) else "mean"
     spread = f" ± {_number(std)}" if _is_finite(std) else ""
     over = f", ± standard deviation over {runs.get('spread')}" if spread else ""
-    figure = f"{_number(mean)}{spread} ({count} runs{over})"
+    figure = f"{_number(mean)}{spread} ({count} {what}{over})"
     return [(_clean(f"{runs.get('metric')}, {how}"), _clean(figure))]
 
 
@@ -142,6 +152,8 @@ def _which(about: _Json) -> str:
     if not isinstance(fold, int) or not isinstance(folds, int):
         return ""
     place = f"fold {fold + 1} of {folds}" if _is_folded(about) else f"one {split['rule']} split"
+    if isinstance(about.get("members"), list):
+        return f" (ensemble, {place})"
     return f" (seed {seed}, {place})"
 
 

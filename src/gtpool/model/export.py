@@ -9,19 +9,20 @@ from torch.export import ExportedProgram
 
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
+from gtpool.model.predictor import Predictor
 from gtpool.ops.padded_ops import torch_ops
 from gtpool.ops.padded_segment import layout_of_sizes
 from gtpool.padded_batch import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, PaddedLayout
 
 
-def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> ExportedProgram:
+def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> ExportedProgram:
     """Return a program that maps the tensors of ``inputs_of`` to logits.
 
     The program runs without gtpool. It uses plain PyTorch operations, and its shapes are fixed by
     the capacity.
 
     Args:
-        model: The trained classifier, on a CPU.
+        model: The trained classifier, on a CPU; an ensemble raises an error that says what to do.
         capacity: Capacity of a batch.
         longest: Maximum nodes of a graph.
 
@@ -32,6 +33,11 @@ def export_classifier(model: Classifier, capacity: Capacity, longest: int) -> Ex
         >>> inputs_of(empty_batch(model, Capacity.rounded(2, [10, 5], 20)))[0].shape
         torch.Size([64, 3])
     """
+    if not isinstance(model, Classifier):
+        raise ValueError(
+            "an ensemble cannot be exported as one program; export each of its members, with "
+            "features from gtpool.model.predictor.member_features, and average their probabilities"
+        )
     if model.chain_steps:
         raise ValueError(f"pool {model.spec.pool!r} cannot be exported: it clusters on the host")
     module = _Flat(model, longest).eval()

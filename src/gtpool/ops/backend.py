@@ -143,7 +143,10 @@ class Backend(Protocol):
         ...
 
     def encode_edges(self, encoder: nn.Module) -> Tensor:
-        """Encode the features of the edges, in the order of ``directed_edges``, [E, D]."""
+        """Encode the features of the edges, in the order of ``directed_edges``, [E, D].
+
+        Pairs that a pooler joined without a code get zeros.
+        """
         ...
 
     def directed_edges(self) -> DirectedEdges:

@@ -33,7 +33,7 @@ def keep(score: Tensor, ratio: float, level: GraphLayout, *, sampler: str, order
 def kept_layout(level: GraphLayout, ratio: float) -> GraphLayout:
     """Return the layout after a share of the nodes of each graph is kept."""
 
-    def lay_out() -> GraphLayout:
+    def compute() -> GraphLayout:
         return layout_from_sizes(kept_counts(level.sizes, ratio), level.batch.device)
 
-    return level.cached(("kept level", str(ratio)), lay_out)  # as text: 1 and 1.0 differ
+    return level.cached(("kept level", str(ratio)), compute)  # as text: 1 and 1.0 differ

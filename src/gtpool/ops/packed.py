@@ -169,12 +169,15 @@ class PackedGraph(NamedTuple):
     ) -> Tensor:
         degree = aggregate.out_degrees(self._edges, x) if scaled else None
         scale = None if degree is None else degree.rsqrt()
-        passed = aggregate.edge_sum(x, self._encode_edges(encoder), scale, self._edges)
+        passed = aggregate.edge_sum(x, self.encode_edges(encoder), scale, self._edges)
         own = x if root is None else (x + root).relu()
         return passed + (own if degree is None else own / degree.unsqueeze(1))
 
     def encode_edges(self, encoder: nn.Module) -> Tensor:  # noqa: D102
-        return encoder(self.edge_attr)
+        attr = self.edge_attr
+        if attr is None or not self.joined or attr.is_floating_point():
+            return encoder(attr)
+        return encoder(attr.clamp(min=0)).masked_fill(attr[:, :1] < 0, 0)  # -1: no code
 
     def directed_edges(self) -> DirectedEdges:  # noqa: D102
         return DirectedEdges.of(self._edges)
@@ -256,13 +259,6 @@ class PackedGraph(NamedTuple):
     @property
     def _edges(self) -> Edges:
         return Edges(self.edge_index, self.level.batch.numel(), self.mask)
-
-    def _encode_edges(self, encoder: nn.Module) -> Tensor:
-        """Encode the features of edges; pairs without a code get zeros, [E, D]."""
-        attr = self.edge_attr
-        if attr is None or not self.joined or attr.is_floating_point():
-            return encoder(attr)
-        return encoder(attr.clamp(min=0)).masked_fill(attr[:, :1] < 0, 0)
 
     def _weight(self, x: Tensor) -> Tensor:
         return merge.edge_weight(self.edge_index, self.edge_attr, x, weighted=True)

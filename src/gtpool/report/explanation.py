@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 MOST_LISTED = 500
 """Maximum number of nodes in the table of a graph."""
 
+ENSEMBLE_NOTE = (
+    "Predictions and probabilities are the means over the members, ± their standard deviation. The "
+    "pooling steps and the importance of a graph are those of the member whose prediction is "
+    "nearest to the mean; the probabilities without and with only the important nodes are those of "
+    "the ensemble. Diversity and edges over all graphs are those of the first member."
+)
+"""How explanations of an ensemble are to be read."""
+
 
 def write_explanation(
     path: Path, title: str, found: "Explanations", notes: Sequence[str] = ()
@@ -161,17 +169,19 @@ def _legend_marks(why: "Explanation") -> list[str]:
 def _prediction_text(why: "Explanation", found: "Explanations") -> str:
     """Return the prediction and its probability as text."""
     name, logit = found.targets[why.target], why.logits[why.target]
+    apart = "" if why.spread is None else f" ± {why.spread:.2g}"
     if found.task == "regression":
-        return f"{name}: {logit:.4g}"
+        return f"{name}: {logit:.4g}{apart}"
     if found.task == "binary":
-        return f"{name}: {'yes' if logit >= 0 else 'no'}, probability {_sigmoid(logit):.3f}"
+        answer = "yes" if logit >= 0 else "no"
+        return f"{name}: {answer}, probability {_sigmoid(logit):.3f}{apart}"
     top = max(why.logits)
     powers = [exp(value - top) for value in why.logits]
     best = powers.index(1.0)
     said = f"{found.targets[best]}, probability {1 / sum(powers):.3f}"
-    if best != why.target:
-        said += f"; asked about {name}, probability {powers[why.target] / sum(powers):.3f}"
-    return said
+    if best == why.target:
+        return said + apart
+    return f"{said}; asked about {name}, probability {powers[why.target] / sum(powers):.3f}{apart}"
 
 
 def _sigmoid(value: float) -> float:

@@ -16,7 +16,16 @@ from gtpool.spec import RunSpec
 from gtpool.study.recipe import has_bonds
 from gtpool.study.result import RunResult
 from gtpool.study.store import write_atomic
-from gtpool.study.summarize import has_folds, metric_title, run_label, split_name, summarize
+from gtpool.study.summarize import (
+    MetricSummary,
+    ScoreGrid,
+    has_folds,
+    metric_title,
+    run_label,
+    split_name,
+    summarize,
+    summarize_grid,
+)
 
 _LISTED, _LONGEST = 1000, 200  # maximum listed rows that were left out, characters of SMILES
 
@@ -30,6 +39,8 @@ class MethodSection(NamedTuple):
     """SVG elements by caption."""
     tasks: TextTable | None = None
     """Metric of each task, if there are several."""
+    ensembles: ScoreGrid | None = None
+    """Test metric of each ensemble of runs; None for single runs."""
 
 
 def write_report(
@@ -50,10 +61,11 @@ def write_report(
     """
     page = load_template(Path(__file__).with_name("page.html.j2"))
     several = {section.name: section.rows for section in sections}
+    cells = {section.name: section_cell(section) for section in sections}
     text = page.render(
         title=title,
         notes=notes,
-        methods=methods_table(several) if len(sections) > 1 else None,
+        methods=methods_table(several, cells) if len(sections) > 1 else None,
         sections=[_section_values(section, number) for number, section in enumerate(sections)],
         left_out=[(line, smiles[:_LONGEST], why) for line, smiles, why in left_out[:_LISTED]],
         left_out_count=len(left_out),
@@ -63,13 +75,14 @@ def write_report(
 
 def _section_values(section: MethodSection, number: int) -> dict[str, Any]:
     """Return the values of a section for the page."""
-    cell, done = summarize(section.rows), [row for row in section.rows if row.done]
+    cell, done = section_cell(section), [row for row in section.rows if row.done]
     return {
         "name": section.name,
         "cell": cell,
+        "single": None if section.ensembles is None else summarize(section.rows),
         "metric": metric_title(cell.metric),
         "facts": _facts(section.rows, done),
-        "runs": runs_table(section.rows),
+        "runs": runs_table(section.rows, section.ensembles),
         "tasks": section.tasks,
         "rules": rules_table(section.rows) if done else None,
         "failed": [_failure(row) for row in section.rows if row.status == "failed"],
@@ -80,6 +93,15 @@ def _section_values(section: MethodSection, number: int) -> dict[str, Any]:
         "splits": [_split(row) for row in done],
         "settings": json.dumps(section.rows[0].spec_json, indent=2, ensure_ascii=False),
     }
+
+
+def section_cell(section: MethodSection) -> MetricSummary:
+    """Return mean and deviation of the test metric: of ensembles if there are any, else of runs."""
+    scores = section.ensembles
+    if scores is None:
+        return summarize(section.rows)
+    members = len({row.spec.seed for row in section.rows}) // len(scores.seeds)
+    return summarize_grid(scores, members=members)
 
 
 def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, str]:

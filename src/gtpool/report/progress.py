@@ -311,5 +311,5 @@ def _clipped(text: str) -> Text:
 
 
 def _kind(spec: RunSpec) -> str:
-    """Return the name of a run without its fold and seed."""
-    return replace(spec, split=replace(spec.split, fold=0), seed=0).key
+    """Return the name of a run without its fold, bag and seed."""
+    return replace(spec, split=replace(spec.split, fold=0, bag=0), seed=0).key

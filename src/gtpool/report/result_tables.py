@@ -4,9 +4,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import (
     EPOCH_RULES,
+    MetricSummary,
     ScoreGrid,
     format_metric,
     has_folds,
@@ -16,6 +21,7 @@ from gtpool.study.summarize import (
     summarize_grid,
 )
 
+_WIDEST = 1 << 16
 _LINE_BREAK = re.compile(r"[\t\n]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -33,22 +39,31 @@ class TextTable(NamedTuple):
         return "\n".join(f"| {' | '.join(_escape(cell) for cell in line)} |" for line in cells)
 
     def terminal(self, text: Collection[int] = (0,)) -> str:
-        """Return padded columns; columns in ``text`` are left-aligned, others right-aligned."""
-        lines = [
-            [_LINE_BREAK.sub(_code, printable(cell)) for cell in line]
-            for line in (self.heads, *self.lines)
-        ]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.heads))]
-        return "\n".join(_aligned(line, widths, text) for line in lines)
+        """Return aligned columns; columns in ``text`` are left-aligned, others right-aligned."""
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for at, head in enumerate(self.heads):
+            justify = "left" if at in text else "right"
+            table.add_column(_cell(head), justify=justify, no_wrap=True)
+        for line in self.lines:
+            table.add_row(*map(_cell, line))
+        # As wide as it takes: a table is neither wrapped nor cut where output goes to a file.
+        console = Console(width=_WIDEST, color_system=None, force_jupyter=False)
+        with console.capture() as shown:
+            console.print(table, crop=False)
+        return "\n".join(line.rstrip() for line in shown.get().splitlines())
 
 
-def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
+def methods_table(
+    methods: Mapping[str, Sequence[RunResult]], cells: Mapping[str, MetricSummary] | None = None
+) -> TextTable:
     """Return a comparison table of methods.
 
     Args:
         methods: Rows of each method by name; all with the same metric.
+        cells: Mean and deviation of each; by default of its rows.
     """
-    cells = {name: summarize(rows) for name, rows in methods.items()}
+    if cells is None:
+        cells = {name: summarize(rows) for name, rows in methods.items()}
     # Runs that failed before they started have no metric.
     metric = next((cell.metric for cell in cells.values() if cell.n), "accuracy")
     lines: list[tuple[str, ...]] = []
@@ -61,13 +76,23 @@ def methods_table(methods: Mapping[str, Sequence[RunResult]]) -> TextTable:
     return TextTable(heads, tuple(lines))
 
 
-def runs_table(rows: Sequence[RunResult]) -> TextTable:
+def runs_table(rows: Sequence[RunResult], ensembles: ScoreGrid | None = None) -> TextTable:
     """Return the test metric of every run: one row per fold, one column per seed, and means.
 
     A split without folds has one row with the name of its rule. Failed and missing runs are dashes.
+
+    Args:
+        rows: The runs.
+        ensembles: Test metric of each ensemble of seeds, as further columns.
     """
     laid, rule = score_grid(rows), rows[0].spec.split.rule
-    folded = has_folds(rule)
+    folded, heads = has_folds(rule), [f"seed {seed}" for seed in laid.seeds]
+    if ensembles is not None:
+        laid = laid._replace(values=laid.values + ensembles.values)
+        several = len(ensembles.seeds) > 1
+        heads += [
+            f"ensemble {n}" if several else "ensemble" for n, _ in enumerate(ensembles.seeds, 1)
+        ]
     lines = [
         (
             f"{fold + 1}" if folded else rule,
@@ -77,8 +102,7 @@ def runs_table(rows: Sequence[RunResult]) -> TextTable:
     ]
     if len(laid.folds) > 1:
         lines.append(("mean", *(format_metric(mean, laid.metric) for mean in laid.means)))
-    heads = ("fold" if folded else "split", *(f"seed {seed}" for seed in laid.seeds))
-    return TextTable(heads, tuple(lines))
+    return TextTable(("fold" if folded else "split", *heads), tuple(lines))
 
 
 def rules_table(rows: Sequence[RunResult]) -> TextTable:
@@ -131,12 +155,10 @@ def _code(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
+def _cell(text: str) -> Text:
+    """Return a cell of one line, in which brackets are no markup."""
+    return Text(_LINE_BREAK.sub(_code, printable(text)))
+
+
 def _escape(cell: str) -> str:
     return cell.replace("|", "\\|")
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], text: Collection[int]) -> str:
-    cells = enumerate(zip(line, widths, strict=True))
-    return "  ".join(
-        cell.ljust(width) if at in text else cell.rjust(width) for at, (cell, width) in cells
-    ).rstrip()

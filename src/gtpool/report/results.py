@@ -4,7 +4,7 @@ import json
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema
 from gtpool.data.summary import describe_targets
 from gtpool.model.bundle import FILES, save_bundle
-from gtpool.report.page import MethodSection, write_report
+from gtpool.report.page import MethodSection, section_cell, write_report
 from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, with_background
 from gtpool.report.progress import Progress
-from gtpool.report.result_tables import TextTable, tasks_table
+from gtpool.report.result_tables import TextTable, methods_table, tasks_table
 from gtpool.spec import DataSpec
-from gtpool.study.cross_validate import BestModel, CrossValidation, RunConfig, plan_runs
+from gtpool.study.cross_validate import CrossValidation, RunConfig, plan_runs
+from gtpool.study.final_model import FinalModel
 from gtpool.study.heldout import (
     HeldOut,
     confusion,
@@ -30,11 +31,17 @@ from gtpool.study.heldout import (
     write_held_out,
 )
 from gtpool.study.inputs import load_data
+from gtpool.study.members import average_members, ensemble_scores, first_seed
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
 from gtpool.study.store import Store, write_atomic
-from gtpool.study.summarize import format_metric, metric_title, run_label
+from gtpool.study.summarize import ScoreGrid, format_metric, metric_title, run_label
 from gtpool.train.metric import METRICS
+
+BAG_NOTE = (
+    "members differ in their training and validation graphs, drawn anew from both (bagging): this "
+    "is not the protocol of the split"
+)
 
 
 def write_settings(folder: Path, plan: Plan) -> None:
@@ -92,11 +99,13 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     schema, title = loaded.dataset.schema, f"{result.plan.method} on {result.plan.data}"
     files = {"page": folder / "report.html"}
     notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
-    section = method_section(title, rows, result.predictions, schema)
+    section = method_section(title, rows, result.predictions, schema, result.ensembles)
+    if result.plan.bag:
+        notes.append(f"{BAG_NOTE.capitalize()}.")
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], result.chosen, result)
-        notes.append(_choice_note(result.chosen.run))
+        notes.append(_model_note(result.chosen))
         if one := single_split_note(rows):
             notes.append(f"{one.capitalize()}.")
         if result.majority is not None:
@@ -120,8 +129,8 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
 
 def compare_methods(
     plans: Mapping[str, Plan], how: RunConfig, page: Path, notes: Sequence[str]
-) -> dict[str, list[RunResult]]:
-    """Run several methods on one dataset, and write a page that compares them.
+) -> TextTable:
+    """Run several methods on one dataset, write a page and return the table of methods.
 
     Args:
         plans: Runs of each method by display name.
@@ -137,18 +146,21 @@ def compare_methods(
     by_key = {row.key: row for row in found}
     rows = {name: [by_key[spec.key] for spec in specs] for name, specs in planned.items()}
     schema, artifact = loaded.dataset.schema, Store(how.folder).artifact
-    sections = [
-        method_section(name, several, read_held_out(several, artifact, schema.task), schema)
-        for name, several in rows.items()
-    ]
+    sections: list[MethodSection] = []
+    for name, several in rows.items():
+        plan = plans[name]
+        parts = average_members(read_held_out(several, artifact, schema.task), plan)
+        scores = None
+        if plan.ensemble > 1:
+            scores = ensemble_scores(several, parts, plan, schema.task)
+        sections.append(method_section(name, several, parts, schema, scores))
     write_report(page, f"{' · '.join(plans)} on {schema.name}", sections, notes)
-    return rows
+    return methods_table(rows, {section.name: section_cell(section) for section in sections})
 
 
 def single_split_note(rows: Sequence[RunResult]) -> str | None:
     """Return a warning if all results use a single split; None if they use several."""
-    splits = {row.split.digest for row in rows if row.split.digest}
-    if len(splits) != 1:
+    if len({replace(row.spec.split, bag=0) for row in rows if row.split.digest}) != 1:
         return None
     spec = rows[0].spec
     kinds = {
@@ -172,20 +184,26 @@ def _remove_stale(folder: Path, written: Collection[Path]) -> None:
 
 
 def method_section(
-    name: str, rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema
+    name: str,
+    rows: Sequence[RunResult],
+    parts: Sequence[HeldOut],
+    schema: Schema,
+    ensembles: ScoreGrid | None = None,
 ) -> MethodSection:
     """Return the page section of a method.
 
     Args:
         name: Heading of the section.
         rows: The runs; failed runs are not plotted.
-        parts: Test predictions of the runs.
+        parts: Test predictions of the runs, or of the ensembles.
         schema: Schema of the predictions.
+        ensembles: Test metric of each ensemble; None for single runs.
     """
     pictures = _draw(rows, parts, schema) if parts else {}
     captioned = {_CAPTIONS[which]: svg for which, svg in pictures.items()}
     several = parts and schema.task != "classes" and schema.num_outputs > 1
-    return MethodSection(name, rows, captioned, _task_metrics(parts, schema) if several else None)
+    tasks = _task_metrics(parts, schema) if several else None
+    return MethodSection(name, rows, captioned, tasks, ensembles)
 
 
 def _task_metrics(parts: Sequence[HeldOut], schema: Schema) -> TextTable:
@@ -223,26 +241,43 @@ def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -
     return pictures | {"scatter": draw_scatter(true[known], said[known])}
 
 
-def _choice_note(row: RunResult) -> str:
-    metric = row.metric
+def describe_final(final: FinalModel) -> str:
+    """Say in words which runs made the saved model."""
+    if len(final.runs) == 1:
+        return f"{run_label(final.run.spec)}, the run with the lowest validation loss"
+    seeds = sorted({run.spec.seed for run in final.runs})
+    folds = {run.spec.split.fold for run in final.runs}
+    trained = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    where = f"{len(folds)} folds"
+    if len(folds) == 1:
+        where = run_label(final.run.spec).partition(", ")[2] or "one split"
+    return f"ensemble of {len(final.runs)} models: {trained}, {where}"
+
+
+def _model_note(final: FinalModel) -> str:
+    row, runs = final.run, final.runs
+    loss = "not finite" if final.valid_loss is None else f"{final.valid_loss:.4f}"
+    if len(runs) == 1:
+        return (
+            f"The saved model is that of {run_label(row.spec)}, the run of the lowest validation "
+            f"loss ({loss}); on its own test part it has {format_metric(row.test, row.metric)} "
+            f"({metric_title(row.metric)})."
+        )
+    note = f"The saved model is an {describe_final(final)}; mean validation loss {loss}."
+    if len({run.spec.split.fold for run in runs}) == 1:
+        return note
     return (
-        f"The saved model is that of {run_label(row.spec)}, the run of the lowest validation loss "
-        f"({row.valid_loss:.4f}); on its own test part it has {format_metric(row.test, metric)} "
-        f"({metric_title(metric)})."
+        f"{note} Together its members were trained on every part, so its metric on these graphs "
+        "would be too high; the figure below is that of the folds."
     )
 
 
-def _save_model(folder: Path, chosen: BestModel, result: CrossValidation) -> None:
-    """Save the network of the selected run with the metadata to predict other graphs."""
-    row = chosen.run
+def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> None:
+    """Save the model with the metadata to predict other graphs."""
+    row = final.run
     about: dict[str, Any] = {
-        "schema": chosen.schema.to_json(),
-        "metrics": {
-            "metric": row.metric,
-            "test": row.test,
-            "valid_metric": row.valid_metric,
-            "valid_loss": row.valid_loss,
-        },
+        "schema": final.schema.to_json(),
+        "metrics": _metrics(final, result),
         "data": {
             "target_columns": result.loaded.targets,
             "graphs": len(result.loaded.dataset),
@@ -255,4 +290,28 @@ def _save_model(folder: Path, chosen: BestModel, result: CrossValidation) -> Non
         "run": row.spec_json,
         "source_digest": row.source_digest,
     }
-    save_bundle(folder, chosen.model, about)
+    if len(final.runs) > 1:
+        about["members"] = [
+            {
+                "seed": run.spec.seed,
+                "fold": run.spec.split.fold,
+                "bag": run.spec.split.bag,
+                "valid_loss": run.valid_loss,
+                "key": run.key,
+            }
+            for run in final.runs
+        ]
+    save_bundle(folder, final.model, about)
+
+
+def _metrics(final: FinalModel, result: CrossValidation) -> dict[str, Any]:
+    """Return the figures of the saved model; an ensemble of folds has no test part of its own."""
+    row = final.run
+    found = {"metric": row.metric, "valid_loss": final.valid_loss}
+    if len(final.runs) == 1:
+        return {**found, "test": row.test, "valid_metric": row.valid_metric}
+    scores = result.ensembles
+    if len({run.spec.split.fold for run in final.runs}) > 1 or scores is None:
+        return {**found, "cross_validated": result.mean}
+    place = scores.seeds.index(first_seed(row.spec.seed, result.plan))
+    return {**found, "test": scores.values[place][scores.folds.index(row.spec.split.fold)]}

@@ -71,7 +71,8 @@ def search_options(
         how: Options of the run.
         wanted: Options of the search.
     """
-    runs, loaded = plan_runs(plan, how.data_dir)
+    # A trial is judged by single runs; the settings keep the ensemble for `gtpool train`.
+    runs, loaded = plan_runs(plan._replace(ensemble=1, bag=False), how.data_dir)
     folded = runs[0].split.rule in FOLD_RULES
     if wanted.folds_given and not folded:
         raise ValueError(

@@ -1,4 +1,8 @@
-"""Corrected paired t-test over cross-validation folds, and average ranks over datasets."""
+"""Corrected paired t-test over cross-validation folds, and average ranks over datasets.
+
+scipy is not imported: no dependency needs it, and a report needs one distribution of it. The tests
+compare with ``scipy.stats``.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations

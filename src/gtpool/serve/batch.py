@@ -14,10 +14,10 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import concatenate
 from gtpool.graph import CoarseningStep
-from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import Predictor
 from gtpool.ops.coarsening import build_chain
 from gtpool.ops.segment import layout_from_sizes
-from gtpool.train.fit import predict
+from gtpool.train.fit import predict_members
 
 
 class Batcher:
@@ -36,7 +36,7 @@ class Batcher:
 
     def __init__(
         self,
-        model: Classifier,
+        model: Predictor,
         *,
         graphs: int,
         nodes: int,
@@ -54,7 +54,7 @@ class Batcher:
         self._thread.start()
 
     def submit(self, data: GraphDataset) -> Future[Tensor]:
-        """Queue graphs; the future returns their logits, [graphs, outputs]."""
+        """Queue graphs; the future returns the outputs of members, [graphs, members, outputs]."""
         job = _Job(data, Future())
         with self._changed:
             if self._closed:
@@ -104,15 +104,15 @@ class Batcher:
         return taken
 
     def _answer(self, jobs: "Sequence[_Job]") -> None:
-        """Set the logits of every job, or the error that it raises on its own."""
+        """Set the outputs of every job, or the error that it raises on its own."""
         if not jobs:
             return
         try:
-            logits = self._run(concatenate([job.data for job in jobs]))
+            outputs = self._run(concatenate([job.data for job in jobs]))
         except Exception as error:  # noqa: BLE001 - the thread must survive any error
             self._one_by_one(jobs, error)
             return
-        for job, part in zip(jobs, logits.split([len(job.data) for job in jobs]), strict=True):
+        for job, part in zip(jobs, outputs.split([len(job.data) for job in jobs]), strict=True):
             # Rerun a job with overflow alone: it must not affect other requests.
             if len(jobs) == 1 or part.isfinite().all():
                 job.answer.set_result(part)
@@ -132,7 +132,7 @@ class Batcher:
         data, everyone = data.to(self._device), torch.arange(len(data))
         for part in everyone.split(self._graphs):
             self._on_batch(part.numel())
-        return predict(self._model, data, everyone, self._graphs).cpu()
+        return predict_members(self._model, data, everyone, self._graphs).cpu()
 
 
 def chain_of(data: GraphDataset, steps: int) -> tuple[CoarseningStep, ...]:

@@ -15,7 +15,7 @@ from gtpool.data.inference import apply_recipe, check_fit
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack_records
 from gtpool.data.schema import Recipe, Schema
-from gtpool.model.classifier import Classifier
+from gtpool.model.predictor import Predictor
 from gtpool.serve.batch import concatenate
 from gtpool.serve.body import parse
 from gtpool.serve.limits import Limits, RequestError
@@ -50,7 +50,7 @@ class RequestReader:
 
     takes: Literal["smiles", "graphs"]
 
-    def __init__(self, model: Classifier, schema: Schema, limits: Limits) -> None:
+    def __init__(self, model: Predictor, schema: Schema, limits: Limits) -> None:
         self.takes = "smiles" if schema.recipe.kind == "molecule" else "graphs"
         self._recipe, self._limits = schema.recipe, limits
         self._shape, self._edges = model.shape, model.uses_edge_features

@@ -84,6 +84,10 @@ class Prediction(BaseModel):
     probabilities: dict[str, float] | None = Field(
         description="Probability of each class, or that each target is 1; null for regression."
     )
+    spread: dict[str, float] | None = Field(
+        description="Standard deviation over the members of an ensemble, of each probability or "
+        "value; null for a single network."
+    )
     reason: str | None = Field(description="Why there is no prediction, else null.")
 
 
@@ -129,6 +133,13 @@ class Explanation(BaseModel):
     levels: list[Level]
     importance: list[float | None] | None
     fidelity: Fidelity | None
+    member: int | None = Field(
+        description="Member of the ensemble, from 0, whose levels and importance these are: the "
+        "one nearest to the mean; null for a single network."
+    )
+    spread: float | None = Field(
+        description="Standard deviation of the target over the members; null for a single network."
+    )
 
 
 class Explained(BaseModel):
@@ -166,6 +177,7 @@ class Model(BaseModel):
     metrics: dict[str, Any]
     versions: dict[str, Any]
     levels: int = Field(description="Number of pooling steps.")
+    members: int = Field(description="Number of networks whose mean is the prediction.")
     limits: ModelLimits
 
 

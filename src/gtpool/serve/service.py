@@ -19,8 +19,8 @@ from gtpool.data.schema import Schema
 from gtpool.explain import explain, name_nodes
 from gtpool.model import method_name
 from gtpool.model.bundle import Bundle
-from gtpool.model.classifier import Classifier
-from gtpool.predict import OVERFLOW, decode_logits, schema_of
+from gtpool.model.predictor import Predictor, members_of
+from gtpool.predict import OVERFLOW, decode_outputs, finite_graphs, schema_of
 from gtpool.report.explanation import draw_survivors
 from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits, RequestError, too_busy
@@ -90,8 +90,8 @@ class Service:
             deadline: When the request times out, by ``monotonic``.
         """
         question = await _in(self._readers, lambda: self.reader.read_predict(body, deadline))
-        logits = await self._logits(question)
-        return await _in(self._readers, lambda: _dumped(self._answered(question, logits)))
+        outputs = await self._outputs(question)
+        return await _in(self._readers, lambda: _dumped(self._answered(question, outputs)))
 
     async def explain(self, body: bytes, deadline: float) -> bytes:
         """Return the JSON response to ``/explain``.
@@ -105,7 +105,7 @@ class Service:
         self._to_explain += 1
         try:
             question = await _in(self._readers, lambda: self.reader.read_explain(body, deadline))
-            answered = self._answered(question, await self._logits(question))
+            answered = self._answered(question, await self._outputs(question))
             told = await _in(self._explainer, lambda: self._explain(question, deadline))
         finally:
             self._to_explain -= 1
@@ -126,14 +126,14 @@ class Service:
         self._readers.shutdown()
         self._explainer.shutdown(cancel_futures=True)
 
-    async def _logits(self, question: ParsedRequest) -> Tensor:
+    async def _outputs(self, question: ParsedRequest) -> Tensor:
         if question.data is None:
-            return torch.empty(0, self.schema.num_outputs)
+            return torch.empty(0, 1, self.schema.num_outputs)
         return await asyncio.wrap_future(self._batcher.submit(question.data))
 
-    def _answered(self, question: ParsedRequest, logits: Tensor) -> _Json:
+    def _answered(self, question: ParsedRequest, outputs: Tensor) -> _Json:
         """Return the content of ``/predict``; a single graph without prediction is a 422."""
-        rows = _rows(question, logits, self.schema)
+        rows = _rows(question, outputs, self.schema)
         if len(rows) == 1 and rows[0]["reason"] is not None:
             raise RequestError(422, rows[0]["reason"], question.places[0])
         schema = self.schema
@@ -172,7 +172,8 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
         "method": method_name(bundle.model.spec.to_json()),
         "metrics": bundle.part("metrics"),
         "versions": bundle.part("versions"),
-        "levels": len(bundle.model.pools),
+        "levels": len(members_of(bundle.model)[0].pools),
+        "members": len(members_of(bundle.model)),
         "limits": {
             "graphs": limits.graphs,
             "nodes": limits.nodes,
@@ -188,18 +189,21 @@ def _smiles_columns(bundle: Bundle) -> list[str]:
     return list(dict.fromkeys([trained or "smiles", "smiles"]))
 
 
-def _rows(question: ParsedRequest, logits: Tensor, schema: Schema) -> list[_Json]:
+def _rows(question: ParsedRequest, outputs: Tensor, schema: Schema) -> list[_Json]:
     """Return a prediction or a reason for each graph, in order."""
-    finite = logits.isfinite().all(1)
-    sound, told = iter(finite.tolist()), decode_logits(schema, logits[finite])
+    finite = finite_graphs(outputs)
+    sound, told = iter(finite.tolist()), decode_outputs(schema, outputs[finite])
     rows: list[_Json] = []
     for number, name in enumerate(question.ids):
         reason = question.reasons.get(number)
         if reason is None and not next(sound):
             reason = OVERFLOW
-        value, shares = (None, ()) if reason is not None else next(told)
-        chances = dict(zip(schema.targets, shares, strict=True)) if shares else None
-        rows.append({"id": name, "prediction": value, "probabilities": chances, "reason": reason})
+        value, *numbers = (None, (), ()) if reason is not None else next(told)
+        chances, spread = (
+            dict(zip(schema.targets, part, strict=True)) if part else None for part in numbers
+        )
+        row = {"id": name, "prediction": value, "probabilities": chances, "spread": spread}
+        rows.append({**row, "reason": reason})
     return rows
 
 
@@ -212,7 +216,7 @@ class ExplanationWorker:
         epochs: Training steps of the explainer.
     """
 
-    def __init__(self, model: Classifier, schema: Schema, *, epochs: int) -> None:
+    def __init__(self, model: Predictor, schema: Schema, *, epochs: int) -> None:
         self._model, self._schema, self._epochs = deepcopy(model).cpu(), schema, epochs
 
     def explain(self, data: GraphDataset, smiles: str | None, deadline: float) -> dict[str, Any]:
@@ -230,13 +234,17 @@ class ExplanationWorker:
 
         order = self._schema.recipe.atom_order
         numbers = None if smiles is None else atom_numbers(smiles, order)
-        hook = self._model.head.register_forward_pre_hook(check_deadline)
+        hooks = [
+            member.head.register_forward_pre_hook(check_deadline)
+            for member in members_of(self._model)
+        ]
         try:
             found = explain(
                 self._model, data, epochs=self._epochs, task=self._schema.task, numbers=numbers
             )
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
         names = name_nodes(data, numbers=numbers)
         pictures = draw_survivors(found, names, smiles=smiles)
         return {"explanation": _finite(found.to_json()), "pictures": pictures}

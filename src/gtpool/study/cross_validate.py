@@ -11,24 +11,23 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from safetensors.torch import load_file
-
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
-from gtpool.data.schema import Schema
 from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.pool import POOLS
 from gtpool.spec import RunSpec
 from gtpool.study.executor import Executor, Watcher
+from gtpool.study.final_model import FinalModel, load_final
 from gtpool.study.heldout import HeldOut, read_held_out
 from gtpool.study.inputs import Loaded, choose_split, expand_folds, load_data, shape_of
-from gtpool.study.plan import Plan, check_plan, make_plan
+from gtpool.study.members import average_members, ensemble_scores
+from gtpool.study.plan import Handover, Plan, check_plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
-from gtpool.study.summarize import MetricSummary, best_run, split_name, summarize
+from gtpool.study.summarize import MetricSummary, ScoreGrid, summarize, summarize_grid
 
 OnStart = Callable[[Loaded, Sequence[RunSpec]], object]
 """Called with the data and the runs before the first run."""
@@ -76,16 +75,6 @@ class RunConfig(NamedTuple):
         )
 
 
-class BestModel(NamedTuple):
-    """The run with the lowest validation loss and its network."""
-
-    run: RunResult
-    model: Classifier
-    """On the CPU, in evaluation mode."""
-    schema: Schema
-    """Inputs and outputs of the model, with the feature scaling of its training part."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CrossValidation:
     """Result of a cross-validation."""
@@ -97,14 +86,30 @@ class CrossValidation:
     loaded: Loaded
     """The dataset with its source."""
     predictions: list[HeldOut]
-    """Test predictions of each finished run, sorted by seed and fold."""
-    chosen: BestModel | None
-    """The run with the lowest validation loss; None if all failed."""
+    """Test predictions of each finished run, or of each ensemble, sorted by seed and fold."""
+    chosen: FinalModel | None
+    """The model to use on other graphs, as ``plan.handover`` says; None if all runs failed."""
 
     @cached_property
     def cell(self) -> MetricSummary:
-        """Mean, standard deviation and number of runs of the test metric."""
+        """Mean and standard deviation of the test metric: of runs, or of ensembles of runs."""
+        scores = self.ensembles
+        if scores is None:
+            return self.single
+        return summarize_grid(scores, members=self.plan.ensemble)
+
+    @cached_property
+    def single(self) -> MetricSummary:
+        """Mean, standard deviation and number of runs of the test metric of single runs."""
         return summarize(self.runs)
+
+    @cached_property
+    def ensembles(self) -> ScoreGrid | None:
+        """Test metric of each ensemble, by first seed and fold; None for ensembles of one run."""
+        if self.plan.ensemble == 1:
+            return None
+        task = self.loaded.dataset.schema.task
+        return ensemble_scores(self.runs, self.predictions, self.plan, task)
 
     @property
     def metric(self) -> str:
@@ -148,6 +153,9 @@ def cross_validate(
     *,
     recipe: str = "best",
     seeds: int | None = None,
+    ensemble: int | None = None,
+    bag: bool | None = None,
+    handover: Handover | None = None,
     folder: Path | str | None = None,
     data_dir: Path | None = None,
     jobs: int = 1,
@@ -170,6 +178,13 @@ def cross_validate(
             data source and fold.
         recipe: "best", or "paper" for the letter of the paper.
         seeds: Number of seeds, starting at that of the spec. By default that of the options, or 1.
+            With ``ensemble``, the number of ensembles.
+        ensemble: Number of members with consecutive seeds that predict as one: the test metric is
+            that of their mean probability or value. By default that of the options, or 1.
+        bag: Let members also differ in the graphs that train and validate, drawn anew from both.
+            The test part stays; this is another protocol.
+        handover: "folds" (default) makes the models of all folds one ensemble, which becomes
+            ``chosen``; "best" takes the fold with the lowest validation loss.
         folder: Store of finished runs, so that repeating the call does only missing runs. By
             default nothing is stored.
         data_dir: Folder searched first for a dataset known by name.
@@ -195,7 +210,8 @@ def cross_validate(
         >>> sum(len(part.graph) for part in result.predictions)
         188
     """
-    plan = _plan(data, spec, seeds, recipe)
+    given = {"seeds": seeds, "ensemble": ensemble, "bag": bag, "handover": handover}
+    plan = _plan(data, spec, given, recipe)
     specs, loaded = plan_runs(plan, data_dir)
     if on_start is not None:
         on_start(loaded, specs)
@@ -203,12 +219,13 @@ def cross_validate(
         how = RunConfig(place, data_dir, jobs, device, deterministic, together, executor)
         runs = how.run(specs, keep=True, watch=watch, loaded=loaded)
         store = Store(place)
+        parts = read_held_out(runs, store.artifact, loaded.dataset.schema.task)
         return CrossValidation(
             plan=plan,
             runs=runs,
             loaded=loaded,
-            predictions=read_held_out(runs, store.artifact, loaded.dataset.schema.task),
-            chosen=_load_best(runs, loaded, store, data_dir),
+            predictions=average_members(parts, plan),
+            chosen=load_final(runs, plan, loaded, store, data_dir),
         )
 
 
@@ -232,19 +249,31 @@ def plan_runs(
     loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
     Classifier(model, shape_of(loaded.dataset))
-    specs = expand_folds(plan.run, seeds=plan.seeds, data_dir=data_dir, loaded=loaded)
+    specs = expand_folds(
+        plan.run,
+        seeds=plan.seeds * plan.ensemble,
+        bag=plan.bag,
+        data_dir=data_dir,
+        loaded=loaded,
+    )
     choose_split(specs[0].split, loaded, data_dir)
     return specs, loaded
 
 
 def _plan(
-    data: str | Path, spec: str | Mapping[str, Any] | RunSpec, seeds: int | None, recipe: str
+    data: str | Path,
+    spec: str | Mapping[str, Any] | RunSpec,
+    given: Mapping[str, Any],
+    recipe: str,
 ) -> Plan:
+    """Return the plan of a spec; options that are None are those of the spec."""
     if isinstance(spec, RunSpec):
         run = replace(spec, data=replace(spec.data, source=str(data)))
-        return check_plan(Plan(run, 1 if seeds is None else seeds))
+        options: dict[str, Any] = {"seeds": 1}
+        options |= {name: value for name, value in given.items() if value is not None}
+        return check_plan(Plan(run, **options))
     settings = {"model": {"pool": spec}} if isinstance(spec, str) else spec
-    return make_plan(settings, {"": {"seeds": seeds}, "data": {"source": str(data)}}, recipe)
+    return make_plan(settings, {"": given, "data": {"source": str(data)}}, recipe)
 
 
 def _check_classes(loaded: Loaded, source: str) -> None:
@@ -282,30 +311,4 @@ def _run_folder(folder: Path | str | None) -> Generator[Path]:
         yield Path(scratch)
 
 
-def _load_best(
-    runs: Sequence[RunResult], loaded: Loaded, store: Store, data_dir: Path | None
-) -> BestModel | None:
-    """Load the network with the lowest validation loss."""
-    run = best_run(runs)
-    if run is None:
-        return None
-    spec = run.spec
-    split = choose_split(spec.split, loaded, data_dir)
-    if split.digest != run.split.digest:
-        raise ValueError(
-            f"{store.folder} holds runs on an outdated split ({split_name(run.split.rule)}); "
-            "choose another folder (--output-dir)"
-        )
-    data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
-    prefix = "weights."
-    weights = {
-        name.removeprefix(prefix): part
-        for name, part in load_file(store.artifact(run.key)).items()
-        if name.startswith(prefix)
-    }
-    model = Classifier(spec.model, shape_of(data)).eval()
-    model.load_state_dict(weights)
-    return BestModel(run, model, data.schema)
-
-
-__getattr__ = old_names(__name__, {"Chosen": "BestModel"})
+__getattr__ = old_names(__name__, {"Chosen": "FinalModel"})

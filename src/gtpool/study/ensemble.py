@@ -29,7 +29,7 @@ def group_by_network(
 ) -> tuple[list[list[RunSpec]], list[RunSpec]]:
     """Return groups of runs that can train as one ensemble, and the runs that cannot.
 
-    Runs of a group differ only in fold, seed, learning rate and weight decay.
+    Runs of a group differ only in fold, bag, seed, learning rate and weight decay.
 
     Args:
         specs: The runs.
@@ -42,7 +42,7 @@ def group_by_network(
     by_network: dict[RunSpec, list[RunSpec]] = {}
     for spec in specs:
         train = replace(spec.train, lr=TU.lr, weight_decay=TU.weight_decay)
-        template = replace(spec, seed=0, split=replace(spec.split, fold=0), train=train)
+        template = replace(spec, seed=0, split=replace(spec.split, fold=0, bag=0), train=train)
         by_network.setdefault(template, []).append(spec)
     groups: list[list[RunSpec]] = []
     alone: list[RunSpec] = []

@@ -18,9 +18,10 @@ Array = NDArray[Any]
 
 
 class HeldOut(NamedTuple):
-    """Predictions and targets on the test part of one run."""
+    """Predictions and targets on the test part of one run, or of one ensemble of runs."""
 
     seed: int
+    """Seed of the run, or the first seed of the ensemble."""
     fold: int
     """From 0."""
     graph: Array
@@ -29,6 +30,8 @@ class HeldOut(NamedTuple):
     """Probabilities of the classes or tasks, or predicted values, [n, outputs]."""
     y: Array
     """Class of each graph, [n], or targets of the tasks, NaN where missing, [n, tasks]."""
+    spread: Array | None = None
+    """Standard deviation (n - 1) of ``output`` over the members, [n, outputs]; None for a run."""
 
 
 def read_held_out(
@@ -61,6 +64,8 @@ def write_held_out(
 ) -> None:
     """Write a CSV file with one row per tested graph, atomically.
 
+    Predictions of ensembles have a column ``spread`` (of the predicted class), or one per task.
+
     Args:
         path: The CSV file.
         parts: The predictions.
@@ -73,6 +78,8 @@ def write_held_out(
     else:
         said = "p" if task == "binary" else "prediction"
         heads = [f"{what}_{name}" for name in targets for what in ("true", said)]
+    if any(part.spread is not None for part in parts):
+        heads += ["spread"] if task == "classes" else [f"spread_{name}" for name in targets]
     rows = (
         [part.seed, part.fold + 1, graph, *(column[graph] for column in names.values()), *cells]
         for part in parts
@@ -123,15 +130,18 @@ _OUTPUTS: dict[str, Callable[[Array], Array]] = {
 
 
 def _cells(part: HeldOut, task: str, targets: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the target and prediction cells of each graph."""
-    if task == "classes":
-        for true, row in zip(part.y, part.output, strict=True):
-            said = targets[int(row.argmax())]
-            yield [targets[int(true)], said, *(f"{share:.6f}" for share in row)]
-        return
-    for true, row in zip(part.y, part.output, strict=True):
+    """Yield the target, prediction and spread cells of each graph."""
+    spreads = part.output[:, :0] if part.spread is None else part.spread
+    for true, row, spread in zip(part.y, part.output, spreads, strict=True):
+        if task == "classes":
+            place = int(row.argmax())
+            shares = (f"{share:.6f}" for share in row)
+            apart = spread[place : place + 1]
+            yield [targets[int(true)], targets[place], *shares, *(f"{part:.6g}" for part in apart)]
+            continue
         pairs = zip(true.tolist(), row.tolist(), strict=True)
-        yield ["" if isnan(value) else f"{value:.6g}" for pair in pairs for value in pair]
+        values = [value for pair in pairs for value in pair] + spread.tolist()
+        yield ["" if isnan(value) else f"{value:.6g}" for value in values]
 
 
 def _roc(score: Array, yes: Array) -> tuple[Array, Array]:

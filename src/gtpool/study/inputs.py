@@ -18,6 +18,7 @@ from gtpool.data.registry import DATASETS
 from gtpool.data.sources import load_source
 from gtpool.data.split import (
     Split,
+    bag_split,
     column_split,
     fixed_folds,
     ogb_split,
@@ -53,11 +54,24 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     whose index files are present, the split column of a table that has one, stratified folds for
     classes, and otherwise a random split.
 
+    With a bag, training and validation part are drawn anew from both; the test part stays.
+
     Args:
-        spec: Rule, fold and seed.
+        spec: Rule, fold, seed and bag.
         loaded: Data from ``load_data``.
         data_dir: Folder searched first for index files.
     """
+    if spec.bag < 0:
+        raise ValueError(f"split.bag must be at least 0, got {spec.bag}")
+    split = _split(spec, loaded, data_dir)
+    if not spec.bag:
+        return split
+    data = loaded.dataset
+    return bag_split(split, spec.bag, data.y if data.schema.task == "classes" else None)
+
+
+def _split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
+    """Return the split of the rule, without regard to bags."""
     rule = _rule(spec, loaded, data_dir)
     if rule in FOLD_RULES and not 0 <= spec.fold < spec.folds:
         raise ValueError(f"fold must be 0 to {spec.folds - 1}, got {spec.fold}")
@@ -70,7 +84,12 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
 
 
 def expand_folds(
-    spec: RunSpec, *, seeds: int = 1, data_dir: Path | None = None, loaded: Loaded | None = None
+    spec: RunSpec,
+    *,
+    seeds: int = 1,
+    bag: bool = False,
+    data_dir: Path | None = None,
+    loaded: Loaded | None = None,
 ) -> list[RunSpec]:
     """Return the runs of a cross-validation: all folds (or the single split), for each seed.
 
@@ -79,14 +98,18 @@ def expand_folds(
     Args:
         spec: A run with the first seed; its fold is ignored.
         seeds: Number of consecutive seeds.
+        bag: Give the runs of the n-th seed bag n, from 1: other training and validation graphs.
         data_dir: Folder searched first for a dataset known by name.
         loaded: Data that is already loaded.
     """
     rule = _rule(spec.split, load_data(spec.data, data_dir, loaded), data_dir)
     folds = spec.split.folds if rule in FOLD_RULES else 1
+    bags = range(1, seeds + 1) if bag else [spec.split.bag] * seeds
     return [
-        replace(spec, split=replace(spec.split, rule=rule, fold=fold), seed=spec.seed + seed)
-        for seed in range(seeds)
+        replace(
+            spec, split=replace(spec.split, rule=rule, fold=fold, bag=own), seed=spec.seed + seed
+        )
+        for seed, own in enumerate(bags)
         for fold in range(folds)
     ]
 

@@ -5,11 +5,11 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS, method_name
-from gtpool.spec import ModelSpec, RunSpec
+from gtpool.spec import ModelSpec, RunSpec, check_value
 from gtpool.study.recipe import (
     protocol,
     reads_smiles,
@@ -23,13 +23,23 @@ _PARTS = ("data", "split", "model", "train")
 _MAX_TARGET_CHARS = 60  # in the name of the output folder
 
 
+Handover = Literal["folds", "best"]
+"""The model that a cross-validation hands over: all folds' models as one ensemble, or the best."""
+
+
 class Plan(NamedTuple):
     """Runs of one method on one dataset."""
 
     run: RunSpec
     """The first run."""
     seeds: int
-    """Number of seeds, starting at ``run.seed``."""
+    """Number of repetitions of the cross-validation, each with ``ensemble`` seeds of its own."""
+    ensemble: int = 1
+    """Number of members that predict as one; seeds count on from ``run.seed``."""
+    bag: bool = False
+    """Whether members also differ in the graphs that train and validate."""
+    handover: Handover = "folds"
+    """What becomes the saved model."""
     recipe: str = "paper"
     """Name of the recipe that completed the options."""
 
@@ -55,7 +65,8 @@ class Plan(NamedTuple):
 
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
-        return {"recipe": self.recipe, "seeds": self.seeds, **self.run.to_json()}
+        own = {name: part for name, part in self._asdict().items() if name != "run"}
+        return {**own, **self.run.to_json()}
 
 
 def read_settings(path: Path) -> _Options:
@@ -81,7 +92,8 @@ def make_plan(
     """Return the checked plan: options override settings, which override the recipe.
 
     Args:
-        settings: Content of a settings file: ``recipe``, ``seeds`` and the parts of a ``RunSpec``.
+        settings: Content of a settings file: ``recipe``, ``seeds``, ``ensemble``, ``bag``,
+            ``handover`` and the parts of a ``RunSpec``.
         options: Command-line options by part; None if not given.
         recipe: Name of the recipe if neither settings nor options name one.
     """
@@ -89,6 +101,8 @@ def make_plan(
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
     recipe = top.pop("recipe", "paper" if _is_complete(settings) else recipe)
+    members = {name: top.pop(name) for name in ("ensemble", "bag", "handover") if name in top}
+    members.setdefault("handover", "best" if recipe == "paper" else "folds")
     for part in _PARTS:
         held = top.get(part, {})
         if not isinstance(held, dict):
@@ -107,7 +121,7 @@ def make_plan(
     if reads_smiles(source):  # the order of the atoms in the file must not matter
         top["data"].setdefault("atom_order", "canonical")
     top["train"] = _complete_train(protocol(source).to_json() | added["train"], top["train"])
-    return check_plan(Plan(RunSpec.from_json(top), seeds, recipe))
+    return check_plan(Plan(RunSpec.from_json(top), seeds, **members, recipe=recipe))
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -115,6 +129,7 @@ def check_plan(plan: Plan) -> Plan:
     train = plan.run.train
     counts = {
         "seeds": plan.seeds,
+        "ensemble": plan.ensemble,
         "split.folds": plan.run.split.folds,
         "train.epochs": train.epochs,
         "train.batch_size": train.batch_size,
@@ -122,6 +137,13 @@ def check_plan(plan: Plan) -> Plan:
     for name, value in counts.items():
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    check_value(bool, plan.bag, "bag")
+    check_value(Handover, plan.handover, "handover")
+    if plan.bag and (plan.ensemble == 1 or plan.run.split.bag):
+        raise ValueError(
+            "bag draws a training and validation part for each member: set ensemble to at least 2, "
+            f"got {plan.ensemble}, and split.bag to 0, got {plan.run.split.bag}"
+        )
     for name, value in {"train.lr": train.lr, "train.clip": train.clip}.items():
         if not value > 0:
             raise ValueError(f"{name} must be above 0, got {value}")

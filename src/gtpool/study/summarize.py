@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf, isnan
+from math import isnan
 from re import sub
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -29,11 +29,13 @@ class MetricSummary(NamedTuple):
     std: float | None
     """Standard deviation (n - 1) over ``spread``; None for a single value."""
     spread: str
-    """What ``std`` is taken over: "seeds", or "folds" for a single seed."""
+    """What ``std`` is taken over: "seeds" or "ensembles", or "folds" for a single one."""
     n: int
     """Number of runs."""
     missing: int
     """Number of runs that failed or were not done; they do not enter the mean."""
+    members: int = 1
+    """Number of runs whose mean prediction was measured; above 1, ``n`` counts ensembles."""
 
     @property
     def text(self) -> str:
@@ -48,7 +50,9 @@ class MetricSummary(NamedTuple):
         """Number of runs, what the deviation is over, and missing runs, as text."""
         over = "" if self.std is None else f", ± standard deviation over {self.spread}"
         gone = f", {self.missing} missing" if self.missing else ""
-        return f"{self.n} {'run' if self.n == 1 else 'runs'}{over}{gone}"
+        what = "run" if self.members == 1 else "ensemble"
+        of = "" if self.members == 1 else f" of {self.members} members"
+        return f"{self.n} {what}{'s' * (self.n != 1)}{of}{over}{gone}"
 
 
 class ScoreGrid(NamedTuple):
@@ -123,17 +127,21 @@ def summarize(rows: Iterable[RunResult]) -> MetricSummary:
     return summarize_grid(score_grid(rows))
 
 
-def summarize_grid(laid: ScoreGrid, *, wanted: int | None = None) -> MetricSummary:
+def summarize_grid(
+    laid: ScoreGrid, *, wanted: int | None = None, members: int = 1
+) -> MetricSummary:
     """Return mean and standard deviation of a grid.
 
     Args:
         laid: The scores.
         wanted: Number of expected runs; by default the size of the grid.
+        members: Number of runs in the ensemble of each score; 1 for scores of single runs.
     """
     values = [value for line in laid.values for value in line if value is not None]
     means = [mean for mean in laid.means if mean is not None]
-    spread = "seeds" if len(laid.seeds) > 1 else "folds"
-    spreading = means if spread == "seeds" else values
+    several = len(laid.seeds) > 1
+    spreading = means if several else values
+    spread = ("seeds" if members == 1 else "ensembles") if several else "folds"
     return MetricSummary(
         laid.metric,
         fmean(means) if means else None,
@@ -141,13 +149,8 @@ def summarize_grid(laid: ScoreGrid, *, wanted: int | None = None) -> MetricSumma
         spread,
         len(values),
         (len(laid.seeds) * len(laid.folds) if wanted is None else wanted) - len(values),
+        members,
     )
-
-
-def best_run(rows: Iterable[RunResult]) -> RunResult | None:
-    """Return the finished run with the lowest validation loss (first of ties), or None."""
-    done = (row for row in rows if row.done)
-    return min(done, key=_valid_loss, default=None)
 
 
 def reported_score(row: RunResult) -> float | None:
@@ -177,13 +180,15 @@ def has_folds(rule: str) -> bool:
 
 
 def split_name(rule: str) -> str:
-    """Return the name of a split without the number of the fold.
+    """Return the name of a split without the numbers of fold and bag.
 
     Example:
         >>> split_name("stratified folds, seed 0, fold 3 of 10")
         'stratified folds, seed 0, 10 folds'
+        >>> split_name("random split, seed 0, bag 2")
+        'random split, seed 0, bags'
     """
-    return sub(r"fold \d+ of (\d+)", r"\1 folds", rule)
+    return sub(r", bag \d+$", ", bags", sub(r"fold \d+ of (\d+)", r"\1 folds", rule))
 
 
 def format_metric(value: float | None, metric: str) -> str:
@@ -230,10 +235,6 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _valid_loss(row: RunResult) -> float:
-    return inf if row.valid_loss is None else row.valid_loss
-
-
 def _fold(row: RunResult) -> int:
     split = row.spec.split
     return split.fold if has_folds(split.rule) else 0
@@ -246,5 +247,9 @@ def _only(what: str, values: set[str]) -> Sequence[str]:
 
 
 def _without_place(spec: RunSpec) -> str:
-    """Return the key of a run without seed and fold, which all versions of gtpool agree on."""
-    return replace(spec, seed=0, split=replace(spec.split, fold=0)).key
+    """Return the key of a run without seed, fold and number of its bag.
+
+    All versions of gtpool agree on it. Whether there are bags stays: it is another protocol.
+    """
+    split = replace(spec.split, fold=0, bag=min(spec.split.bag, 1))
+    return replace(spec, seed=0, split=split).key

@@ -10,7 +10,7 @@ from torch import Tensor
 class WeightAverage:
     r"""Moving average of the floating-point entries of a state.
 
-    .. math:: \bar w_t = d_t \bar w_{t-1} + (1 - d_t) w_t, d_t = \min(d, (1 + t) / (10 + t))
+    .. math:: \bar{w}_t = d_t \bar{w}_{t-1} + (1 - d_t) w_t, d_t = \min(d, (1 + t) / (10 + t))
 
     The smaller decay of the first steps forgets the random start.
 

@@ -15,6 +15,7 @@ from gtpool.data.split import Split
 from gtpool.graph import PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import pads_attention, why_not_captured
+from gtpool.model.predictor import Predictor, member_outputs
 from gtpool.ops.dropout import next_key, set_keys
 from gtpool.ops.padded_ops import WIDEST
 from gtpool.spec import TrainSpec
@@ -147,9 +148,29 @@ def _fit_captured(
 def predict(model: Model, data: GraphDataset, indices: Tensor, batch_size: int = 128) -> Tensor:
     """Return the logits of some graphs in evaluation mode, [graphs, outputs]."""
     model.train(False)
+    return torch.cat(
+        [model.classify(graphs) for graphs in _batches(model, data, indices, batch_size)]
+    )
+
+
+@torch.no_grad()
+def predict_members(
+    model: Predictor, data: GraphDataset, indices: Tensor, batch_size: int = 128
+) -> Tensor:
+    """Return the outputs of each member of a model in evaluation mode, [graphs, members, outputs].
+
+    A single network is its own only member.
+    """
+    model.train(False)
+    batches = _batches(model, data, indices, batch_size)
+    return torch.cat([member_outputs(model, graphs) for graphs in batches])
+
+
+def _batches(
+    model: "Model | Predictor", data: GraphDataset, indices: Tensor, batch_size: int
+) -> Iterator[PackedBatch]:
     data = with_chain(data, model.chain_steps) if model.chain_steps else data
-    batches = (data.take(part, model.ratios) for part in indices.split(batch_size))
-    return torch.cat([model.classify(graphs) for graphs in batches])
+    return (data.take(part, model.ratios) for part in indices.split(batch_size))
 
 
 @contextmanager
