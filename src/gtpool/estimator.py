@@ -5,12 +5,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.split import Split
 from gtpool.explain.explanation import Explanation, explain
 from gtpool.graph import check_count
-from gtpool.model import METHODS
+from gtpool.model import METHODS, WITH_BONDS
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import pads_attention, why_not_captured
@@ -54,6 +54,7 @@ from gtpool.spec import (
 )
 from gtpool.study.final_model import make_ensemble
 from gtpool.study.inputs import shape_of
+from gtpool.study.recipe import recipe_options
 from gtpool.study.run_one import choose_device
 from gtpool.train.epoch import Epoch, Outcome, TrainingError
 from gtpool.train.fit import fit, predict_members, seeded
@@ -72,6 +73,8 @@ _TRAIN_OPTIONS = (
 )
 
 
+_NEVER = "patience"
+"""Option for which None is a value."""
 _End = TypeVar("_End")
 
 
@@ -93,36 +96,37 @@ class _GraphEstimator:
         self,
         pool: str = "gtpool-v",
         *,
-        conv: Conv = "gcn",
+        recipe: str = "best",
+        conv: Conv | None = None,
         readout: Readout = "mean-max",
         combine: Combine = "sum",
         width: int = 128,
-        levels: int = 3,
-        convs_per_level: int = 1,
+        levels: int | None = None,
+        convs_per_level: int | None = None,
         jump: bool = False,
-        ratio: float = 0.5,
+        ratio: float | None = None,
         dropout: float = 0.5,
-        norm: Norm = "none",
-        residual: bool = False,
-        read_input: bool = False,
+        norm: Norm | None = None,
+        residual: bool | None = None,
+        read_input: bool | None = None,
         pool_options: Mapping[str, Any] | None = None,
         readout_options: Mapping[str, Any] | None = None,
         connect: Connect = "induced",
         ffn: bool = False,
         block_dropout: float = 0.0,
         virtual_node: bool = False,
-        epochs: int = 500,
+        epochs: int | None = None,
         batch_size: int = 128,
-        lr: float = 5e-4,
+        lr: float | None = None,
         weight_decay: float = 1e-4,
-        patience: int | None = 50,
+        patience: int | Literal["recipe"] | None = "recipe",
         class_weights: bool = False,
         select: Select = "loss",
-        ema: float = 0.0,
+        ema: float | None = None,
         label_smoothing: float = 0.0,
         valid_fraction: float = 0.1,
         features: str = "gmt",
-        encode: tuple[str, ...] = (),
+        encode: tuple[str, ...] | None = None,
         standardize: bool = True,
         node_features: tuple[str, ...] = (),
         node_label: str | None = None,
@@ -135,10 +139,13 @@ class _GraphEstimator:
     ) -> None:
         """Set the options of network and training.
 
+        Options that are None have the value of the recipe.
+
         Args:
+            recipe: "best", or "paper" for the letter of the paper.
             pool: A key of ``POOLS``, "none" for a flat model, or a key of ``METHODS``, such as
                 "gin", which replaces the defaults of the network options.
-            conv: The convolution, a key of ``CONVS``.
+            conv: The convolution, a key of ``CONVS``; by default one with bonds for molecules.
             readout: The readout, a key of ``READOUTS``.
             combine: How the readouts of the levels are combined, "sum" or "cat".
             width: Hidden channels.
@@ -160,7 +167,8 @@ class _GraphEstimator:
             batch_size: Graphs per batch.
             lr: Learning rate.
             weight_decay: Weight decay of Adam.
-            patience: Stop if the validation loss has not improved for more epochs; None: never.
+            patience: Stop if the validation loss has not improved for more epochs; None: never;
+                "recipe": as in the recipe.
             class_weights: Weight classes inversely to their frequency.
             select: Select the epoch by validation "loss" or "metric".
             ema: Decay of the moving average of weights; 0 for none.
@@ -183,6 +191,7 @@ class _GraphEstimator:
             verbose: Print the progress of training to stderr.
         """
         self.pool, self.conv, self.readout, self.combine = pool, conv, readout, combine
+        self.recipe = recipe
         self.width, self.levels, self.convs_per_level = width, levels, convs_per_level
         self.jump, self.ratio, self.dropout, self.norm = jump, ratio, dropout, norm
         self.residual, self.read_input = residual, read_input
@@ -315,6 +324,7 @@ class _GraphEstimator:
         schema = schema_of(bundle)
         told = bundle.part("estimator")
         params = bundle.part("estimator", "params") or bundle.model.spec.to_json()
+        params = {"recipe": "paper", **params}  # of models that were saved before recipes
         tuples = {name: tuple(part) for name, part in params.items() if isinstance(part, list)}
         found = cls().set_params(**{**params, **tuples})
         found.model_, found.schema_, found.history_ = bundle.model, schema, []
@@ -336,7 +346,7 @@ class _GraphEstimator:
 
     def _train(self, data: GraphDataset, target: TargetEncoding, validation_data: Any) -> None:  # noqa: ANN401
         """Train a network on labelled graphs."""
-        model_spec, train_spec = self._specs()
+        model_spec, train_spec = self._specs(shape_of(data))
         members = _to_python(self.ensemble)
         check_count("ensemble", members)
         place = choose_device(self.device)
@@ -367,19 +377,35 @@ class _GraphEstimator:
         self.history_, self.best_epoch_ = trained[0].epochs, trained[0].best
         self._valid_loss = fmean(outcome.best.valid_loss for outcome in trained)
 
-    def _specs(self) -> tuple[ModelSpec, TrainSpec]:
-        given = {name: _to_python(value) for name, value in self.get_params().items()}
-        given["pool_options"] = dict(self.pool_options or {})
-        given["readout_options"] = dict(self.readout_options or {})
-        model = {field.name: given[field.name] for field in fields(ModelSpec)}
-        if (method := METHODS.get(str(self.pool))) is not None:
-            usual = ModelSpec(pool=self.pool).to_json()
-            options = {**method.model.get("pool_options", {}), **given["pool_options"]}
-            changed = {name: part for name, part in model.items() if part != usual[name]}
-            model |= {**method.model, **changed, "pool_options": options}
-        train = {name: given[name] for name in _TRAIN_OPTIONS}
-        spec = TrainSpec.from_json(train)
+    def _specs(self, shape: ShapeSpec) -> tuple[ModelSpec, TrainSpec]:
+        """Return the options of network and training: given ones, then those of the recipe."""
+        params = {name: _to_python(value) for name, value in self.get_params().items()}
+        if self.patience == "recipe":
+            del params["patience"]
+        given = {name: part for name, part in params.items() if part is not None or name == _NEVER}
+        added = self._recipe_options()
+        usual, pool = ModelSpec().to_json(), str(self.pool)
+        defaults = _parameters(type(self))
+        model: dict[str, Any] = {
+            name: part
+            for name, part in given.items()
+            if name in usual and (defaults[name] is None or part != usual[name])
+        }
+        method: dict[str, Any] = METHODS[pool].model if pool in METHODS else {"pool": pool}
+        options: list[dict[str, Any]] = [
+            part.get("pool_options", {}) for part in (added["model"], method, model)
+        ]
+        model = {**added["model"], **method, **model, "pool": method["pool"]}
+        model["pool_options"] = {name: part for some in options for name, part in some.items()}
+        if "conv" not in given and self.recipe != "paper" and shape.edge_categories:
+            conv = model.get("conv", usual["conv"])
+            model["conv"] = WITH_BONDS.get(conv, conv)
+        train = {name: given[name] for name in _TRAIN_OPTIONS if name in given}
+        spec = TrainSpec.from_json({**added["train"], **train})
         return ModelSpec.from_json(model), replace(spec, warmup=spec.epochs // 10)
+
+    def _recipe_options(self) -> dict[str, dict[str, Any]]:
+        return recipe_options(self.recipe, "", str(self.pool))
 
     def _check_fitted(self) -> Schema:
         if not hasattr(self, "model_"):
@@ -392,7 +418,9 @@ class _GraphEstimator:
             graphs,
             recipe,
             features=self.features,
-            encode=self.encode,
+            encode=self._recipe_options()["data"].get("encode", ())
+            if self.encode is None
+            else self.encode,
             node_features=self.node_features,
             node_label=self.node_label,
             edge_features=self.edge_features,
