@@ -514,6 +514,11 @@ class GraphClassifier(_GraphEstimator):
         graphs = as_graph_list(graphs)
         found, wanted = self.predict(graphs), class_labels(graphs, y)
         check_columns(found, wanted)
+        if isinstance(found.flat[0], str) != isinstance(wanted.flat[0], str):
+            raise ValueError(
+                f"y has values such as {wanted.tolist()[0]!r}, which are not among the classes "
+                f"{self.classes_.tolist()}"
+            )
         right = found == wanted
         return float((right[~np.isnan(wanted)] if wanted.ndim == 2 else right).mean())
 

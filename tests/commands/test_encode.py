@@ -70,6 +70,12 @@ def test_a_table_of_smiles_and_its_service(gtpool, tmp_path):
         assert json.loads(told.content)["explanation"]["importance"]
 
 
+def test_none_removes_the_encodings_of_the_recipe(gtpool, tmp_path):
+    out = check(gtpool, "train", "MUTAG", *TINY[:-1], "none", "--output-dir", tmp_path / "out")
+    assert "encodings" not in out
+    assert load_bundle(tmp_path / "out" / "model").about["schema"]["recipe"]["encode"] == []
+
+
 def test_wrong_options(gtpool, tmp_path):
     out = tmp_path / "out"
     code, _, err = gtpool("train", "MUTAG", "--encode", "rwse:1", "--output-dir", out)

@@ -7,7 +7,7 @@ import typer
 
 from gtpool.commands.options import (
     DataDir,
-    Encode,
+    EncodeGiven,
     Features,
     SmilesColumn,
     SplitColumn,
@@ -42,7 +42,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
 def describe_dataset(
     data: Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")],
     features: Features = None,
-    encode: Encode = None,
+    encode: EncodeGiven = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,

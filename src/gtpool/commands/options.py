@@ -47,13 +47,12 @@ DataDir = Annotated[
 Features = Annotated[
     str | None, _data("Node features: gmt, fair, degree or constant. (default: gmt)")
 ]
-Encode = Annotated[
-    str | None,
-    _data(
-        "Structural encodings of nodes: rwse:K, lappe:K, degree, cycles or cycles:K, separated by "
-        "commas. (default: none)"
-    ),
-]
+_ENCODE = (
+    "Structural encodings of nodes: rwse:K, lappe:K, degree, cycles or cycles:K, separated by "
+    "commas; or none."
+)
+Encode = Annotated[str | None, _data(f"{_ENCODE} (default: of the recipe)")]
+EncodeGiven = Annotated[str | None, _data(f"{_ENCODE} (default: none)")]
 SmilesColumn = Annotated[str | None, _data("CSV column of SMILES. (default: smiles)")]
 TargetColumns = Annotated[
     str | None,
@@ -111,7 +110,7 @@ def data_options(
         "target_columns": None if target_columns is None else split_names(target_columns),
         "split_column": split_column,
         "task": task,
-        "encode": None if encode is None else split_names(encode),
+        "encode": [] if encode == "none" else None if encode is None else split_names(encode),
     }
 
 
