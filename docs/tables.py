@@ -8,22 +8,18 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 
 import performance
+import recipe_tables
+from figures import EVIDENCE, ROOT, ROWS, figure, find, published, results
 
 from gtpool.reproduce.paper import STUDIES, find_studies
-from gtpool.reproduce.status import read_rows
 from gtpool.reproduce.study_compare import paired_test
 from gtpool.reproduce.study_results import OURS, CellResult, cell_results
 from gtpool.study.summarize import EPOCH_RULES
 
-ROOT = Path(__file__).parent.parent
-EVIDENCE = ROOT / "results"
-ROWS = read_rows([EVIDENCE / "runs"])
-TABLE = cell_results("table1", STUDIES["table1"], ROWS)
-TUNED = cell_results("tuned", STUDIES["tuned"], ROWS)
+TABLE = results("table1")
+TUNED = results("tuned")
 FIRST = cell_results(
     "tuned", find_studies(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS
 )
@@ -69,6 +65,8 @@ TESTED = (
     ("Synthie", "tuned: gtpool-v", "table1: sortpool"),
     *ALIKE,
     *((name, tuned, "tuned: gtpool-v") for name, tuned, _ in ALIKE),
+    *((name, "best: best", "best: paper") for name in TU),
+    *((name, "best: best", "best: gcn") for name in TU),
 )
 """Comparisons of the paired tests: the dataset, and two lines of studies."""
 
@@ -81,32 +79,11 @@ def headline() -> str:
         cells = {result.place.line: result for result in TABLE if result.place.dataset == dataset}
         tuned = _at(TUNED, "gtpool-v", dataset)
         figures = (
-            _figure(cells["gtpool"]),
-            _figure(cells["gtpool-v"]),
-            _published(cells["gtpool-v"]),
+            figure(cells["gtpool"]),
+            figure(cells["gtpool-v"]),
+            published(cells["gtpool-v"]),
             tuned,
             _best([cell for name, cell in cells.items() if name not in OURS]),
-        )
-        lines.append(f"| {dataset} | {' | '.join(figures)} |")
-    return "\n".join(lines)
-
-
-def results_in_short() -> str:
-    """Give the table of the README: one line a dataset, figures without their number of runs."""
-    heads = ("dataset", "GTPool-V", "tuned", "best baseline, untuned", "paper's GTPool-V")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for dataset in STUDIES["table1"].datasets:
-        cells = {result.place.line: result for result in TABLE if result.place.dataset == dataset}
-        known = [one for name, one in cells.items() if name not in OURS and one.settled]
-        best = max(known, key=lambda one: one.percent or 0.0)
-        tuned = next(
-            one for one in TUNED if (one.place.line, one.place.dataset) == ("gtpool-v", dataset)
-        )
-        figures = (
-            cells["gtpool-v"].figure.text,
-            tuned.figure.text,
-            f"{best.place.line} {best.figure.text}",
-            _published(cells["gtpool-v"]),
         )
         lines.append(f"| {dataset} | {' | '.join(figures)} |")
     return "\n".join(lines)
@@ -131,7 +108,7 @@ def rules() -> str:
         if result.place.line == "gtpool-v" and result.settled:
             figures = (result.rules[rule].text for rule in EPOCH_RULES)
             lines.append(
-                f"| {result.place.dataset} | {_published(result)} | {' | '.join(figures)} |"
+                f"| {result.place.dataset} | {published(result)} | {' | '.join(figures)} |"
             )
     return "\n".join(lines)
 
@@ -145,8 +122,8 @@ def tuned() -> str:
             dataset = result.place.dataset
             chosen = _at(TUNED, "gtpool-v", dataset)
             pooled = _at(TUNED, "gtpool-v, pooled validation", dataset)
-            figures = (_figure(result), chosen, pooled, _at(FIRST, "gtpool-v", dataset))
-            lines.append(f"| {dataset} | {_published(result)} | {' | '.join(figures)} |")
+            figures = (figure(result), chosen, pooled, _at(FIRST, "gtpool-v", dataset))
+            lines.append(f"| {dataset} | {published(result)} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
@@ -180,7 +157,7 @@ def tests() -> str:
 
 def study(name: str) -> str:
     """Give a study as it is, one line a network, with the published figures where there are any."""
-    found = {(result.place.line, result.place.dataset): result for result in _results(name)}
+    found = {(result.place.line, result.place.dataset): result for result in results(name)}
     datasets = STUDIES[name].datasets
     lines = [f"| {name} | {' | '.join(datasets)} |", "|---" * (1 + len(datasets)) + "|"]
     for line in STUDIES[name].lines:
@@ -208,38 +185,17 @@ def connect() -> str:
 def _at(found: Sequence[CellResult], line: str, dataset: str) -> str:
     """Give the figure of a place; a dash where the study does not have it."""
     here = [one for one in found if (one.place.line, one.place.dataset) == (line, dataset)]
-    return _figure(here[0]) if here else "–"
+    return figure(here[0]) if here else "–"
 
 
 def _named(name: str, dataset: str) -> CellResult | None:
     """Find the cell of "study: line" on a dataset."""
-    study_name, line = name.split(": ", 1)
-    found = [one for one in _results(study_name) if one.place.line == line]
-    return next((one for one in found if one.place.dataset == dataset), None)
-
-
-@cache
-def _results(study_name: str) -> Sequence[CellResult]:
-    return cell_results(study_name, STUDIES[study_name], ROWS)
+    return find(*name.split(": ", 1), dataset)
 
 
 def _with_paper(result: CellResult) -> str:
     told = result.place.published
-    return _figure(result) + ("" if told is None else f", paper {told.mean:.2f}")
-
-
-def _figure(result: CellResult) -> str:
-    """Give a figure with its runs; what has no whole seed is missing."""
-    if not result.settled:
-        return "missing"
-    runs = result.figure.n
-    over = " over folds" if result.figure.spread == "folds" and runs > 1 else ""
-    return f"{result.figure.text}{over} ({runs} run{'s' if runs > 1 else ''})"
-
-
-def _published(result: CellResult) -> str:
-    told = result.place.published
-    return "–" if told is None else f"{told.mean:.2f} ± {told.std:.2f}"
+    return figure(result) + ("" if told is None else f", paper {told.mean:.2f}")
 
 
 def _best(found: list[CellResult]) -> str:
@@ -248,7 +204,7 @@ def _best(found: list[CellResult]) -> str:
     if not known:
         return "missing"
     highest = max(result.percent or 0.0 for result in known)
-    first = (f"{one.place.line} {_figure(one)}" for one in known if one.percent == highest)
+    first = (f"{one.place.line} {figure(one)}" for one in known if one.percent == highest)
     part = (
         "" if len(known) == len(found) else f", best of {len(known)} run ({len(found)} there are)"
     )
@@ -259,12 +215,12 @@ def _beside(result: CellResult) -> str:
     """Give our figure, the published one, and the difference in points."""
     change = result.difference
     shown = "–" if change is None or not result.settled else f"{change:+z.2f}"
-    return f"{_figure(result)} | {_published(result)} | {shown}"
+    return f"{figure(result)} | {published(result)} | {shown}"
 
 
 MADE = {
     "headline": headline,
-    "results": results_in_short,
+    "results": recipe_tables.best_in_short,
     "baselines": baselines,
     "rules": rules,
     "tuned": tuned,
@@ -274,6 +230,14 @@ MADE = {
     "ensembles": lambda: performance.part("crossval"),
     "layers": lambda: performance.part("layers"),
     "connect": connect,
+    "best": recipe_tables.best,
+    "best-beyond-paper": recipe_tables.beyond_paper,
+    "best-aims": recipe_tables.aims,
+    "best-rivals": recipe_tables.rivals,
+    "best-rival-ensembles": recipe_tables.rival_ensembles,
+    "best-positions": recipe_tables.positions,
+    "panel": recipe_tables.panel,
+    "panel-choices": recipe_tables.panel_choices,
 }
 
 

@@ -90,7 +90,7 @@ def test_info_of_graphs_of_ones_own(gtpool, tmp_path):
     code, said, heard = gtpool("data", "info", str(table), *columns, "size", "--task", "regression")
     assert code == 0
     assert "values:        2 to 3.5, mean 2.75, 1 missing (33.3 %)" in said
-    assert "split:         random\n" in said
+    assert "split:         5 random folds\n" in said
     assert "1 of 4 rows" in said
     assert heard.startswith("gtpool: line 4 ")
     _, said, _ = gtpool("data", "info", str(table), *columns, "toxic")
@@ -105,7 +105,7 @@ def test_info_of_graphs_of_ones_own(gtpool, tmp_path):
         code, said, _ = gtpool("data", "info", str(source))
         assert code == 0
         assert "classes:       2: -1 (63), 1 (125)" in said
-        assert "split:         stratified, 10 folds" in said
+        assert "split:         5 stratified folds" in said
     code, _, heard = gtpool("data", "info", str(table))
     assert code == 2
     assert "--smiles-column" in heard

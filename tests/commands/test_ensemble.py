@@ -4,6 +4,7 @@ import asyncio
 import csv
 import json
 import shutil
+from dataclasses import replace
 from time import monotonic
 
 import numpy as np
@@ -17,10 +18,12 @@ from gtpool.explain import explain
 from gtpool.explain.explanation import nearest_member
 from gtpool.hub import HubModel
 from gtpool.model.bundle import load_bundle
+from gtpool.model.predictor import member_features
 from gtpool.ops.average import probabilities
 from gtpool.predict import predict_source
 from gtpool.serve.limits import Limits
 from gtpool.serve.service import Service
+from gtpool.study.recipe import ENCODE
 from gtpool.train.fit import predict_members
 
 TINY = ("--folds", "3", "--width", "16", "--epochs", "2", "--ensemble", "2")
@@ -61,7 +64,11 @@ def test_predict_and_evaluate_take_the_mean_of_the_members(trained, gtpool, tmp_
     with (tmp_path / "said.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     bundle = load_bundle(model)
-    shares = predict_members(bundle.model, load("MUTAG"), torch.arange(188)).double().softmax(2)
+    shares = (
+        predict_members(bundle.model, load("MUTAG", encode=ENCODE), torch.arange(188))
+        .double()
+        .softmax(2)
+    )
     assert shares.size(1) == 6
     for line, mean, spread in zip(lines, shares.mean(1), shares.std(1), strict=True):
         place = int(mean.argmax())
@@ -69,7 +76,7 @@ def test_predict_and_evaluate_take_the_mean_of_the_members(trained, gtpool, tmp_
         assert float(line["p_1"]) == pytest.approx(mean[1].item(), abs=1e-6)
         assert float(line["spread"]) == pytest.approx(spread[place].item(), rel=1e-4)
     code, out, err = gtpool("evaluate", model, "MUTAG")
-    right = (shares.mean(1).argmax(1) == load("MUTAG").y).double().mean().item()
+    right = (shares.mean(1).argmax(1) == load("MUTAG", encode=ENCODE).y).double().mean().item()
     assert (code, f"accuracy, %: {100 * right:.2f} (188 graphs)" in out) == (0, True)
     assert "trained on all of these graphs" in err
 
@@ -80,13 +87,14 @@ def test_explain_shows_the_member_nearest_to_the_mean(trained, gtpool, tmp_path)
     code, _, err = gtpool("explain", model, "MUTAG", "--graph", 5, "--epochs", 3, "-o", page)
     assert code == 0, err
     assert "Ensemble of 6 networks" in page.read_text()
-    bundle, data = load_bundle(model), load("MUTAG")
+    bundle, data = load_bundle(model), load("MUTAG", encode=ENCODE)
     why = explain(bundle.model, data, 5, epochs=3)
     outputs = predict_members(bundle.model, data, torch.tensor([5]))
     shares = probabilities(outputs, "classes")[0]
     far = (shares - shares.mean(0)).norm(dim=1)
     assert why.member == nearest_member(outputs, "classes") == int(far.argmin())
-    alone = explain(bundle.model.members[why.member], data, 5, epochs=3, target=why.target)
+    own = replace(data, x=member_features(bundle.model, data.x, why.member))
+    alone = explain(bundle.model.members[why.member], own, 5, epochs=3, target=why.target)
     assert why.levels == alone.levels
     assert why.importance == alone.importance
     assert (alone.member, alone.spread) == (None, None)
@@ -116,7 +124,7 @@ def test_the_service_answers_with_the_spread(trained):
     assert second["spread"] is second["prediction"] is None
     assert why["prediction"] == {**first, "id": ""}
     assert why["explanation"]["member"] in range(6)
-    assert (told["members"], told["levels"]) == (6, 3)
+    assert (told["members"], told["levels"]) == (6, 1)
     assert told["metrics"].keys() == {"metric", "valid_loss", "cross_validated"}
 
 
@@ -130,7 +138,7 @@ def test_the_hub_takes_an_ensemble_as_it_is(trained, tmp_path):
 
 def test_an_estimator_loads_what_train_saved(trained):
     model = trained[0] / "model"
-    estimator, data = GraphClassifier.load(model), load("MUTAG")
+    estimator, data = GraphClassifier.load(model), load("MUTAG", encode=ENCODE)
     shares = [row.probabilities for row in predict_source(load_bundle(model), "MUTAG").rows]
     np.testing.assert_allclose(estimator.predict_proba(data), shares)
     assert estimator.predict_spread(data).shape == (188, 2)

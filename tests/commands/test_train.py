@@ -242,7 +242,7 @@ def test_stopped_by_ctrl_c_and_started_again(gtpool, tmp_path, jobs):
     assert last.startswith("gtpool: interrupted; ")
     assert "resume" in last
     assert "Traceback" not in err
-    assert out.splitlines()[0] == "MUTAG: 188 graphs; classification, 2 classes: -1 (63), 1 (125)"
+    assert out.startswith("MUTAG: 188 graphs; classification, 2 classes: -1 (63), 1 (125); enc")
     assert {path.name for path in folder.iterdir()} == {"config.json", "runs"}
     assert [path for path in folder.rglob("*") if path.suffix == ".tmp"] == []
     done = {path: path.read_bytes() for path in folder.glob("runs/*.json")}
@@ -347,27 +347,22 @@ def test_decimals_are_regressed_and_the_command_says_what_it_took(gtpool, tmp_pa
     assert code == 0
     sizes = [len(smiles) / 8 for smiles, _ in MOLECULES]
     said = f"size ({min(sizes):.4g} to {max(sizes):.4g}, mean {fmean(sizes):.4g})"
-    assert out.splitlines()[0] == f"mine.csv: 60 molecules; regression, 1 target: {said}"
-    assert "--split-type folds" in out
+    assert out.startswith(f"mine.csv: 60 molecules; regression, 1 target: {said}; encodings: rwse")
+    assert "5 runs" in out
     folder = tmp_path / "gtpool-runs/mine-gin"
     page = (folder / "report.html").read_text()
     assert said in page
-    assert "--split-type folds" in page
     card = (folder / "model/README.md").read_text()
-    assert "fold 1 of 10" not in card
-    assert "one random split" in card
     assert "- target: size\n" in card
-    assert "- data: 60 molecules; 48 train, 6 validate, 6 test" in card
+    assert "(5 runs, ± standard deviation over folds)" in card
 
 
 def test_the_card_has_the_target_and_the_cross_validated_figure(gtpool, tmp_path):
     path = write_csv(tmp_path / "mine.csv", MOLECULES)
     code, out, _ = gtpool("train", path, *TINY, "--pool", "gin", "--output-dir", tmp_path / "out")
     assert code == 0
-    assert out.splitlines()[0].endswith(
-        "60 molecules; classification, target 'bbb', 2 classes: BBB+ (3), BBB- (57)"
-    )
-    assert "--split-type folds" not in out
+    wanted = "60 molecules; classification, target 'bbb', 2 classes: BBB+ (3), BBB- (57)"
+    assert wanted in out.splitlines()[0]
     card = (tmp_path / "out/model/README.md").read_text()
     mean = fmean(row.test for row in rows_of(tmp_path / "out"))
     (line,) = re.findall(r"- accuracy, cross-validated: (.*)", card)
@@ -477,8 +472,8 @@ def test_advice_fits_the_split(gtpool, tmp_path):
 def test_help_says_what_a_table_gets(gtpool, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     help_text = " ".join(gtpool("train", "--help")[1].split())
-    assert "ogb-gcn for SMILES" in help_text
-    assert "convolutions use bonds" in help_text
+    assert "Molecules use bonds" in help_text
+    assert "--recipe" in help_text
 
 
 def test_a_column_of_mostly_distinct_values_is_told(gtpool, tmp_path):
@@ -600,15 +595,13 @@ def test_runs_that_fail_are_missing_and_the_command_says_so(gtpool, tmp_path):
     assert "0 runs, 3 missing" in (folder / "report.html").read_text()
 
 
-def test_demo_compares_three_poolers_and_goes_on(gtpool, tmp_path):
+def test_demo_compares_recipes_and_goes_on(gtpool, tmp_path):
     words = ("demo", "--folds", "3", "--epochs", "1", "--jobs", "1", "--output-dir", tmp_path)
     code, out, err = gtpool(*words)
     assert code == 0
     assert "width 32 instead of 128" in out
     lines = [line.split() for line in out.splitlines()]
-    means = {
-        line[0]: line[1] for line in lines if line and line[0] in {"GTPool-V", "GTPool", "top-k"}
-    }
+    means = {line[0]: line[-3] for line in lines if line and line[0] in {"best", "paper", "flat"}}
     assert len(means) == 3
     page = (tmp_path / "demo.html").read_text()
     assert all(mean in page for mean in means.values())
@@ -711,7 +704,7 @@ def test_runs_on_folds_that_are_gone_are_not_taken_for_others(gtpool, tmp_path):
 
 def test_settings_hold_the_whole_plan(trained):
     settings = json.loads((trained[0] / "config.json").read_text())
-    own = {"seeds", "ensemble", "bag", "handover"}
+    own = {"recipe", "seeds", "ensemble", "bag", "handover"}
     assert set(settings) == own | {"data", "split", "model", "train", "seed"}
     assert settings["train"]["epochs"] == 2
     assert settings["model"]["pool"] == "gtpool-v"

@@ -109,5 +109,5 @@ def test_train_takes_the_name_of_a_method(tmp_path):
         app, [*words, "--folds", "3", "--output-dir", str(tmp_path / "run")]
     )
     assert result.exit_code == 0, result.output
-    pools = load_bundle(tmp_path / "run" / "model").model.pools
+    pools = load_bundle(tmp_path / "run" / "model").model.members[0].pools
     assert [pool.sampler for pool in pools] == ["rwsv"] * 3

@@ -1,6 +1,7 @@
 """``gtpool.cross_validate`` as a user calls it, and beside the command line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 import gtpool
 from gtpool.cli import app
+from gtpool.data.dataset import standardize_columns
 from gtpool.report.results import write_results
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.store import Store, differing_fields
@@ -43,7 +45,9 @@ def test_the_best_run_is_handed_over_where_it_is_asked_for(tmp_path):
     run = best.chosen.run
     assert best.chosen.runs == (min(best.runs, key=lambda row: row.valid_loss),)
     (part,) = [one for one in best.predictions if one.fold == run.spec.split.fold]
-    said = predict(best.chosen.model, best.loaded.dataset, torch.from_numpy(part.graph)).softmax(1)
+    data = best.loaded.dataset
+    data = replace(data, x=standardize_columns(data.x, best.chosen.schema.recipe))
+    said = predict(best.chosen.model, data, torch.from_numpy(part.graph)).softmax(1)
     assert torch.allclose(said.double(), torch.from_numpy(part.output), atol=1e-5)
 
 
@@ -120,7 +124,7 @@ def test_a_method_by_name_has_the_recipe_of_the_dataset():
 
     def look(_, specs):
         assert len(specs) == 10
-        assert (specs[0].model.conv, specs[0].train.epochs) == ("gin", 500)
+        assert (specs[0].model.conv, specs[0].train.epochs) == ("gin", 200)
         raise stop
 
     with pytest.raises(RuntimeError, match="seen"):

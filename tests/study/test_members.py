@@ -227,7 +227,7 @@ def test_impossible_ensembles_are_refused(settings, says):
 
 def test_a_plan_with_an_ensemble_comes_back_from_its_settings():
     plan = make_plan({"data": {"source": "MUTAG"}, "ensemble": 5, "bag": True}, {})
-    assert (plan.ensemble, plan.bag, plan.handover) == (5, True, "folds")
+    assert (plan.ensemble, plan.bag, plan.handover) == (5, True, "best")
     assert make_plan(json.loads(json.dumps(plan.to_json())), {}) == plan
 
 

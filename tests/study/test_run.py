@@ -13,7 +13,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import read_graphs
 from gtpool.data.molecule import read_molecules
 from gtpool.data.sources import load
-from gtpool.data.split import random_split, scaffold_split, stratified_folds
+from gtpool.data.split import random_folds, random_split, scaffold_split, stratified_folds
 from gtpool.data.synthetic import long_range
 from gtpool.model.classifier import Classifier
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, ShapeSpec, SplitSpec, TrainSpec
@@ -218,9 +218,9 @@ def test_the_splits_of_tables(tmp_path):
         stratified_folds(plain.dataset.y, 5, 2)[1],
     )
     numbers = load_data(replace(whole, target_columns=("z",), task="regression"))
-    assert same(choose_split(SplitSpec(seed=4), numbers), random_split(20, seed=4))
+    assert same(choose_split(SplitSpec(seed=4), numbers), random_folds(20, 10, 4)[0])
     several = load_data(replace(whole, target_columns=("y", "z"), task="regression"))
-    assert same(choose_split(SplitSpec(), several), random_split(20))
+    assert same(choose_split(SplitSpec(rule="random"), several), random_split(20))
 
 
 def test_molecules_are_split_by_scaffold_on_request(tmp_path):
@@ -258,7 +258,8 @@ def test_a_cross_validation_is_all_folds_by_seeds_with_the_rule_settled(tmp_path
     assert {spec.split.rule for spec in fixed} == {"fixed"}
     assert not {spec.key for spec in specs} & {spec.key for spec in fixed}
     data = DataSpec(source=str(write_table(tmp_path / "a.csv")), task="regression")
-    assert [spec.seed for spec in expand_folds(replace(SPEC, data=data), seeds=3)] == [1, 2, 3]
+    single = replace(SPEC, data=data, split=SplitSpec(rule="random"))
+    assert [spec.seed for spec in expand_folds(single, seeds=3)] == [1, 2, 3]
 
 
 # One run

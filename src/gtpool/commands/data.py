@@ -54,6 +54,7 @@ def describe_dataset(
     from gtpool.report.result_tables import printable
     from gtpool.spec import DataSpec, RunSpec
     from gtpool.study.inputs import expand_folds, load_data
+    from gtpool.study.plan import make_plan
 
     options = data_options(
         data, features, smiles_column, target_columns, split_column, task, encode
@@ -65,8 +66,11 @@ def describe_dataset(
     if loaded.name is not None:
         facts |= describe_splits(loaded.dataset, data_dir) | _origin(loaded.name, data_dir)
     else:
-        runs = expand_folds(RunSpec(data=spec), data_dir=data_dir, loaded=loaded)
-        facts["split"] = f"{runs[0].split.rule}{f', {len(runs)} folds' if len(runs) > 1 else ''}"
+        plan = make_plan({}, {"data": options}, "best")
+        run = RunSpec(data=spec, split=plan.run.split)
+        runs = expand_folds(run, data_dir=data_dir, loaded=loaded)
+        rule = runs[0].split.rule.replace("folds", "random")
+        facts["split"] = f"{len(runs)} {rule} folds" if len(runs) > 1 else rule
     if loaded.lines is not None:
         facts["skipped"] = (
             f"{len(loaded.skipped)} of {len(loaded.lines) + len(loaded.skipped)} rows"
