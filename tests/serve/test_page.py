@@ -65,7 +65,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     lines = [line.replace("\t", ",") for line in B3DB[:30] + B3DB[-30:]]
     (folder / "mine.csv").write_text("\n".join(["smiles,bbb", *lines]))
-    options = ("--folds", "3", "--width", "16", "--epochs", "2", "--output-dir", folder / "out")
+    options = ("--recipe", "paper", "--folds", "3", "--width", "16", "--epochs", "2")
+    options = (*options, "--output-dir", folder / "out")
     subprocess.run(
         [sys.executable, "-c", MAIN, "train", folder / "mine.csv", *options],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -357,7 +357,7 @@ def test_a_run_beyond_its_limit_is_cancelled_and_the_others_are_done(tmp_path):
     short = replace(SPEC, train=TrainSpec(epochs=2, warmup=1))
     rows = run_many([ENDLESS, short], Store(tmp_path), executor=RayExecutor(unit_limit=10))
     assert [row.status for row in rows] == ["failed", "done"]
-    assert rows[0].error == "it was cancelled at the limit of 10 s a run"
+    assert "cancelled at the limit of 10 s" in rows[0].error
 
 
 @pytest.mark.slow
