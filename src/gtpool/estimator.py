@@ -30,7 +30,7 @@ from gtpool.data.formats.memory import (
     regression_targets,
 )
 from gtpool.data.inference import check_fit, read_schema
-from gtpool.data.molecule import atom_numbers
+from gtpool.data.molecule import BOND_SIZES, atom_numbers
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.split import Split
 from gtpool.explain.explanation import Explanation, explain
@@ -397,7 +397,7 @@ class _GraphEstimator:
         ]
         model = {**added["model"], **method, **model, "pool": method["pool"]}
         model["pool_options"] = {name: part for some in options for name, part in some.items()}
-        if "conv" not in given and self.recipe != "paper" and shape.edge_categories:
+        if "conv" not in given and self.recipe != "paper" and shape.edge_categories == BOND_SIZES:
             conv = model.get("conv", usual["conv"])
             model["conv"] = WITH_BONDS.get(conv, conv)
         train = {name: given[name] for name in _TRAIN_OPTIONS if name in given}

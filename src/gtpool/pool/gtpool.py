@@ -166,8 +166,8 @@ class GTPool(DropPool):
             Linear(hidden, in_channels),
         )
         learns = gate is not None and learn_score
-        self.theta_global.requires_grad_(learns and lam > 0)
-        self.theta_local.requires_grad_(learns and lam < 1)
+        self.theta_global.requires_grad_(learns and bool(lam > 0))
+        self.theta_local.requires_grad_(learns and bool(lam < 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
