@@ -145,7 +145,7 @@ def descendants(pid):
 
 def workers(pid):
     """List the processes of Ray's that do a unit for a driver or its nodes."""
-    return [below for below, name in descendants(pid).items() if name.startswith("ray::_do")]
+    return [below for below, name in descendants(pid).items() if name.startswith("ray::_run_task")]
 
 
 def busy_workers(pid, process=None):
