@@ -132,7 +132,7 @@ def test_a_graph_without_edges_fits_a_model_of_weighted_edges(graphs):
 
 def test_model_says_what_it_takes_and_how_much(molecules, graphs):
     told = molecules.http.get("/model").json()
-    assert (told["takes"], told["method"], told["levels"]) == ("smiles", "gtpool-v", 3)
+    assert (told["takes"], told["method"], told["levels"]) == ("smiles", "gtpool-v", 1)
     assert (told["targets"], told["smiles_columns"]) == (["BBB+", "BBB-"], ["smiles"])
     assert "valid_loss" in told["metrics"]
     told = graphs.http.get("/model").json()
