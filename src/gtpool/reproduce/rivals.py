@@ -1,0 +1,209 @@
+"""Methods that predict molecules, for the panel of molecule sets: ours and those of others."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gtpool.data.descriptors import describe_molecules
+from gtpool.data.locate import cache_dir
+from gtpool.data.split import Split
+from gtpool.model.bundle import load_bundle
+from gtpool.predict import predict_source
+from gtpool.report.results import write_results
+from gtpool.reproduce.molecules import MoleculeTable, write_rows
+from gtpool.study.cross_validate import cross_validate
+
+Vector = NDArray[np.double]
+CHEMPROP = "2.3.1"
+"""Version of chemprop that the environment gets."""
+TREES = 500
+
+
+class Job(NamedTuple):
+    """Molecules to learn from, and molecules to predict."""
+
+    table: MoleculeTable
+    split: Split
+    seed: int
+    folder: Path
+    """For files of the method; exists and is empty."""
+
+    @property
+    def known(self) -> list[int]:
+        """Indices of training and validation part."""
+        return sorted([*self.split.train.tolist(), *self.split.valid.tolist()])
+
+    @property
+    def asked(self) -> list[int]:
+        """Indices of the test part."""
+        return self.split.test.tolist()
+
+
+class Answer(NamedTuple):
+    """Predictions of a method, and what they cost."""
+
+    output: Vector
+    """Probability of class 1, or value, of each molecule of the test part."""
+    cpu_seconds: float
+    """CPU time of the fit, with features and with child processes."""
+    versions: dict[str, str]
+    """Versions of the packages that matter."""
+
+
+Method = Callable[[Job], Answer]
+
+
+def gtpool(job: Job, settings: Mapping[str, Any]) -> Answer:
+    """Train as ``gtpool train`` does on training and validation part, and predict the test part.
+
+    Args:
+        job: The molecules.
+        settings: As in a settings file; the recipe supplies the rest.
+    """
+    known, asked, model = (job.folder / name for name in ("known.csv", "asked.csv", "results"))
+    write_rows(known, job.table, job.known)
+    write_rows(asked, job.table, job.asked)
+    start = time.process_time()
+    done = cross_validate(known, {"seed": 42 + job.seed, **settings}, device="cpu")
+    spent = time.process_time() - start
+    bundle = load_bundle(write_results(model, done)["model"])
+    rows = predict_source(bundle, asked, device="cpu").rows
+    missing = [row.reason for row in rows if row.reason is not None]
+    if missing:
+        raise ValueError(f"{len(missing)} molecules of {asked} have no prediction: {missing[0]}")
+    output = [_number(row.value, row.probabilities) for row in rows]
+    return Answer(np.array(output), spent, _versions("gtpool", "torch", "rdkit"))
+
+
+def trees(job: Job, make: Callable[[int], Any], features: Sequence[str]) -> Answer:
+    """Fit a model of scikit-learn on descriptors of training and validation part.
+
+    Args:
+        job: The molecules.
+        make: Returns the model for a seed.
+        features: Keys of ``MOLECULE_FEATURES``.
+    """
+    start = time.process_time()
+    y = np.array(job.table.y)
+    x = describe_molecules([job.table.smiles[row] for row in job.known], features)
+    model = make(job.seed).fit(x, y[job.known])
+    spent = time.process_time() - start
+    x = describe_molecules([job.table.smiles[row] for row in job.asked], features)
+    known = job.table.task == "regression"
+    output = model.predict(x) if known else model.predict_proba(x)[:, 1]
+    return Answer(output, spent, _versions("scikit-learn", "rdkit"))
+
+
+def boosting(job: Job, features: Sequence[str]) -> Answer:
+    """Fit scikit-learn's histogram gradient boosting with its default options."""
+    from sklearn.ensemble import (  # noqa: PLC0415
+        HistGradientBoostingClassifier,
+        HistGradientBoostingRegressor,
+    )
+
+    kinds = {"binary": HistGradientBoostingClassifier, "regression": HistGradientBoostingRegressor}
+    kind = kinds[job.table.task]
+    return trees(job, lambda seed: kind(random_state=seed), features)
+
+
+def forest(job: Job, features: Sequence[str]) -> Answer:
+    """Fit scikit-learn's random forest of 500 trees."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor  # noqa: PLC0415
+
+    kinds = {"binary": RandomForestClassifier, "regression": RandomForestRegressor}
+    kind = kinds[job.table.task]
+    return trees(job, lambda seed: kind(TREES, random_state=seed), features)
+
+
+def chemprop(job: Job) -> Answer:
+    """Train chemprop with its default options in an environment of its own."""
+    program = chemprop_folder() / "bin" / "chemprop"
+    table, asked, model = (job.folder / name for name in ("table.csv", "asked.csv", "model"))
+    parts = ["test"] * len(job.table.y)
+    for name, rows in (("train", job.split.train), ("val", job.split.valid)):
+        for row in rows.tolist():
+            parts[row] = name
+    write_rows(table, job.table, range(len(parts)), parts)
+    write_rows(asked, job.table, job.asked)
+    kind = {"binary": "classification", "regression": "regression"}[job.table.task]
+    columns = ("--smiles-columns", "smiles", "--target-columns", "y", "--splits-column", "split")
+    seeds = ("--pytorch-seed", str(job.seed), "--data-seed", str(job.seed))
+    before = _child_seconds()
+    _run(
+        [program, "train", "--data-path", table, "--task-type", kind, *columns, *seeds]
+        + ["--accelerator", "cpu", "--num-workers", "0", "--output-dir", model]
+    )
+    spent = _child_seconds() - before
+    predictions = job.folder / "predictions.csv"
+    _run(
+        [program, "predict", "--test-path", asked, "--model-paths", model, "--smiles-columns"]
+        + ["smiles", "--accelerator", "cpu", "--num-workers", "0", "--preds-path", predictions]
+    )
+    with predictions.open(encoding="utf-8", newline="") as file:
+        output = [float(row["y"]) for row in csv.DictReader(file)]
+    return Answer(np.array(output), spent, {"chemprop": CHEMPROP})
+
+
+def chemprop_folder() -> Path:
+    """Return the virtual environment of chemprop in the user's cache; it is made once."""
+    folder = cache_dir() / f"chemprop-{CHEMPROP}"
+    if (folder / "done").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    # Our own torch first: chemprop would take another build.
+    _run([*pip, f"torch=={version('torch').partition('+')[0]}"])
+    _run([*pip, f"chemprop=={CHEMPROP}"])
+    (folder / "done").touch()
+    return folder
+
+
+def _run(words: Sequence[object]) -> None:
+    """Run a program; raise an OSError with the end of what it printed if it fails."""
+    done = subprocess.run(  # noqa: S603 - programs that this module installs
+        [str(word) for word in words], check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        command = " ".join(str(word) for word in words[:4])
+        raise OSError(f"{command} … failed with status {done.returncode}: {' '.join(said)}")
+
+
+def _child_seconds() -> float:
+    found = os.times()
+    return found.children_user + found.children_system
+
+
+def _number(value: object, probabilities: Sequence[float]) -> float:
+    """Return the probability of the last class, or the value."""
+    return probabilities[-1] if probabilities else float(value[0])  # pyright: ignore
+
+
+def _versions(*names: str) -> dict[str, str]:
+    return {name: version(name) for name in names} | {"python": sys.version.split()[0]}
+
+
+_BOTH = ("morgan", "rdkit2d")
+METHODS: dict[str, Method] = {
+    "gtpool": partial(gtpool, settings={}),
+    "random forest, Morgan": partial(forest, features=("morgan",)),
+    "random forest, RDKit 2D": partial(forest, features=("rdkit2d",)),
+    "boosting, Morgan": partial(boosting, features=("morgan",)),
+    "boosting, RDKit 2D": partial(boosting, features=("rdkit2d",)),
+    "boosting, Morgan + RDKit 2D": partial(boosting, features=_BOTH),
+    "chemprop": chemprop,
+}
+"""Methods that are compared."""
