@@ -175,7 +175,9 @@ def fit_method(name: str, method: Method, place: Place, table: MoleculeTable) ->
     )
 
 
-def measure(true: NDArray[np.double], output: NDArray[np.double], task: SetTask) -> dict[str, float]:
+def measure(
+    true: NDArray[np.double], output: NDArray[np.double], task: SetTask
+) -> dict[str, float]:
     """Return scikit-learn's metrics of predictions.
 
     Args:
@@ -199,7 +201,9 @@ def rank_table(fits: Sequence[Fit]) -> TextTable:
     """Return mean ranks and CPU seconds of the methods that have a row at every place."""
     places = {fit.place for fit in fits}
     methods = list(dict.fromkeys(fit.method for fit in fits))
-    whole = [name for name in methods if {fit.place for fit in fits if fit.method == name} == places]
+    whole = [
+        name for name in methods if {fit.place for fit in fits if fit.method == name} == places
+    ]
     ranks = mean_ranks(fits, whole)
     lines = [
         (
