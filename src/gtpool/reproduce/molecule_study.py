@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gtpool.report.result_tables import TextTable
 from gtpool.reproduce.molecules import (
@@ -22,7 +21,7 @@ from gtpool.reproduce.molecules import (
     load_set,
     split_set,
 )
-from gtpool.reproduce.rivals import METHODS, Job, Method
+from gtpool.reproduce.rivals import METHODS, Job, Method, Vector
 from gtpool.spec import did_you_mean
 from gtpool.study.build_result import commit
 
@@ -76,7 +75,8 @@ class Fit(NamedTuple):
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the fit of a JSON row."""
-        return cls(**{**value, "place": Place(**value["place"]), "sizes": tuple(value["sizes"])})
+        read: dict[str, Any] = {"place": Place(**value["place"]), "sizes": tuple(value["sizes"])}
+        return cls(**(value | read))
 
 
 def plan_places(
@@ -175,9 +175,7 @@ def fit_method(name: str, method: Method, place: Place, table: MoleculeTable) ->
     )
 
 
-def measure(
-    true: NDArray[np.double], output: NDArray[np.double], task: SetTask
-) -> dict[str, float]:
+def measure(true: Vector, output: Vector, task: SetTask) -> dict[str, float]:
     """Return scikit-learn's metrics of predictions.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from zipfile import ZipFile
 
 from gtpool.data.delimited import format_csv, read_csv_rows
@@ -20,6 +20,9 @@ from gtpool.data.locate import cache_dir
 from gtpool.data.molecule import scaffolds
 from gtpool.data.split import Split, random_split, scaffold_split
 from gtpool.study.store import write_atomic
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
 
 Half = Literal["choose", "judge"]
 SetTask = Literal["binary", "regression"]
@@ -291,5 +294,5 @@ def _inchikeys(smiles: Sequence[str]) -> list[str]:
     from rdkit.rdBase import BlockLogs  # noqa: PLC0415
 
     with BlockLogs():
-        molecules = [MolFromSmiles(text) for text in smiles]
+        molecules = [cast("Mol | None", MolFromSmiles(text)) for text in smiles]
         return ["" if one is None else MolToInchiKey(one) for one in molecules]

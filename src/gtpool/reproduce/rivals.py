@@ -83,8 +83,9 @@ def gtpool(job: Job, settings: Mapping[str, Any]) -> Answer:
     missing = [row.reason for row in rows if row.reason is not None]
     if missing:
         raise ValueError(f"{len(missing)} molecules of {asked} have no prediction: {missing[0]}")
-    output = [_number(row.value, row.probabilities) for row in rows]
-    return Answer(np.array(output), spent, _versions("gtpool", "torch", "rdkit"))
+    pairs = ((row.probabilities, row.value) for row in rows)
+    output = np.array([shares[-1:] or value for shares, value in pairs], np.double).ravel()
+    return Answer(output, spent, _versions("gtpool", "torch", "rdkit"))
 
 
 def trees(job: Job, make: Callable[[int], Any], features: Sequence[str]) -> Answer:
@@ -113,8 +114,8 @@ def boosting(job: Job, features: Sequence[str]) -> Answer:
         HistGradientBoostingRegressor,
     )
 
-    kinds = {"binary": HistGradientBoostingClassifier, "regression": HistGradientBoostingRegressor}
-    kind = kinds[job.table.task]
+    regression = job.table.task == "regression"
+    kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     return trees(job, lambda seed: kind(random_state=seed), features)
 
 
@@ -122,8 +123,7 @@ def forest(job: Job, features: Sequence[str]) -> Answer:
     """Fit scikit-learn's random forest of 500 trees."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor  # noqa: PLC0415
 
-    kinds = {"binary": RandomForestClassifier, "regression": RandomForestRegressor}
-    kind = kinds[job.table.task]
+    kind = RandomForestRegressor if job.table.task == "regression" else RandomForestClassifier
     return trees(job, lambda seed: kind(TREES, random_state=seed), features)
 
 
@@ -140,17 +140,14 @@ def chemprop(job: Job) -> Answer:
     kind = {"binary": "classification", "regression": "regression"}[job.table.task]
     columns = ("--smiles-columns", "smiles", "--target-columns", "y", "--splits-column", "split")
     seeds = ("--pytorch-seed", str(job.seed), "--data-seed", str(job.seed))
+    device = ("--accelerator", "cpu", "--num-workers", "0")
     before = _child_seconds()
-    _run(
-        [program, "train", "--data-path", table, "--task-type", kind, *columns, *seeds]
-        + ["--accelerator", "cpu", "--num-workers", "0", "--output-dir", model]
-    )
+    words = [program, "train", "--data-path", table, "--task-type", kind, *columns, *seeds]
+    _run([*words, *device, "--output-dir", model])
     spent = _child_seconds() - before
     predictions = job.folder / "predictions.csv"
-    _run(
-        [program, "predict", "--test-path", asked, "--model-paths", model, "--smiles-columns"]
-        + ["smiles", "--accelerator", "cpu", "--num-workers", "0", "--preds-path", predictions]
-    )
+    words = [program, "predict", "--test-path", asked, "--model-paths", model, *columns[:2]]
+    _run([*words, *device, "--preds-path", predictions])
     with predictions.open(encoding="utf-8", newline="") as file:
         output = [float(row["y"]) for row in csv.DictReader(file)]
     return Answer(np.array(output), spent, {"chemprop": CHEMPROP})
@@ -185,11 +182,6 @@ def _run(words: Sequence[object]) -> None:
 def _child_seconds() -> float:
     found = os.times()
     return found.children_user + found.children_system
-
-
-def _number(value: object, probabilities: Sequence[float]) -> float:
-    """Return the probability of the last class, or the value."""
-    return probabilities[-1] if probabilities else float(value[0])  # pyright: ignore
 
 
 def _versions(*names: str) -> dict[str, str]:
