@@ -21,7 +21,7 @@ from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
 
-MERGES = ("mincutpool", "diffpool", "structpool")
+MERGES = ("mincutpool", "dmon", "diffpool", "structpool")
 KEYS = torch.tensor([11, 22, 33])
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
 SPECS = {
@@ -62,6 +62,7 @@ SPECS = {
         "ratio": 0.8,
     },
     "mincutpool": {"pool": "mincutpool"},
+    "dmon": {"pool": "dmon"},
     "mincutpool once, gin": {"pool": "mincutpool", "levels": 1, "conv": "gin", "ratio": 3},
     "mincutpool, max": {
         "pool": "mincutpool",

@@ -9,6 +9,7 @@ from torch import nn
 from gtpool.graph import Coarsening
 from gtpool.pool.asap import ASAPool
 from gtpool.pool.diffpool import DiffPool
+from gtpool.pool.dmon import DMoN
 from gtpool.pool.gtpool import GTPool
 from gtpool.pool.haarpool import HaarPool
 from gtpool.pool.mid import MIDPool
@@ -27,6 +28,7 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "mid": MIDPool,
     "diffpool": DiffPool,
     "mincutpool": MinCutPool,
+    "dmon": DMoN,
     "structpool": StructPool,
     "haarpool": HaarPool,
 }
