@@ -20,7 +20,7 @@ from gtpool.train.captured import CapturedTrainer
 from gtpool.train.fit import fit
 from gtpool.train.fit_many import fit_many
 
-MERGES = ("mincutpool", "diffpool", "structpool")
+MERGES = ("mincutpool", "dmon", "diffpool", "structpool")
 pytestmark = pytest.mark.gpu
 SPEC = TrainSpec(epochs=6, batch_size=32, warmup=2, lr=1e-3, patience=None)
 MODELS = {
@@ -48,6 +48,7 @@ MODELS = {
     "sagpool": {"pool": "sagpool"},
     "topkpool by rwsv": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
     "mincutpool": {"pool": "mincutpool"},
+    "dmon": {"pool": "dmon"},
     "diffpool": {"pool": "diffpool", "conv": "ogb-gcn", "read_input": True},
     "structpool": {"pool": "structpool", "levels": 2},
     "set2set": METHODS["set2set"].model,

@@ -66,6 +66,9 @@ METHODS: dict[str, Method] = {
     "mincutpool": Method(
         "Bianchi et al. 2020, 1907.00481", "clustering", {"pool": "mincutpool"}, auxiliary=True
     ),
+    "dmon": Method(
+        "Tsitsulin et al. 2020, 2006.16904", "clustering", {"pool": "dmon"}, auxiliary=True
+    ),
     "structpool": Method("Yuan and Ji 2020, ICLR", "clustering", {"pool": "structpool"}),
     "haarpool": Method("Wang et al. 2020, 1909.11580", "clustering", {"pool": "haarpool"}),
     "mlp": Method(
