@@ -254,7 +254,7 @@ def drawn_index(data, runs=3, places=16):
 def gathered(data, index, models, extra=0):
     first = models[0]
     coded = (first.shape.node_categories, first.edge_categories)
-    data = with_chain(data, first.chain_steps) if first.chain_steps else data
+    data = with_chain(data, *first.coarsening) if first.coarsening else data
     stock = DeviceDataset.of(data, *coded, edge_features=first.reads_edge_numbers)
     capacity = wider(stock.capacity(index, models[0].ratios), extra)
     return stock.gather(index, capacity, models[0].ratios)
@@ -280,7 +280,7 @@ def assert_like_classifiers(models, data, index, extra=0):
     for run, model in enumerate(models):
         there = index[run] >= 0
         set_keys(model.train(), KEYS[run : run + 1])
-        chained = with_chain(data, model.chain_steps) if model.chain_steps else data
+        chained = with_chain(data, *model.coarsening) if model.coarsening else data
         wanted = side_by_side(*model.learn(chained.take(index[run][there], model.ratios)))
         torch.testing.assert_close(results[run, there], wanted, **CLOSE)
         by_name = dict(model.named_parameters())

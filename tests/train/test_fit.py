@@ -25,7 +25,7 @@ class Toy(nn.Module):
     """A linear map of the mean node feature."""
 
     ratios = ()
-    chain_steps = 0
+    coarsening = None
 
     def __init__(self, outputs=2, width=1):
         super().__init__()

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from gtpool.graph import Coarsening
 from gtpool.ops.adjacency import Adjacency
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.sample import Order
@@ -224,12 +225,12 @@ class Backend(Protocol):
         """
         ...
 
-    def coarsen(self, x: Tensor, steps: int) -> "Pooled":
-        """Return the next coarsening step: features in its Haar basis, and clusters.
+    def coarsen(self, x: Tensor, coarsening: Coarsening) -> "Pooled":
+        """Return the next coarsening step: pooled features, and clusters.
 
         Args:
             x: Features of the rows, [N, D].
-            steps: Length of the chain that is built if the batch has none.
+            coarsening: The chain that is built if the batch has none.
         """
         ...
 

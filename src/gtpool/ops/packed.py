@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import CoarseningStep, GraphLayout
+from gtpool.graph import Coarsening, CoarseningStep, GraphLayout
 from gtpool.ops import aggregate, bag, merge
 from gtpool.ops.adjacency import PackedAdjacency
 from gtpool.ops.aggregate import Edges, ends
@@ -15,8 +15,8 @@ from gtpool.ops.attention import attend
 from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.backend import Pooled
 from gtpool.ops.bucket import buckets_of
+from gtpool.ops.chains import coarsen_graphs, pool_features
 from gtpool.ops.clusters import ClusterGraph
-from gtpool.ops.coarsening import build_chain, haar_transform
 from gtpool.ops.connect import closest_edges, khop_edges
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.drop import keep, kept_layout
@@ -250,12 +250,12 @@ class PackedGraph(NamedTuple):
         """Return the layout after a step that keeps a share of the rows of each graph."""
         return self.later[0] if self.later else kept_layout(self.level, ratio)
 
-    def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
-        chain = self.chain or build_chain(self.edge_index, self.level, steps)
+    def coarsen(self, x: Tensor, coarsening: Coarsening) -> Pooled:  # noqa: D102
+        chain = self.chain or coarsen_graphs(self.edge_index, self.level, coarsening)
         step, later = chain[0], tuple(chain[1:])
         weight = step.edge_attr.to(x.dtype)
         after = PackedGraph(step.edge_index, weight, step.level, chain=later)
-        return Pooled(haar_transform(x, chain), after)
+        return Pooled(pool_features(x, chain), after)
 
     def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> PackedAdjacency:  # noqa: D102
         like = torch.empty(0, dtype=dtype, device=self.edge_index.device)

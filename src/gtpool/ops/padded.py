@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from gtpool.graph import Coarsening
 from gtpool.ops import aggregate, padded_segment
 from gtpool.ops.adjacency import SparseAdjacency, cluster_layout
 from gtpool.ops.aggregate import Edges
@@ -242,8 +243,8 @@ class PaddedGraph:
         attr = None if attr is None else attr.index_select(0, entering)
         return PaddedGraph(csr, self.levels[1:], types, *sizes, attr)
 
-    def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
-        del steps  # the batch has the chain
+    def coarsen(self, x: Tensor, coarsening: Coarsening) -> Pooled:  # noqa: D102
+        del coarsening  # the batch has the chain
         (matrix, edges), rows = self.chain[0], self.levels[1]
         passed = x.index_select(0, matrix.column) * matrix.value
         passed = torch.where(matrix.value != 0, passed, 0.0)  # padding may hold NaN of another run

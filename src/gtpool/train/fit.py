@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
-from gtpool.graph import PackedBatch
+from gtpool.graph import Coarsening, PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import pads_attention, why_not_captured
 from gtpool.model.predictor import Predictor, member_outputs
@@ -50,8 +50,8 @@ class Model(Protocol):
         ...
 
     @property
-    def chain_steps(self) -> int:
-        """Coarsening steps that the graphs must carry; 0 if none."""
+    def coarsening(self) -> Coarsening | None:
+        """Coarsening chain that the graphs must carry; None if none."""
         ...
 
     def classify(self, graphs: PackedBatch) -> Tensor:
@@ -94,7 +94,7 @@ def fit(
         if reason is None:
             return (yield from _fit_captured(model, data, split, spec, seed))
         warn(f"training eagerly, which is slower on a GPU: {reason}", stacklevel=2)
-    data = with_chain(data, model.chain_steps) if model.chain_steps else data
+    data = with_chain(data, *model.coarsening) if model.coarsening else data
     if spec.select == "metric":
         check_metric_defined(data, split.valid, "validation")
     stopping = EarlyStopping(spec, METRICS[data.schema.task])
@@ -169,7 +169,7 @@ def predict_members(
 def _batches(
     model: "Model | Predictor", data: GraphDataset, indices: Tensor, batch_size: int
 ) -> Iterator[PackedBatch]:
-    data = with_chain(data, model.chain_steps) if model.chain_steps else data
+    data = with_chain(data, *model.coarsening) if model.coarsening else data
     return (data.take(part, model.ratios) for part in indices.split(batch_size))
 
 

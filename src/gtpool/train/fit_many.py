@@ -92,8 +92,8 @@ class _Runs:
         self.models, self.splits, self.specs = models, splits, specs
         self.ensemble = ModelEnsemble(models, int(data.sizes.max()))
         shape = models[0].shape
-        steps, numbers = models[0].chain_steps, models[0].reads_edge_numbers
-        data = with_chain(data, steps) if steps else data
+        chain, numbers = models[0].coarsening, models[0].reads_edge_numbers
+        data = with_chain(data, *chain) if chain else data
         coded = (shape.node_categories, models[0].edge_categories)
         dataset = DeviceDataset.of(data, *coded, edge_features=numbers)
         scaler = _feature_scaler(data, splits, self.ensemble.theta) if standardize else None
