@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 Conv = Literal["gcn", "gin", "gat", "ogb-gcn", "gine", "dmpnn", "linear"]
 Connect = Literal["induced", "khop:2", "closest"]
-Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt"]
+Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt", "graphtrans"]
 Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
