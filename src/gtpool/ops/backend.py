@@ -75,6 +75,17 @@ class RowLayout(Protocol):
         """Return left^T right of each graph and head, [N, H, A] and [N, H, B] -> [G, H, A, B]."""
         ...
 
+    def attend(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
+        """Return softmax attention of each row to the rows of its graph, and log-sum-exps.
+
+        Args:
+            qkv: Queries, keys and values, finite on padding too, [N, 3, H, C].
+
+        Returns:
+            [N, H, C], and the log-sum-exp of each row of logits q·k/sqrt(C), [N, H].
+        """
+        ...
+
     def topk_rows(self, x: Tensor, nodes: int) -> Tensor:
         """Return the first rows of each graph, descending by the last channel, [G, nodes, D]."""
         ...

@@ -35,7 +35,7 @@ from gtpool.train.epoch import (
 )
 from gtpool.train.fit_many import fit_many
 from gtpool.train.loss import Loss, weighted_mean
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import metric_of
 
 
 class Model(Protocol):
@@ -95,9 +95,10 @@ def fit(
             return (yield from _fit_captured(model, data, split, spec, seed))
         warn(f"training eagerly, which is slower on a GPU: {reason}", stacklevel=2)
     data = with_chain(data, *model.coarsening) if model.coarsening else data
+    metric = metric_of(data.schema.task, spec.metric)
     if spec.select == "metric":
-        check_metric_defined(data, split.valid, "validation")
-    stopping = EarlyStopping(spec, METRICS[data.schema.task])
+        check_metric_defined(data, split.valid, "validation", metric)
+    stopping = EarlyStopping(spec, metric)
     evaluator = _Evaluator(model, data, split, spec, group)
     loss_of = Loss(data, [split.train], weigh=spec.class_weights, smoothing=spec.label_smoothing)
     set_target_scale(model, loss_of)
@@ -263,7 +264,7 @@ class _Evaluator:
         self, model: Model, data: GraphDataset, split: Split, spec: TrainSpec, group: Group
     ) -> None:
         self.model, self.spec, self.group = model, spec, group
-        self.metric = METRICS[data.schema.task]
+        self.metric = metric_of(data.schema.task, spec.metric)
         both = torch.cat([split.valid, split.test])
         parts = [part for part in group.share(both).split(spec.batch_size) if part.numel()]
         self.batches = [data.take(part, model.ratios) for part in parts]
