@@ -476,9 +476,12 @@ EXCEPTIONS = {
     "gtpool-v gated, random points, linear attention": {"relabelling": NUMBERING},
     "asap": {"induced": "its edges are S^T A S"},
     "mincutpool": {"coarse edges": "it normalises A, takes the diagonal away, normalises again"},
+    "dmon": {"coarse edges": "it takes the diagonal away and normalises"},
 }
 
 OWN_TESTS = {
+    "kmis": "as many clusters as the scores ask for: see partition_laws.py, test_kmispool.py",
+    "edgepool": "as many clusters as the scores ask for: see partition_laws.py, test_edgepool.py",
     "haarpool": "no parameters, and as many clusters as the graph asks for: see test_haarpool.py",
 }
 

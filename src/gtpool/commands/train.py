@@ -28,6 +28,7 @@ from gtpool.commands.options import (
     UnitLimit,
     choose_executor,
     data_options,
+    metric_options,
 )
 from gtpool.report.result_tables import printable
 from gtpool.spec import FOLD_RULES, Conv, Readout, RunSpec
@@ -100,6 +101,36 @@ def train(  # noqa: PLR0917 - an option each
     ] = None,
     batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
     lr: Annotated[float | None, _training("Learning rate. (default: of the recipe)")] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Folder of a trained model to start from: its network and weights, a new head.",
+            rich_help_panel="Training",
+        ),
+    ] = None,
+    freeze_encoder: Annotated[
+        bool | None,
+        typer.Option(
+            "--freeze-encoder",
+            help="With --from: train the head alone.",
+            rich_help_panel="Training",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        _training(
+            "Metric that chooses the epoch on validation parts and is the main figure, such as mcc "
+            "or pr_auc. (default: loss chooses; accuracy, ROC-AUC or RMSE is the figure)"
+        ),
+    ] = None,
+    class_weights: Annotated[
+        bool | None,
+        _training(
+            "Weight classes, or the positives of each task, inversely to their frequency. "
+            "(default: no)"
+        ),
+    ] = None,
     features: Features = None,
     encode: Encode = None,
     smiles_column: SmilesColumn = None,
@@ -175,7 +206,15 @@ def train(  # noqa: PLR0917 - an option each
             "levels": levels,
             "ratio": None if ratio is None else _number(ratio),
         },
-        "train": {"epochs": epochs, "batch_size": batch_size, "lr": lr},
+        "train": {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "start": None if start is None else str(start),
+            "freeze_encoder": freeze_encoder,
+            "class_weights": class_weights,
+            **metric_options(metric),
+        },
     }
     plan = make_plan({} if config is None else read_settings(config), options, "best")
 
@@ -214,6 +253,7 @@ def train(  # noqa: PLR0917 - an option each
     if done.ensembles is not None:
         typer.echo(f"single members: {done.single.text} ({done.single.evidence})")
     _print_context(done)
+    _print_scores(done)
     for what, path in files.items():
         note = f" ({describe_final(done.chosen)})" if what == "model" and done.chosen else ""
         typer.echo(f"{what + ':':<13}{path}{note}")
@@ -244,6 +284,7 @@ def _on_start(
     from gtpool.data.summary import describe_targets
     from gtpool.report.page import describe_network
     from gtpool.report.results import write_settings
+    from gtpool.study.start import describe_start
 
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds * plan.ensemble:
         raise ValueError(
@@ -255,6 +296,8 @@ def _on_start(
     targets = describe_targets(loaded.dataset, loaded.targets)
     typer.echo(printable(f"{plan.run.data.source}: {targets}{gone}"))
     typer.echo(printable(f"network: {describe_network(plan.run)}"))
+    if (start := describe_start(specs[0], loaded.dataset)) is not None:
+        typer.echo(printable(f"starts from: {start}"))
 
 
 def _print_context(done: "CrossValidation") -> None:
@@ -271,6 +314,19 @@ def _print_context(done: "CrossValidation") -> None:
         sizes = f"{split.train} train, {split.valid} validation, {split.test} test"
         typer.echo(printable(f"{split_name(split.rule)}: {sizes}"))
         typer.echo(note)
+
+
+def _print_scores(done: "CrossValidation") -> None:
+    """Print the metrics beside the main one."""
+    from gtpool.report.result_tables import scores_table
+    from gtpool.report.results import positive_note
+
+    if done.predictions:
+        others = {name: cell for name, cell in done.scores.items() if name != done.metric}
+        typer.echo(f"\n{scores_table(others).terminal()}")
+        if note := positive_note(done.loaded.dataset.schema):
+            typer.echo(printable(note))
+        typer.echo()
 
 
 def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:

@@ -20,6 +20,7 @@ class Method(NamedTuple):
 _FLAT: dict[str, Any] = {"pool": "none", "levels": 1, "convs_per_level": 3}
 _SAGPOOL, _TOPK = "Lee et al. 2019, 1904.08082", "Gao and Ji 2019, 1905.05178"
 _ASAP, _MID = "Ranjan et al. 2020, 1911.07979", "Liu et al. 2023, 2306.12726"
+_KMIS = "Bacciu et al. 2023, 2208.03523"
 _GTPOOL = "Li et al. 2023, 2310.20250"
 
 
@@ -44,6 +45,7 @@ METHODS: dict[str, Method] = {
         "flat",
         {**_FLAT, "jump": True, "readout": "gmt", "ratio": 0.25},
     ),
+    "graphtrans": Method("Wu et al. 2021, 2201.08821", "flat", {**_FLAT, "readout": "graphtrans"}),
     "sagpool_g": Method(
         _SAGPOOL, "dropping", {**_FLAT, "pool": "sagpool", "jump": True, "readout": "mean-max"}
     ),
@@ -66,8 +68,15 @@ METHODS: dict[str, Method] = {
     "mincutpool": Method(
         "Bianchi et al. 2020, 1907.00481", "clustering", {"pool": "mincutpool"}, auxiliary=True
     ),
+    "dmon": Method(
+        "Tsitsulin et al. 2020, 2006.16904", "clustering", {"pool": "dmon"}, auxiliary=True
+    ),
     "structpool": Method("Yuan and Ji 2020, ICLR", "clustering", {"pool": "structpool"}),
     "haarpool": Method("Wang et al. 2020, 1909.11580", "clustering", {"pool": "haarpool"}),
+    "kmis": Method(_KMIS, "clustering", {"pool": "kmis"}),
+    "kmis-rws": Method(_KMIS, "clustering", _sampled("kmis", "rws")),
+    "kmis-rwsv": Method(_KMIS, "clustering", _sampled("kmis", "rwsv")),
+    "edgepool": Method("Diehl 2019, 1905.10990", "clustering", {"pool": "edgepool"}),
     "mlp": Method(
         "Errica et al. 2020, 1912.09893",
         "flat",
