@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+import molecule_tables
 import performance
 import recipe_tables
 from figures import EVIDENCE, ROOT, ROWS, figure, find, published, results
@@ -236,6 +237,10 @@ MADE = {
     "best-rivals": recipe_tables.rivals,
     "best-rival-ensembles": recipe_tables.rival_ensembles,
     "best-positions": recipe_tables.positions,
+    "molecule-sets": molecule_tables.sets,
+    "molecule-ranks": molecule_tables.ranks,
+    "molecule-scores": molecule_tables.scores,
+    "molecule-candidates": molecule_tables.candidates,
     "panel": recipe_tables.panel,
     "panel-choices": recipe_tables.panel_choices,
 }

@@ -21,7 +21,7 @@ from gtpool.reproduce.molecules import (
     load_set,
     split_set,
 )
-from gtpool.reproduce.rivals import METHODS, Job, Method, Vector
+from gtpool.reproduce.rivals import CANDIDATES, METHODS, Job, Method, Vector
 from gtpool.spec import did_you_mean
 from gtpool.study.build_result import commit
 
@@ -109,16 +109,17 @@ def run_methods(
     Args:
         path: JSON lines file.
         places: From ``plan_places``.
-        methods: Keys of ``METHODS``; by default all.
+        methods: Keys of ``METHODS`` or ``CANDIDATES``; by default all of ``METHODS``.
         tell: Receives a line about each fit.
     """
-    _check("method", methods, METHODS)
+    known = METHODS | CANDIDATES
+    _check("method", methods, known)
     done = {(fit.method, fit.place) for fit in read_fits(path)}
     path.parent.mkdir(parents=True, exist_ok=True)
     for place, name in product(places, methods or METHODS):
         if (name, place) in done:
             continue
-        fit = fit_method(name, METHODS[name], place, load_set(place.set))
+        fit = fit_method(name, known[name], place, load_set(place.set))
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(fit.to_json())}\n")
         first = FIRST[fit.task]

@@ -50,6 +50,13 @@ class Job(NamedTuple):
         """Indices of the test part."""
         return self.split.test.tolist()
 
+    @property
+    def parts(self) -> list[str]:
+        """Name of the part of each molecule: train, val or test."""
+        names = dict.fromkeys(self.split.train.tolist(), "train")
+        names |= dict.fromkeys(self.split.valid.tolist(), "val")
+        return [names.get(row, "test") for row in range(len(self.table.y))]
+
 
 class Answer(NamedTuple):
     """Predictions of a method, and what they cost."""
@@ -86,6 +93,24 @@ def gtpool(job: Job, settings: Mapping[str, Any]) -> Answer:
     pairs = ((row.probabilities, row.value) for row in rows)
     output = np.array([shares[-1:] or value for shares, value in pairs], np.double).ravel()
     return Answer(output, spent, _versions("gtpool", "torch", "rdkit"))
+
+
+def network(job: Job, settings: Mapping[str, Any]) -> Answer:
+    """Train one network on the training part, as candidates for the default do.
+
+    Args:
+        job: The molecules.
+        settings: As in a settings file; the recipe supplies the rest.
+    """
+    path = job.folder / "table.csv"
+    write_rows(path, job.table, range(len(job.table.y)), job.parts)
+    data = {"target_columns": ["y"], "split_column": "split", **settings.get("data", {})}
+    options = {**settings, "seed": 42 + job.seed, "data": data, "split": {"rule": "column"}}
+    start = time.process_time()
+    done = cross_validate(path, options, device="cpu")
+    spent = time.process_time() - start
+    (found,) = done.predictions
+    return Answer(found.output[:, -1], spent, _versions("gtpool", "torch", "rdkit"))
 
 
 def trees(job: Job, make: Callable[[int], Any], features: Sequence[str]) -> Answer:
@@ -131,11 +156,7 @@ def chemprop(job: Job) -> Answer:
     """Train chemprop with its default options in an environment of its own."""
     program = chemprop_folder() / "bin" / "chemprop"
     table, asked, model = (job.folder / name for name in ("table.csv", "asked.csv", "model"))
-    parts = ["test"] * len(job.table.y)
-    for name, rows in (("train", job.split.train), ("val", job.split.valid)):
-        for row in rows.tolist():
-            parts[row] = name
-    write_rows(table, job.table, range(len(parts)), parts)
+    write_rows(table, job.table, range(len(job.table.y)), job.parts)
     write_rows(asked, job.table, job.asked)
     kind = {"binary": "classification", "regression": "regression"}[job.table.task]
     columns = ("--smiles-columns", "smiles", "--target-columns", "y", "--splits-column", "split")
@@ -199,3 +220,16 @@ METHODS: dict[str, Method] = {
     "chemprop": chemprop,
 }
 """Methods that are compared."""
+
+
+def _candidate(features: Sequence[str], **train: object) -> Method:
+    settings = {"data": {"molecule_features": list(features)}, "train": train}
+    return partial(network, settings=settings)
+
+
+CANDIDATES: dict[str, Method] = {
+    "no descriptors": _candidate((), epochs=50),
+    "RDKit 2D": _candidate(("rdkit2d",), epochs=50),
+    "RDKit 2D + Morgan": _candidate(("rdkit2d", "morgan"), epochs=50),
+}
+"""Single networks that compete to be the default, on the choosing half."""
