@@ -19,8 +19,9 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.build_result import add_environment, add_outcome, start_result
-from gtpool.study.inputs import choose_split, load_data, shape_of
+from gtpool.study.inputs import load_data, shape_of
 from gtpool.study.result import RunResult
+from gtpool.study.split_rules import choose_split
 from gtpool.study.store import write_atomic
 from gtpool.train.distributed import Group, current_group, init_group
 from gtpool.train.epoch import Epoch, Outcome, TrainingError, check_metric_defined
