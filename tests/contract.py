@@ -476,6 +476,7 @@ EXCEPTIONS = {
     "gtpool-v gated, random points, linear attention": {"relabelling": NUMBERING},
     "asap": {"induced": "its edges are S^T A S"},
     "mincutpool": {"coarse edges": "it normalises A, takes the diagonal away, normalises again"},
+    "dmon": {"coarse edges": "it takes the diagonal away and normalises"},
 }
 
 OWN_TESTS = {

@@ -491,7 +491,7 @@ def test_a_warning_is_said_once_and_rows_that_repeat_are_counted(gtpool, tmp_pat
     words = ("train", tmp_path / "rare.csv", *TINY, "--output-dir", tmp_path / "out")
     code, _, err = gtpool(*words)
     assert code == 0
-    assert err.count("gtpool: the smallest class has fewer graphs (2) than") == 1
+    assert err.count("copies together: 1 of 3 test folds have none of a class or label") == 1
     assert "gtpool: 1 of 11 rows repeat a molecule of an earlier row; copies stay in one" in err
 
 

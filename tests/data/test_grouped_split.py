@@ -32,6 +32,7 @@ def grouped(draw):
 
 @given(grouped(), st.integers(0, 99))
 @settings(deadline=None, max_examples=50)
+@pytest.mark.filterwarnings("ignore:.*none of a class or label")
 def test_group_folds_cover_every_graph_once_and_separate_no_group(case, seed):
     groups, folds = case
     y = torch.arange(groups.numel()) % 2
@@ -78,6 +79,13 @@ def test_too_few_groups_are_an_error_that_says_what_to_do():
         grouped_folds(torch.arange(40), 2)
     with pytest.raises(ValueError, match="at least 3 groups or distinct times, got 2"):
         grouped_split(torch.arange(40) % 2)
+
+
+def test_a_class_that_a_fold_lacks_is_told():
+    y = torch.tensor([0] * 20 + [1] * 6)
+    groups = torch.tensor([*range(20), *[20, 21] * 3])
+    with pytest.warns(UserWarning, match="group folds: 2 of 4 test folds have none of a class"):
+        grouped_folds(groups, 4, strata=strata_of(y, "classes"))
 
 
 @given(grouped(), st.integers(0, 99))

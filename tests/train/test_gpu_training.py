@@ -20,7 +20,7 @@ from gtpool.train.captured import CapturedTrainer
 from gtpool.train.fit import fit
 from gtpool.train.fit_many import fit_many
 
-MERGES = ("mincutpool", "diffpool", "structpool")
+MERGES = ("mincutpool", "dmon", "diffpool", "structpool")
 pytestmark = pytest.mark.gpu
 SPEC = TrainSpec(epochs=6, batch_size=32, warmup=2, lr=1e-3, patience=None)
 MODELS = {
@@ -48,11 +48,13 @@ MODELS = {
     "sagpool": {"pool": "sagpool"},
     "topkpool by rwsv": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
     "mincutpool": {"pool": "mincutpool"},
+    "dmon": {"pool": "dmon"},
     "diffpool": {"pool": "diffpool", "conv": "ogb-gcn", "read_input": True},
     "structpool": {"pool": "structpool", "levels": 2},
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
+    "graphtrans": METHODS["graphtrans"].model,
     "gmt, heads and layer norm": {
         "readout": "gmt",
         "readout_options": {"heads": 4, "layer_norm": True},
@@ -132,6 +134,7 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
         "set2set",
         "sortpool",
         "gmt",
+        "graphtrans",
         *MERGES,
     ],
 )
@@ -176,6 +179,7 @@ def test_a_captured_run_has_the_curve_of_the_plain_one(name):
         "set2set",
         "sortpool",
         "gmt",
+        "graphtrans",
         "mincutpool",
         "diffpool",
     ],

@@ -1,6 +1,7 @@
 """Splits that keep groups of graphs together: by a column, by scaffold, by copies, by time."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -50,7 +51,10 @@ def grouped_folds(
             f"{rule}: {folds} folds need at least {folds} groups, got {found}; use fewer folds "
             "or another split type (--copies apart separates copies of a molecule)"
         )
-    return splits_of(_deal(groups, folds, seed, strata), folds, f"{rule}, seed {seed}")
+    fold = _deal(groups, folds, seed, strata)
+    if strata is not None:
+        _warn_of_missing(torch.from_numpy(fold), folds, strata, rule)
+    return splits_of(fold, folds, f"{rule}, seed {seed}")
 
 
 def grouped_bag(split: Split, bag: int, groups: Tensor, strata: Tensor | None = None) -> Split:
@@ -186,6 +190,19 @@ def _deal(groups: Tensor, folds: int, seed: int, strata: Tensor | None) -> NDArr
         fold_of[group] = fold
         held[fold] += counts[group]
     return fold_of[groups.numpy()]
+
+
+def _warn_of_missing(fold: Tensor, folds: int, strata: Tensor, rule: str) -> None:
+    """Warn if test folds have none of a class or label that occurs."""
+    counts = torch.zeros(folds, strata.size(1), dtype=torch.long)
+    counts = counts.index_add(0, fold, strata.long())
+    lacking = int(((counts == 0) & (counts.sum(0) > 0)).any(1).sum())
+    if lacking:
+        warnings.warn(
+            f"{rule}: {lacking} of {folds} test folds have none of a class or label; use fewer "
+            "folds or smaller groups",
+            stacklevel=3,
+        )
 
 
 def _cut(rank: Tensor, fractions: Fractions, rule: str) -> Split:

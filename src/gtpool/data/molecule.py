@@ -198,6 +198,22 @@ def atom_numbers(smiles: str, atom_order: AtomOrder) -> list[int]:
         return _canonical(molecule, smiles).order
 
 
+def canonical_molecule(smiles: str) -> "Mol":
+    """Return rdkit's molecule, read from its canonical SMILES; a ValueError says what is wrong.
+
+    Example:
+        >>> [atom.GetSymbol() for atom in canonical_molecule("OCC").GetAtoms()]
+        ['C', 'C', 'O']
+    """
+    from rdkit.rdBase import BlockLogs  # noqa: PLC0415
+
+    with BlockLogs():
+        molecule = _parse(smiles)
+        if isinstance(molecule, str):
+            raise ValueError(f"{smiles[:60]!r}: {molecule}")
+        return _canonical(molecule, smiles)[0]
+
+
 def scaffolds(smiles: Sequence[str]) -> list[str]:
     """Return the Bemis–Murcko scaffold of each molecule, with chirality; "" without rings.
 

@@ -44,6 +44,7 @@ METHODS: dict[str, Method] = {
         "flat",
         {**_FLAT, "jump": True, "readout": "gmt", "ratio": 0.25},
     ),
+    "graphtrans": Method("Wu et al. 2021, 2201.08821", "flat", {**_FLAT, "readout": "graphtrans"}),
     "sagpool_g": Method(
         _SAGPOOL, "dropping", {**_FLAT, "pool": "sagpool", "jump": True, "readout": "mean-max"}
     ),
@@ -65,6 +66,9 @@ METHODS: dict[str, Method] = {
     ),
     "mincutpool": Method(
         "Bianchi et al. 2020, 1907.00481", "clustering", {"pool": "mincutpool"}, auxiliary=True
+    ),
+    "dmon": Method(
+        "Tsitsulin et al. 2020, 2006.16904", "clustering", {"pool": "dmon"}, auxiliary=True
     ),
     "structpool": Method("Yuan and Ji 2020, ICLR", "clustering", {"pool": "structpool"}),
     "haarpool": Method("Wang et al. 2020, 1909.11580", "clustering", {"pool": "haarpool"}),

@@ -70,6 +70,16 @@ def keep_diagonal(matrix: Tensor) -> Tensor:
     return matrix * torch.eye(matrix.size(1), dtype=matrix.dtype, device=matrix.device)
 
 
+def between(coarse: Tensor) -> Tensor:
+    """Return the matrix without its diagonal, normalised by degrees, [G, C, C].
+
+    The diagonal is the largest part; with it a convolution would hardly mix clusters.
+    """
+    coarse = coarse - keep_diagonal(coarse)
+    root = sqrt_degree((coarse.sum(1) + coarse.sum(2)) / 2)
+    return coarse / root.unsqueeze(2) / root.unsqueeze(1)
+
+
 @no_compile
 def products(left: Tensor, right: Tensor, level: GraphLayout) -> Tensor:
     """Return left^T right of each graph, [N, A] x [N, B] -> [G, A, B].

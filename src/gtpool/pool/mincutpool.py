@@ -11,7 +11,7 @@ from gtpool.graph import check_count
 from gtpool.nn import Linear
 from gtpool.ops.adjacency import merge
 from gtpool.ops.backend import Backend
-from gtpool.ops.merge import at_least_float32, keep_diagonal, sqrt_degree
+from gtpool.ops.merge import at_least_float32, between, keep_diagonal
 from gtpool.pool.layer import Merged, MergePool
 
 
@@ -92,16 +92,6 @@ class MinCutPool(MergePool):
             f"{type(self).__name__}({self.in_channels}, clusters={self.clusters}, "
             f"hidden_channels={self.hidden_channels}, weighted={self.weighted})"
         )
-
-
-def between(coarse: Tensor) -> Tensor:
-    """Return the matrix without its diagonal, normalised by degrees, [G, C, C].
-
-    The diagonal is the largest part; with it a convolution would hardly mix clusters.
-    """
-    coarse = coarse - keep_diagonal(coarse)
-    root = sqrt_degree((coarse.sum(1) + coarse.sum(2)) / 2)
-    return coarse / root.unsqueeze(2) / root.unsqueeze(1)
 
 
 def cut(coarse: Tensor, volume: Tensor) -> Tensor:
