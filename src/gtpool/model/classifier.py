@@ -256,14 +256,18 @@ def _make_pool(
     spec: ModelSpec, shape: ShapeSpec, channels: int, level: int, clusters: list[int]
 ) -> nn.Module:
     """Return the pooler of a level."""
-    make, options = POOLS[spec.pool], dict(spec.pool_options)
-    if sized_by(spec.pool) == "chain":
-        return make(channels, spec.levels - level, **options)
-    if weighs_edges(spec.pool):
+    make, options, sized = POOLS[spec.pool], dict(spec.pool_options), sized_by(spec.pool)
+    size = {
+        "ratio": (spec.ratio,),
+        "clusters": clusters[level : level + 1],
+        "chain": (spec.levels - level,),
+        "nothing": (),
+    }
+    if weighs_edges(spec.pool) and sized != "chain":
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
     elif spec.connect != "induced":
         options["connect"] = spec.connect
-    return make(channels, clusters[level] if clusters else spec.ratio, **options)
+    return make(channels, *size[sized], **options)
 
 
 def _explain_level_0_only(model: Classifier) -> None:

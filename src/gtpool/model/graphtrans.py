@@ -19,16 +19,15 @@ class GraphTrans(nn.Module):
 
     .. math::
         h^0_v &= \mathrm{LN}(W_P x_v + b_P), \qquad h^0_{CLS} \text{ is learned} \\
-        a_v   &= \textstyle\sum_{w \in V \cup \{CLS\}}
-                 \mathrm{softmax}_w(q_v^\top k_w / \sqrt{C})\, v_w
-                 \quad \text{for each head} \\
+        a_v   &= \textstyle\sum_w \mathrm{softmax}_w(q_v^\top k_w / \sqrt{C})\, v_w,
+                 \quad w \text{ a node or CLS} \\
         h'    &= \mathrm{LN}(h^\ell + W_O a) \\
         h^{\ell + 1} &= \mathrm{LN}(h' + W_2\,\mathrm{relu}(W_1 h')) \\
         \mathrm{GraphTrans}(X) &= \mathrm{LN}(h^L_{CLS})
 
-    There are no positions: the convolutions before it tell the nodes apart. CLS is not a row of the
-    batch. A node's attention to the other nodes is merged with that to CLS by their log-sum-exps.
-    The last layer computes the CLS alone.
+    Each head attends so, with q, k and v linear maps of h. There are no positions: the convolutions
+    before it tell the nodes apart. CLS is not a row of the batch. A node's attention to the other
+    nodes is merged with that to CLS by their log-sum-exps. The last layer computes the CLS alone.
 
     Args:
         in_channels: Width of the node features.
