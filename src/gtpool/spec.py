@@ -138,6 +138,10 @@ class DataSpec(_Spec):
 
     In order, they are the leading continuous columns of ``x``; see ``gtpool.ops.encodings``.
     """
+    molecule_features: tuple[str, ...] = ()
+    """Descriptors of whole molecules, keys of ``MOLECULE_FEATURES``; the head reads them."""
+    feature_columns: tuple[str, ...] = ()
+    """Columns of a table with numbers that the head reads, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +180,8 @@ class ShapeSpec(_Spec):
     """Mean number of nodes, rounded up; sets the number of clusters and seeds."""
     common_nodes: int = 0
     """Number of nodes that 60 % of the graphs reach; SortPool keeps as many."""
+    graph_width: int = 0
+    """Number of features of the whole graph, which the head reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,8 +279,14 @@ class RunSpec(_Spec):
 
 
 _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
-    DataSpec: {"atom_order": "given", "encode": ()},
+    DataSpec: {
+        "atom_order": "given",
+        "encode": (),
+        "molecule_features": (),
+        "feature_columns": (),
+    },
     SplitSpec: {"bag": 0},
+    ShapeSpec: {"graph_width": 0},
     ModelSpec: {
         "jump": False,
         "readout_options": {},

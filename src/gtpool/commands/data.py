@@ -8,7 +8,9 @@ import typer
 from gtpool.commands.options import (
     DataDir,
     EncodeGiven,
+    FeatureColumns,
     Features,
+    MoleculeFeatures,
     SmilesColumn,
     SplitColumn,
     TargetColumns,
@@ -43,6 +45,8 @@ def describe_dataset(
     data: Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")],
     features: Features = None,
     encode: EncodeGiven = None,
+    molecule_features: MoleculeFeatures = None,
+    feature_columns: FeatureColumns = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
@@ -57,7 +61,15 @@ def describe_dataset(
     from gtpool.study.plan import make_plan
 
     options = data_options(
-        data, features, smiles_column, target_columns, split_column, task, encode
+        data,
+        features,
+        smiles_column,
+        target_columns,
+        split_column,
+        task,
+        encode,
+        molecule_features,
+        feature_columns,
     )
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)

@@ -31,6 +31,7 @@ from gtpool.deprecated import old_names
 from gtpool.spec import FOLD_RULES, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
 
 FIXED_FOLDS = 10
+_TABLE_OPTIONS = ("smiles_column", "target_columns", "split_column", "task", "feature_columns")
 _State = tuple[tuple[Path, int, int], ...]
 
 
@@ -134,6 +135,7 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
         edge_width=edge_width,
         edge_categories=edge_categories,
         edge_weighted=dataset.schema.recipe.edge_weighted,
+        graph_width=0 if dataset.graph_features is None else dataset.graph_features.size(1),
         mean_nodes=-(-int(dataset.sizes.sum()) // len(dataset)),
         common_nodes=int(dataset.sizes.sort()[0][4 * (len(dataset) - 1) // 10]),
     )
@@ -168,7 +170,7 @@ def _digest(state: _State) -> str:
 @lru_cache(maxsize=4)
 def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     found = None if spec.source in DATASETS else recognise(Path(spec.source))
-    for option in ("smiles_column", "target_columns", "split_column", "task"):
+    for option in _TABLE_OPTIONS:
         if getattr(spec, option) and (found is None or option not in found.options):
             raise ValueError(
                 f"{option} applies only to {formats_with_option(option)}, not to {spec.source}"
