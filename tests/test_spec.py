@@ -240,6 +240,7 @@ def test_the_defaults_are_the_letter_of_the_paper_for_ever():
             "precision": "float32",
             "ema": 0.0,
             "label_smoothing": 0.0,
+            "metric": None,
         },
         "seed": 42,
     }

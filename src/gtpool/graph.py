@@ -54,12 +54,28 @@ class CoarseningStep(NamedTuple):
     """Weight of each edge: the number of input edges merged into it, [E', 1]."""
     level: GraphLayout
     """The layout of the clusters."""
+    method: str = "spectral"
+    """Name of the coarsening, a key of ``gtpool.ops.chains.CHAINS``."""
+    share: Tensor | None = None
+    """Weight of each node in the features of its cluster, [N]; None for HaarPool's basis."""
 
     def to(self, device: torch.device | str) -> Self:
         """Return the step on a device; the sizes stay on the host."""
-        level = self.level._replace(batch=self.level.batch.to(device))
-        edges, weight = self.edge_index.to(device), self.edge_attr.to(device)
-        return type(self)(self.cluster.to(device), edges, weight, level)
+        return self._replace(
+            cluster=self.cluster.to(device),
+            edge_index=self.edge_index.to(device),
+            edge_attr=self.edge_attr.to(device),
+            level=self.level._replace(batch=self.level.batch.to(device)),
+            share=None if self.share is None else self.share.to(device),
+        )
+
+
+class Coarsening(NamedTuple):
+    """The coarsening chain that a network needs."""
+
+    steps: int
+    method: str = "spectral"
+    """A key of ``gtpool.ops.chains.CHAINS``."""
 
 
 class PackedBatch(NamedTuple):

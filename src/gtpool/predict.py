@@ -1,6 +1,7 @@
 """Prediction and evaluation of a saved model on new graphs."""
 
 from collections.abc import Iterator, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from gtpool.study.inputs import source_digest
 from gtpool.study.run_one import choose_device
 from gtpool.study.store import write_atomic
 from gtpool.train.fit import predict_members
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import TASK_METRICS, metric_of
 
 OVERFLOW = "its features are so large that the model gives no number"
 
@@ -121,11 +122,12 @@ def evaluate_source(
         device: "auto", "cpu" or "cuda".
 
     Returns:
-        ``metric``, its ``value``, ``higher_is_better``, the number of evaluated ``graphs``, and the
-        rows ``left_out``, each with a reason. For classes also ``targets`` and the ``confusion``
-        matrix, with one row per true class. For several tasks also ``tasks``, each with its
-        ``task``, ``value`` (None if undefined) and number of ``labels``. For a table also
-        ``compared``: each ``column`` with the model's ``target`` (None if its name is unknown).
+        ``metric``, its ``value``, ``higher_is_better``, all ``scores`` by name (None if undefined),
+        the number of evaluated ``graphs``, and the rows ``left_out``, each with a reason. For
+        classes also ``targets`` and the ``confusion`` matrix, with one row per true class. For
+        several tasks also ``tasks``, each with its ``task``, ``value`` (None if undefined), number
+        of ``labels`` and ``scores``. For a table also ``compared``: each ``column`` with the
+        model's ``target`` (None if its name is unknown).
     """
     schema = schema_of(bundle)
     trained, targets = bundle.part("run", "data"), _trained_targets(bundle, schema)
@@ -145,12 +147,14 @@ def evaluate_source(
         raise ValueError(f"{source} has no graph that has a label and can be predicted")
     y = true_targets([told[place] for place in labelled], schema)
     logits = average_outputs(outputs[labelled], schema.task)
-    metric = METRICS[schema.task]
+    metric = metric_of(schema.task, bundle.part("run", "train").get("metric"))
+    known, shares = TASK_METRICS[schema.task], probabilities(logits, schema.task)
     left_out = [(row.number, row.reason) for row in read.rows if row.reason is not None]
     left_out += [(row.number, "no label") for row in told if row.label is None]
     found: dict[str, Any] = {
         "metric": metric.name,
         "value": metric.measure(logits, y),
+        "scores": {name: _defined(other.of_outputs(shares, y)) for name, other in known.items()},
         "higher_is_better": metric.higher_is_better,
         "graphs": len(labelled),
         "left_out": [{read.unit: number, "reason": why} for number, why in sorted(left_out)],
@@ -164,11 +168,22 @@ def evaluate_source(
         found["targets"] = list(schema.targets)
         found["confusion"] = counts.view(schema.num_outputs, -1).tolist()
     elif schema.num_outputs > 1:
-        each = zip(schema.targets, metric.by_task(logits, y), (~y.isnan()).sum(0), strict=True)
+        by_task = {name: other.by_task(shares, y) for name, other in known.items()}
         found["tasks"] = [
-            {"task": name, "value": value, "labels": int(labels)} for name, value, labels in each
+            {
+                "task": name,
+                "value": by_task[metric.name][task],
+                "labels": int((~y[:, task].isnan()).sum()),
+                "scores": {other: values[task] for other, values in by_task.items()},
+            }
+            for task, name in enumerate(schema.targets)
         ]
     return found
+
+
+def _defined(value: float) -> float | None:
+    """Return a metric, or None for NaN."""
+    return None if isnan(value) else value
 
 
 def _trained_targets(bundle: Bundle, schema: Schema) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 Conv = Literal["gcn", "gin", "gat", "ogb-gcn", "gine", "dmpnn", "linear"]
 Connect = Literal["induced", "khop:2", "closest"]
-Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt"]
+Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt", "graphtrans"]
 Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
@@ -245,6 +245,11 @@ class TrainSpec(_Spec):
     """Stop if the validation loss has not improved for more epochs than this; None: never."""
     select: Select = "loss"
     """Select the epoch with the lowest validation loss or the best validation metric."""
+    metric: str | None = None
+    """Metric that is reported, and selects the epoch if ``select`` is "metric".
+
+    None is that of the task: accuracy, ROC-AUC or RMSE. See ``gtpool.train.metric.TASK_METRICS``.
+    """
     class_weights: bool = False
     """Weight classes inversely to their frequency in the training part."""
     precision: Precision = "float32"
@@ -295,7 +300,7 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
         "block_dropout": 0.0,
         "virtual_node": False,
     },
-    TrainSpec: {"precision": "float32", "ema": 0.0, "label_smoothing": 0.0},
+    TrainSpec: {"precision": "float32", "ema": 0.0, "label_smoothing": 0.0, "metric": None},
 }
 """Options that were added after runs were stored, with the value that applied before.
 

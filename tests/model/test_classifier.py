@@ -44,7 +44,7 @@ def _model(shape=SHAPE, **options):
 
 
 def _take(data, indices, model):
-    data = with_chain(data, model.chain_steps) if model.chain_steps else data
+    data = with_chain(data, *model.coarsening) if model.coarsening else data
     return data.take(indices, model.ratios)
 
 

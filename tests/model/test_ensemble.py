@@ -126,6 +126,12 @@ SPECS = {
         **METHODS["gmt"].model,
         "readout_options": {"heads": 4, "layer_norm": True},
     },
+    "graphtrans": METHODS["graphtrans"].model,
+    "graphtrans at each level": {
+        "readout": "graphtrans",
+        "readout_options": {"layers": 2, "heads": 2, "dropout": 0.0},
+    },
+    "graphtrans of clusters": {"pool": "mincutpool", "readout": "graphtrans", "levels": 2},
     "gmt at each level": {"readout": "gmt", "readout_options": {"heads": 2}, "read_input": True},
     "gmt of clusters": {"pool": "mincutpool", "readout": "gmt"},
     "other activations": {"pool_options": {"act": "relu"}},
@@ -248,7 +254,7 @@ def drawn_index(data, runs=3, places=16):
 def gathered(data, index, models, extra=0):
     first = models[0]
     coded = (first.shape.node_categories, first.edge_categories)
-    data = with_chain(data, first.chain_steps) if first.chain_steps else data
+    data = with_chain(data, *first.coarsening) if first.coarsening else data
     stock = DeviceDataset.of(data, *coded, edge_features=first.reads_edge_numbers)
     capacity = wider(stock.capacity(index, models[0].ratios), extra)
     return stock.gather(index, capacity, models[0].ratios)
@@ -274,7 +280,7 @@ def assert_like_classifiers(models, data, index, extra=0):
     for run, model in enumerate(models):
         there = index[run] >= 0
         set_keys(model.train(), KEYS[run : run + 1])
-        chained = with_chain(data, model.chain_steps) if model.chain_steps else data
+        chained = with_chain(data, *model.coarsening) if model.coarsening else data
         wanted = side_by_side(*model.learn(chained.take(index[run][there], model.ratios)))
         torch.testing.assert_close(results[run, there], wanted, **CLOSE)
         by_name = dict(model.named_parameters())
@@ -346,6 +352,7 @@ def test_graphs_of_any_form_do(drawn, name, extra):
         "set2set",
         "sortpool",
         "gmt",
+        "graphtrans",
         "dmpnn, batch norm",
         "all of a block, batch norm",
         *CLUSTERED,
@@ -508,6 +515,7 @@ def test_a_batch_without_the_bonds_that_are_read_is_refused(coded):
         "set2set",
         "sortpool",
         "gmt",
+        "graphtrans",
         "dmpnn",
         "all of a block, batch norm",
         *MERGES,
@@ -710,7 +718,17 @@ def test_forward_and_backward_with_bonds_compile_whole(coded):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["the paper's", "gate", "gin with batch norm", "flat", "set2set", "sortpool", "gmt", *MERGES],
+    [
+        "the paper's",
+        "gate",
+        "gin with batch norm",
+        "flat",
+        "set2set",
+        "sortpool",
+        "gmt",
+        "graphtrans",
+        *MERGES,
+    ],
 )
 def test_forward_and_backward_compile_whole(name, mutag):
     models, index = networks(SPECS[name], shape_of(mutag)), drawn_index(mutag)

@@ -31,6 +31,7 @@ SPECS = {
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
+    "graphtrans": METHODS["graphtrans"].model,
     "gmt at each level": {"readout": "gmt"},
 }
 

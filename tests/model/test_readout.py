@@ -15,7 +15,7 @@ LOOPS = {
 }
 
 
-OWN_TESTS = {"set2set", "sortpool", "gmt"}
+OWN_TESTS = {"set2set", "sortpool", "gmt", "graphtrans"}
 
 
 def made(name, channels):

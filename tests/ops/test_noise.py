@@ -54,7 +54,7 @@ def test_a_batch_of_fixed_capacity_has_the_noise_of_its_runs(training):
     rows = PaddedLayout(start.flatten(), sizes.flatten(), batch.flatten())
     noise = GumbelNoise().train(training)
     noise.key = KEYS[:2]
-    found = noise(PaddedRows(rows, 2, torch_ops()), KEYS).view(2, 10)
+    found = noise(PaddedRows(rows, 2, torch_ops(), 5), KEYS).view(2, 10)
     for run, graphs in enumerate(sizes):
         layer = GumbelNoise().train(training)
         layer.key = KEYS[run : run + 1]

@@ -174,10 +174,10 @@ def test_numbers_tables_pictures_and_page_need_no_torch():
 
 def test_a_table_by_task_sums_up_the_runs_of_each():
     runs = {(42, 0): [0.8, None], (42, 1): [0.9, None], (43, 0): [0.7, 0.5], (43, 1): [0.6, None]}
-    found = tasks_table(["a", "b"], [20, 7], "roc_auc", runs)
+    found = tasks_table(["a", "b"], [20, 7], {"roc_auc": runs})
     assert found.heads == ("task", "ROC-AUC, %", "labels", "runs")
     assert found.lines == (("a", "75.00 ± 14.14", "20", "4"), ("b", "50.00", "7", "1"))
-    one = tasks_table(["a", "b"], [20, 7], "rmse", {(0, 0): [1.5, None]})
+    one = tasks_table(["a", "b"], [20, 7], {"rmse": {(0, 0): [1.5, None]}})
     assert one == TextTable(("task", "RMSE", "labels"), (("a", "1.500", "20"), ("b", "–", "7")))
 
 

@@ -25,7 +25,7 @@ class Toy(nn.Module):
     """A linear map of the mean node feature."""
 
     ratios = ()
-    chain_steps = 0
+    coarsening = None
 
     def __init__(self, outputs=2, width=1):
         super().__init__()
@@ -140,6 +140,21 @@ def test_the_epoch_is_chosen_by_the_rule_and_its_weights_are_kept(select, chosen
     assert outcome.best == outcome.epochs[chosen - 1]
     assert outcome.best.number == outcome.state["at"] == model.at == chosen
     assert outcome.best.test_metric == {2: 0.0, 3: 1.0}[chosen]
+
+
+def test_the_metric_that_is_asked_for_chooses_and_is_recorded():
+    script = [  # of graphs 0 (train), 1 and 2 (valid, classes 0 and 1), 3 and 4 (test)
+        [[0.0, 0.0], [1.0, 0.0], [0.0, 0.1], [0.0, 1.0], [1.0, 0.0]],  # accuracy 1, Brier 0.15
+        [[0.0, 0.0], [3.0, 0.0], [0.1, 0.0], [0.0, 1.0], [0.0, 1.0]],  # accuracy 1/2, Brier 0.14
+    ]
+    data, split = dots(classes(0, 0, 1, 1, 0)), parts(1, 2, 2)
+    for metric, chosen in (("accuracy", 1), ("brier", 2), ("mcc", 1)):
+        options = {"epochs": 2, "select": "metric", "metric": metric}
+        best = run(Scripted(script), data, split, **options).best
+        assert best.number == chosen
+    shares = torch.tensor(script[0][3:]).softmax(1)
+    epoch = next(fit(Scripted(script), data, split, TrainSpec(metric="log_loss"), seed=0))
+    assert epoch.test_metric == pytest.approx(-shares[[0, 1], [1, 0]].log().mean().item())
 
 
 def test_what_other_rules_would_have_given_is_kept():

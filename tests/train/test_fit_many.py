@@ -153,6 +153,12 @@ def test_molecules_with_their_bonds_are_trained_side_by_side(options):
     assert all(outcome.state["levels.0.0.conv.root"].any() for outcome in outcomes)
 
 
+@pytest.mark.parametrize("metric", ["mcc", "pr_auc", "log_loss"])
+def test_any_metric_chooses_the_epoch_of_runs_side_by_side(mutag, metric):
+    splits = stratified_folds(mutag.y, folds=4)[:3]
+    assert_like_fit(mutag, splits, replace(SPEC, select="metric", metric=metric))
+
+
 @pytest.mark.parametrize("coded", [False, True])
 def test_encodings_are_scaled_by_each_run_s_training_part(coded):
     data = with_encodings(molecules(60) if coded else load("MUTAG"), ("rwse:5", "cycles"))

@@ -54,6 +54,7 @@ MODELS = {
     "set2set": METHODS["set2set"].model,
     "sortpool": METHODS["sortpool"].model,
     "gmt": METHODS["gmt"].model,
+    "graphtrans": METHODS["graphtrans"].model,
     "gmt, heads and layer norm": {
         "readout": "gmt",
         "readout_options": {"heads": 4, "layer_norm": True},
@@ -133,6 +134,7 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
         "set2set",
         "sortpool",
         "gmt",
+        "graphtrans",
         *MERGES,
     ],
 )
@@ -177,6 +179,7 @@ def test_a_captured_run_has_the_curve_of_the_plain_one(name):
         "set2set",
         "sortpool",
         "gmt",
+        "graphtrans",
         "mincutpool",
         "diffpool",
     ],

@@ -44,7 +44,7 @@ class PyGBaseline(nn.Module):
     """
 
     ratios: tuple[float, ...] = ()
-    chain_steps = 0
+    coarsening = None
 
     def __init__(self, name: str, shape: ShapeSpec, width: int) -> None:
         super().__init__()

@@ -139,6 +139,13 @@ def _names_or_none(text: str | None) -> list[str] | None:
     return [] if text == "none" else None if text is None else split_names(text)
 
 
+def metric_options(metric: str | None) -> dict[str, str | None]:
+    """Return options of ``TrainSpec`` for ``--metric``, which also chooses the epoch."""
+    if metric is None:
+        return {"metric": None, "select": None}
+    return {"metric": metric.lower().replace("-", "_"), "select": "metric"}
+
+
 def check_output(output: Path, data: str) -> None:
     """Raise if the output is the input file or a directory."""
     from gtpool.atomic import rename_target

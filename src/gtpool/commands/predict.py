@@ -92,14 +92,17 @@ def evaluate(
         typer.echo(printable(f"column {column!r} is evaluated as target {target!r} of the model"))
     value = format_metric(found["value"], found["metric"])
     typer.echo(f"{metric_title(found['metric'])}: {value} ({found['graphs']} graphs)")
+    shown = dict.fromkeys([found["metric"], *found["scores"]])
+    lines = [(metric_title(name), format_metric(found["scores"][name], name)) for name in shown]
+    typer.echo(TextTable(("metric", "value"), tuple(lines[1:])).terminal())
     if "confusion" in found:
-        lines = zip(found["targets"], found["confusion"], strict=True)
-        cells = tuple((name, *map(str, counts)) for name, counts in lines)
+        rows = zip(found["targets"], found["confusion"], strict=True)
+        cells = tuple((name, *map(str, counts)) for name, counts in rows)
         typer.echo(TextTable(("true \\ predicted", *found["targets"]), cells).terminal())
     if tasks := found.get("tasks"):
-        columns = ([task[what] for task in tasks] for what in ("task", "labels", "value"))
-        targets, labels, values = columns
-        typer.echo(tasks_table(targets, labels, found["metric"], {(0, 0): values}).terminal())
+        targets, labels = ([task[what] for task in tasks] for what in ("task", "labels"))
+        by_task = {name: {(0, 0): [task["scores"][name] for task in tasks]} for name in shown}
+        typer.echo(tasks_table(targets, labels, by_task).terminal())
     if was_trained_on(bundle, data):
         which = _trained_part(bundle)
         note = f"gtpool: the model was trained on {which} of these graphs: the figure is too high"

@@ -30,6 +30,7 @@ from gtpool.commands.options import (
     UnitLimit,
     choose_executor,
     data_options,
+    metric_options,
 )
 from gtpool.report.result_tables import printable
 from gtpool.spec import FOLD_RULES, Conv, Readout, RunSpec
@@ -102,6 +103,20 @@ def train(  # noqa: PLR0917 - an option each
     ] = None,
     batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
     lr: Annotated[float | None, _training("Learning rate. (default: of the recipe)")] = None,
+    metric: Annotated[
+        str | None,
+        _training(
+            "Metric that chooses the epoch on validation parts and is the main figure, such as mcc "
+            "or pr_auc. (default: loss chooses; accuracy, ROC-AUC or RMSE is the figure)"
+        ),
+    ] = None,
+    class_weights: Annotated[
+        bool | None,
+        _training(
+            "Weight classes, or the positives of each task, inversely to their frequency. "
+            "(default: no)"
+        ),
+    ] = None,
     features: Features = None,
     encode: Encode = None,
     molecule_features: MoleculeFeatures = None,
@@ -187,7 +202,13 @@ def train(  # noqa: PLR0917 - an option each
             "levels": levels,
             "ratio": None if ratio is None else _number(ratio),
         },
-        "train": {"epochs": epochs, "batch_size": batch_size, "lr": lr},
+        "train": {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "class_weights": class_weights,
+            **metric_options(metric),
+        },
     }
     plan = make_plan({} if config is None else read_settings(config), options, "best")
 
@@ -226,6 +247,7 @@ def train(  # noqa: PLR0917 - an option each
     if done.ensembles is not None:
         typer.echo(f"single members: {done.single.text} ({done.single.evidence})")
     _print_context(done)
+    _print_scores(done)
     for what, path in files.items():
         note = f" ({describe_final(done.chosen)})" if what == "model" and done.chosen else ""
         typer.echo(f"{what + ':':<13}{path}{note}")
@@ -283,6 +305,19 @@ def _print_context(done: "CrossValidation") -> None:
         sizes = f"{split.train} train, {split.valid} validation, {split.test} test"
         typer.echo(printable(f"{split_name(split.rule)}: {sizes}"))
         typer.echo(note)
+
+
+def _print_scores(done: "CrossValidation") -> None:
+    """Print the metrics beside the main one."""
+    from gtpool.report.result_tables import scores_table
+    from gtpool.report.results import positive_note
+
+    if done.predictions:
+        others = {name: cell for name, cell in done.scores.items() if name != done.metric}
+        typer.echo(f"\n{scores_table(others).terminal()}")
+        if note := positive_note(done.loaded.dataset.schema):
+            typer.echo(printable(note))
+        typer.echo()
 
 
 def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:

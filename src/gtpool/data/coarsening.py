@@ -1,4 +1,4 @@
-"""HaarPool's coarsening chains of a dataset: computed once, in parallel, and cached on disk."""
+"""Coarsening chains of a dataset: computed once, in parallel, and cached on disk."""
 
 import os
 import shutil
@@ -21,21 +21,22 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.folder import read_folder, write_folder
 from gtpool.data.locate import cache_dir
-from gtpool.graph import CoarseningStep, check_count
+from gtpool.graph import Coarsening, CoarseningStep, check_count
+from gtpool.ops.chains import CHAINS, coarsen_graphs
 from gtpool.ops.coarsening import (
     HOST,
-    build_chain,
     edge_pointers,
     join_chains,
     row_ranges,
     take_chain,
 )
+from gtpool.ops.sample import check_choice
 from gtpool.ops.segment import layout_from_sizes, offsets
 
 VERSION = 1
 """Version of the algorithm; chains cached by another version are ignored."""
 
-_PARTS = ("cluster", "edge_index", "edge_attr", "sizes")
+_PARTS = ("cluster", "edge_index", "edge_attr", "sizes", "share")
 _CHUNK = 3e7  # work per task: the sum of sizes cubed, plus a constant per graph
 _MIN_PARALLEL = 4e9  # less work than this is faster in one process
 
@@ -44,15 +45,21 @@ Arrays = tuple[NDArray[Any], ...]
 
 
 def with_chain(
-    data: GraphDataset, steps: int, *, jobs: int | None = None, tell: Progress | None = None
+    data: GraphDataset,
+    steps: int,
+    method: str = "spectral",
+    *,
+    jobs: int | None = None,
+    tell: Progress | None = None,
 ) -> GraphDataset:
     """Return a dataset whose batches carry the coarsening chain of each graph.
 
     Chains are cached in the user's cache folder under a digest of the graphs.
 
     Args:
-        data: The graphs; returned unchanged if they have a chain of ``steps`` steps already.
-        steps: Clustering steps; the last one reduces each graph to one node.
+        data: The graphs; returned unchanged if they have this chain already.
+        steps: Coarsening steps; the last one of a spectral chain reduces each graph to one node.
+        method: A key of ``gtpool.ops.chains.CHAINS``; "spectral" is HaarPool's.
         jobs: Worker processes; None for one per core. A small dataset is computed in this process.
             A script that starts workers must do so below ``if __name__ == "__main__":``.
         tell: Progress callback, called with the number of finished graphs and of all graphs.
@@ -66,27 +73,32 @@ def with_chain(
     check_count("steps", steps)
     if jobs is not None:
         check_count("jobs", jobs)
-    if len(data.chain) == steps:
+    check_choice("method", method, CHAINS)
+    plan = Coarsening(steps, method)
+    if len(data.chain) == steps and data.chain[0].method == method:
         return data
     bare = replace(data, x=data.x[:, :0], edge_attr=None, chain=()).to(HOST)
-    entry = cache_dir() / "chains" / _digest(bare, steps)
+    entry = cache_dir() / "chains" / _digest(bare, plan)
     try:
-        chain = _read(entry)
+        chain = _read(entry, method)
     except (OSError, ValueError, KeyError):  # not there, or damaged
-        chain = _build(bare, steps, jobs or os.cpu_count() or 1, tell or (lambda _done, _all: None))
+        chain = _build(bare, plan, jobs or os.cpu_count() or 1, tell or (lambda _done, _all: None))
         _keep(chain, entry, data.schema.name)
     return replace(data, chain=tuple(step.to(data.x.device) for step in chain))
 
 
-def _digest(data: GraphDataset, steps: int) -> str:
-    """Digest of the graphs, the number of steps and the version."""
-    digest = sha256(f"{VERSION} {steps}".encode())
+def _digest(data: GraphDataset, plan: Coarsening) -> str:
+    """Digest of the graphs, the number of steps, the method and the version."""
+    method = "" if plan.method == "spectral" else f" {plan.method}"  # chains of 0.2 stay valid
+    digest = sha256(f"{VERSION} {plan.steps}{method}".encode())
     for part in (data.sizes, data.edge_counts, data.edge_index):
         digest.update(part.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _build(data: GraphDataset, steps: int, jobs: int, tell: Progress) -> tuple[CoarseningStep, ...]:
+def _build(
+    data: GraphDataset, plan: Coarsening, jobs: int, tell: Progress
+) -> tuple[CoarseningStep, ...]:
     """Cluster the graphs in chunks of similar size: graphs of one size are clustered together."""
     work = data.sizes.double() ** 3 + 1000
     order = data.sizes.argsort(descending=True, stable=True)
@@ -96,8 +108,8 @@ def _build(data: GraphDataset, steps: int, jobs: int, tell: Progress) -> tuple[C
         jobs = 1
     tasks = (_pack(data, chunk) for chunk in chunks)
     done, chains = 0, list[tuple[CoarseningStep, ...]]()
-    for chunk, arrays in zip(chunks, _run(tasks, steps, min(jobs, len(chunks))), strict=True):
-        chains.append(_unpack(arrays))
+    for chunk, arrays in zip(chunks, _run(tasks, plan, min(jobs, len(chunks))), strict=True):
+        chains.append(_unpack(arrays, plan.method))
         done += chunk.numel()
         tell(done, len(data))
     joined, back = join_chains(chains), order.argsort()
@@ -106,15 +118,15 @@ def _build(data: GraphDataset, steps: int, jobs: int, tell: Progress) -> tuple[C
     return take_chain(joined, edge_pointers(joined), back, level, nodes)
 
 
-def _run(tasks: Iterable[Arrays], steps: int, jobs: int) -> Iterable[Arrays]:
+def _run(tasks: Iterable[Arrays], plan: Coarsening, jobs: int) -> Iterable[Arrays]:
     """Yield the results in the order of the tasks."""
     if jobs == 1:
-        yield from (_chain_of(task, steps) for task in tasks)
+        yield from (_chain_of(task, plan) for task in tasks)
         return
     # Not fork, which would copy the locks of torch's threads.
     context, one = get_context("spawn"), (1,)
     with ProcessPoolExecutor(jobs, context, torch.set_num_threads, one) as pool:
-        futures = [pool.submit(_chain_of, task, steps) for task in tasks]
+        futures = [pool.submit(_chain_of, task, plan) for task in tasks]
         try:
             yield from (future.result() for future in futures)
         except BrokenProcessPool as error:
@@ -132,10 +144,10 @@ def _pack(data: GraphDataset, chunk: Tensor) -> Arrays:
     return batch.edge_index.numpy(), batch.levels[0].sizes.numpy()
 
 
-def _chain_of(task: Arrays, steps: int) -> Arrays:
-    """Compute the chains of some graphs: four arrays per step."""
+def _chain_of(task: Arrays, plan: Coarsening) -> Arrays:
+    """Compute the chains of some graphs: the arrays of ``_names`` per step."""
     edge_index, sizes = (torch.from_numpy(part) for part in task)
-    chain = build_chain(edge_index, layout_from_sizes(sizes, HOST), steps)
+    chain = coarsen_graphs(edge_index, layout_from_sizes(sizes, HOST), plan)
     return tuple(part.numpy() for part in _parts(chain).values())
 
 
@@ -144,29 +156,39 @@ def _parts(chain: Iterable[CoarseningStep]) -> dict[str, Tensor]:
     named: dict[str, Tensor] = {}
     for number, step in enumerate(chain):
         parts = (step.cluster.int(), step.edge_index.int(), step.edge_attr, step.level.sizes)
-        named |= {f"{part}.{number}": value for part, value in zip(_PARTS, parts, strict=True)}
+        parts = parts if step.share is None else (*parts, step.share)
+        named |= {f"{part}.{number}": value for part, value in zip(_PARTS, parts, strict=False)}
     return named
 
 
-def _unpack(arrays: Arrays) -> tuple[CoarseningStep, ...]:
-    return _steps([torch.from_numpy(array) for array in arrays])
+def _names(method: str) -> tuple[str, ...]:
+    """Return the names of the tensors of a step."""
+    return _PARTS[:-1] if method == "spectral" else _PARTS
 
 
-def _steps(parts: list[Tensor]) -> tuple[CoarseningStep, ...]:
-    fours = (parts[at : at + 4] for at in range(0, len(parts), 4))
+def _unpack(arrays: Arrays, method: str) -> tuple[CoarseningStep, ...]:
+    return _steps([torch.from_numpy(array) for array in arrays], method)
+
+
+def _steps(parts: list[Tensor], method: str) -> tuple[CoarseningStep, ...]:
+    several = len(_names(method))
+    steps = (parts[at : at + several] for at in range(0, len(parts), several))
     return tuple(
-        CoarseningStep(cluster.long(), edge_index.long(), weight, layout_from_sizes(sizes, HOST))
-        for cluster, edge_index, weight, sizes in fours
+        CoarseningStep(
+            cluster.long(), ends.long(), weight, layout_from_sizes(sizes, HOST), method, *share
+        )
+        for cluster, ends, weight, sizes, *share in steps
     )
 
 
-def _read(entry: Path) -> tuple[CoarseningStep, ...]:
+def _read(entry: Path, method: str) -> tuple[CoarseningStep, ...]:
     """Read what ``_keep`` wrote; raise a ValueError if its checksum differs."""
     tensors, values = read_folder(entry)
     if values["sha256"] != _sum(tensors):
         raise ValueError(f"{entry} is damaged")
-    names = [f"{part}.{step}" for step in range(len(tensors) // 4) for part in _PARTS]
-    return _steps([tensors[name] for name in names])
+    parts = _names(method)
+    names = [f"{part}.{step}" for step in range(len(tensors) // len(parts)) for part in parts]
+    return _steps([tensors[name] for name in names], method)
 
 
 def _sum(tensors: dict[str, Tensor]) -> str:

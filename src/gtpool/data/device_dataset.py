@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, to_smallest_int
-from gtpool.ops.coarsening import haar_transform
+from gtpool.ops.chains import pool_features
 from gtpool.ops.padded_ops import PaddedOps, padded_ops_for
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
@@ -324,7 +324,7 @@ def _transform(data: GraphDataset, number: int, graphs: Tensor) -> tuple[Tensor,
     before = (data.sizes if number == 0 else data.chain[number - 1].level.sizes)[graphs]
     place = torch.cat([torch.arange(size) for size in before.tolist()])
     columns = torch.zeros(place.numel(), int(before.max()), dtype=torch.double)
-    matrix = haar_transform(columns.scatter_(1, place.unsqueeze(1), 1.0), chain)
+    matrix = pool_features(columns.scatter_(1, place.unsqueeze(1), 1.0), chain)
     row, column = (matrix.abs() > _ROUNDING).nonzero().T
     batch, ptr = chain[0].level.batch, chain[0].level.ptr
     return graphs[batch[row]], row - ptr[:-1][batch[row]], column, matrix[row, column]

@@ -44,6 +44,7 @@ METHODS: dict[str, Method] = {
         "flat",
         {**_FLAT, "jump": True, "readout": "gmt", "ratio": 0.25},
     ),
+    "graphtrans": Method("Wu et al. 2021, 2201.08821", "flat", {**_FLAT, "readout": "graphtrans"}),
     "sagpool_g": Method(
         _SAGPOOL, "dropping", {**_FLAT, "pool": "sagpool", "jump": True, "readout": "mean-max"}
     ),

@@ -214,7 +214,7 @@ def _check_about(about: _Json) -> None:
 
     The contents of ``schema`` are checked later, by ``gtpool.data.inference.read_schema``.
     """
-    for name in ("schema", "metrics", "versions", "run", "estimator", "data"):
+    for name in ("schema", "metrics", "scores", "versions", "run", "estimator", "data"):
         check_value(dict, about.get(name, {}), name)
     columns = about.get("data", {}).get("target_columns", [])
     check_value(tuple[str, ...], columns, "data.target_columns")
@@ -223,6 +223,7 @@ def _check_about(about: _Json) -> None:
     for name, number in about.get("versions", {}).items():
         check_value(str, number, f"versions.{name}")
     _check_figures(about.get("metrics", {}), "metrics")
+    _check_figures(about.get("scores", {}), "scores")
     for member in check_value(list, about.get("members", []), "members"):
         _check_figures(check_value(dict, member, "members"), "members")
     run = about.get("run", {})

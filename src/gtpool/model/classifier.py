@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from gtpool.graph import PackedBatch, check_batch, check_edges
+from gtpool.graph import Coarsening, PackedBatch, check_batch, check_edges
 from gtpool.model import READS_EDGES
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
@@ -17,13 +17,13 @@ from gtpool.model.readout import READOUTS
 from gtpool.model.virtual_node import VirtualNode
 from gtpool.nn import Linear
 from gtpool.ops.backend import Backend, Pooler
-from gtpool.ops.coarsening import build_chain
+from gtpool.ops.chains import coarsen_graphs
 from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.runs import per_run
 from gtpool.ops.sample import kept_count
 from gtpool.ops.segment import layout_from_batch
-from gtpool.pool import POOLS, kind_of, weighs_edges
+from gtpool.pool import POOLS, chain_of, kind_of, sized_by, weighs_edges
 from gtpool.spec import ModelSpec, ShapeSpec
 
 Note = Callable[[nn.Module, Tensor, Backend], None]
@@ -99,9 +99,9 @@ class Classifier(nn.Module):
         return (self.spec.ratio,) * len(self.pools) if drops else ()
 
     @property
-    def chain_steps(self) -> int:
-        """Coarsening steps that the batches must carry; 0 if none."""
-        return chain_steps(self.spec)
+    def coarsening(self) -> Coarsening | None:
+        """Coarsening chain that the batches must carry; None if none."""
+        return coarsening_of(self.spec)
 
     @property
     def uses_edge_features(self) -> bool:
@@ -153,9 +153,10 @@ class Classifier(nn.Module):
         self._check_edge_features(edge_attr)
         level = layout_from_batch(edge_index.new_zeros(x.size(0)) if batch is None else batch)
         check_graph_features(graph_features, level.sizes.numel(), self.shape.graph_width)
-        chain = build_chain(edge_index, level, self.chain_steps) if self.chain_steps else ()
+        plan = self.coarsening
+        chain = coarsen_graphs(edge_index, level, plan) if plan else ()
         x = x if encoded else self.encoder(x)
-        graph = PackedGraph(edge_index, edge_attr, level, (), tuple(chain))
+        graph = PackedGraph(edge_index, edge_attr, level, (), chain)
         return self.run(x, graph, features=graph_features)[0]
 
     def classify(self, graphs: PackedBatch, note: Note | None = None) -> Tensor:
@@ -167,10 +168,12 @@ class Classifier(nn.Module):
 
     def learn(self, graphs: PackedBatch, note: Note | None = None) -> Outputs:
         """Return the logits and the auxiliary loss of each graph, [G], or None."""
-        if len(graphs.chain) != self.chain_steps:
+        steps, method = self.coarsening or (0, "")
+        if [step.method for step in graphs.chain] != [method] * steps:
             raise ValueError(
-                f"the model needs a chain of {self.chain_steps} coarsening steps, but the batch "
-                f"has {len(graphs.chain)}; take batches from with_chain(data, steps)"
+                f"the model needs a chain of {steps} coarsening steps of method {method!r}, but "
+                f"the batch has {len(graphs.chain)}; take batches from "
+                f"with_chain(data, {steps}, {method!r})"
             )
         level, *later = graphs.levels
         parts = (graphs.edge_index, graphs.edge_attr, level, tuple(later), graphs.chain)
@@ -249,14 +252,14 @@ class Classifier(nn.Module):
         return torch.cat(outputs, 1) if self.spec.jump else x, virtual
 
 
-def chain_steps(spec: ModelSpec) -> int:
-    """Return the number of coarsening steps that a network needs; 0 if none."""
-    return spec.levels if spec.pool == "haarpool" else 0
+def coarsening_of(spec: ModelSpec) -> Coarsening | None:
+    """Return the coarsening chain that a network needs; None if none."""
+    return chain_of(spec.pool, spec.levels)
 
 
 def _count_clusters(spec: ModelSpec, shape: ShapeSpec) -> list[int]:
     """Return the clusters per graph at each level; empty if the count is not fixed."""
-    if kind_of(spec.pool) != "clustering" or spec.pool == "haarpool":
+    if sized_by(spec.pool) != "clusters":
         return []
     if not shape.mean_nodes:
         raise ValueError(f"pool {spec.pool!r} is sized by the data: set mean_nodes in the shape")
@@ -271,8 +274,8 @@ def _make_pool(
 ) -> nn.Module:
     """Return the pooler of a level."""
     make, options = POOLS[spec.pool], dict(spec.pool_options)
-    if spec.pool == "haarpool":
-        return make(channels, spec.levels - level)
+    if sized_by(spec.pool) == "chain":
+        return make(channels, spec.levels - level, **options)
     if weighs_edges(spec.pool):
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
     elif spec.connect != "induced":

@@ -38,7 +38,7 @@ def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> Exp
             "an ensemble cannot be exported as one program; export each of its members, with "
             "features from gtpool.model.predictor.member_features, and average their probabilities"
         )
-    if model.chain_steps:
+    if model.coarsening:
         raise ValueError(f"pool {model.spec.pool!r} cannot be exported: it clusters on the host")
     module = _Flat(model, longest).eval()
     with torch.no_grad():

@@ -76,7 +76,7 @@ def set_statistics(
         features: Those of all graphs, [G, F]; None changes nothing.
         trains: Indices of the training graphs of each run.
     """
-    if features is None:
+    if features is None or "graph_features.mean" not in state:  # another kind of module
         return
     parts = [feature_statistics(features[index.to(features.device)]) for index in trains]
     for name, each in zip(("mean", "std"), zip(*parts, strict=True), strict=True):

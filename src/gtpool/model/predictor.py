@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gtpool.graph import PackedBatch
+from gtpool.graph import Coarsening, PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.ops.average import average_outputs, standardize
 from gtpool.spec import ModelSpec, ShapeSpec
@@ -67,9 +67,9 @@ class EnsemblePredictor(nn.Module):
         return members_of(self)[0].ratios
 
     @property
-    def chain_steps(self) -> int:
-        """Coarsening steps that batches must carry."""
-        return members_of(self)[0].chain_steps
+    def coarsening(self) -> Coarsening | None:
+        """Coarsening chain that batches must carry; None if none."""
+        return members_of(self)[0].coarsening
 
     @property
     def uses_edge_features(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from gtpool.model.gmt import GMT
+from gtpool.model.graphtrans import GraphTrans
 from gtpool.model.set2set import Set2Set
 from gtpool.model.sortpool import SortPool
 from gtpool.ops.backend import Backend
@@ -58,6 +59,9 @@ READOUTS: dict[str, Callable[[int, ModelSpec, ShapeSpec], nn.Module]] = {
     "set2set": lambda channels, spec, _: Set2Set(channels, **spec.readout_options),
     "sortpool": _sortpool,
     "gmt": _gmt,
+    "graphtrans": lambda channels, spec, _: GraphTrans(
+        channels, spec.width, **spec.readout_options
+    ),
 }
 """Factory of each read-out; its arguments are the node width, the spec and the data's shape.
 
@@ -68,5 +72,6 @@ LEARNED_READOUTS: dict[str, type[nn.Module]] = {
     "set2set": Set2Set,
     "sortpool": SortPool,
     "gmt": GMT,
+    "graphtrans": GraphTrans,
 }
 """Read-outs with parameters and options."""

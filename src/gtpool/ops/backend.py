@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from gtpool.graph import Coarsening
 from gtpool.ops.adjacency import Adjacency
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.sample import Order
@@ -72,6 +73,17 @@ class RowLayout(Protocol):
 
     def products(self, left: Tensor, right: Tensor) -> Tensor:
         """Return left^T right of each graph and head, [N, H, A] and [N, H, B] -> [G, H, A, B]."""
+        ...
+
+    def attend(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
+        """Return softmax attention of each row to the rows of its graph, and log-sum-exps.
+
+        Args:
+            qkv: Queries, keys and values, finite on padding too, [N, 3, H, C].
+
+        Returns:
+            [N, H, C], and the log-sum-exp of each row of logits q·k/sqrt(C), [N, H].
+        """
         ...
 
     def topk_rows(self, x: Tensor, nodes: int) -> Tensor:
@@ -213,12 +225,12 @@ class Backend(Protocol):
         """
         ...
 
-    def coarsen(self, x: Tensor, steps: int) -> "Pooled":
-        """Return the next coarsening step: features in its Haar basis, and clusters.
+    def coarsen(self, x: Tensor, coarsening: Coarsening) -> "Pooled":
+        """Return the next coarsening step: pooled features, and clusters.
 
         Args:
             x: Features of the rows, [N, D].
-            steps: Length of the chain that is built if the batch has none.
+            coarsening: The chain that is built if the batch has none.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Coarsening chains: repeated clustering of all graphs of a batch, for HaarPool.
+"""Coarsening chains: repeated clustering of all graphs of a batch; HaarPool's chain and transform.
 
-From the second step on, nodes are numbered cluster by cluster, so the children of a cluster are
-contiguous.
+In HaarPool's chain, from the second step on, nodes are numbered cluster by cluster, so the children
+of a cluster are contiguous. ``gtpool.ops.chains`` lists the other chains.
 """
 
 from collections.abc import Sequence
@@ -75,6 +75,15 @@ def contract(
     return torch.stack([pair // number, pair % number]), total
 
 
+def contract_between(
+    edge_index: Tensor, weight: Tensor, cluster: Tensor, level: GraphLayout
+) -> tuple[Tensor, Tensor]:
+    """Return the edges of ``contract`` without those inside clusters, and their weights."""
+    edges, total = contract(edge_index, weight, cluster, level)
+    between = edges[0] != edges[1]
+    return edges[:, between], total[between]
+
+
 def edge_pointers(chain: Sequence[CoarseningStep]) -> tuple[Tensor, ...]:
     """Return the first edge of each graph, then the number of edges, [G + 1] for each step."""
     return tuple(
@@ -115,6 +124,8 @@ def take_chain(
                 ends.add_(shift.index_select(0, edge_level.batch)),
                 step.edge_attr.index_select(0, edges),
                 above,
+                step.method,
+                None if step.share is None else step.share.index_select(0, nodes),
             )
         )
         level, nodes = above, row_ranges(first, above)
@@ -134,9 +145,17 @@ def join_chains(chains: Sequence[Sequence[CoarseningStep]]) -> tuple[CoarseningS
                 torch.cat([part.edge_index + at for part, at in placed], 1),
                 torch.cat([part.edge_attr for part in parts]),
                 level,
+                parts[0].method,
+                _join_shares(parts),
             )
         )
     return tuple(joined)
+
+
+def _join_shares(parts: Sequence[CoarseningStep]) -> Tensor | None:
+    """Return the concatenated shares of steps of one method; None if they have none."""
+    shares = [part.share for part in parts if part.share is not None]
+    return torch.cat(shares) if shares else None
 
 
 def row_ranges(first: Tensor, level: GraphLayout) -> Tensor:

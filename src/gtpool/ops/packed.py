@@ -7,14 +7,16 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.graph import CoarseningStep, GraphLayout
+from gtpool.graph import Coarsening, CoarseningStep, GraphLayout
 from gtpool.ops import aggregate, bag, merge
 from gtpool.ops.adjacency import PackedAdjacency
 from gtpool.ops.aggregate import Edges, ends
+from gtpool.ops.attention import attend
 from gtpool.ops.attention_packed import PackedAttention
 from gtpool.ops.backend import Pooled
+from gtpool.ops.bucket import buckets_of
+from gtpool.ops.chains import coarsen_graphs, pool_features
 from gtpool.ops.clusters import ClusterGraph
-from gtpool.ops.coarsening import build_chain, haar_transform
 from gtpool.ops.connect import closest_edges, khop_edges
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.drop import keep, kept_layout
@@ -67,6 +69,7 @@ class PackedRows(NamedTuple):
         count = self.level.batch.bincount(minlength=self.graphs).clamp_(min=1)
         return self.total(x) / count.unsqueeze(1)
 
+    @no_compile  # dynamo instantiates the Function, which torch warns about
     def maximum(self, x: Tensor) -> Tensor:  # noqa: D102
         return _Maximum.apply(x, self.level.batch, self.graphs)
 
@@ -79,6 +82,12 @@ class PackedRows(NamedTuple):
     def products(self, left: Tensor, right: Tensor) -> Tensor:  # noqa: D102
         heads = zip(left.unbind(1), right.unbind(1), strict=True)
         return torch.stack([merge.products(*head, self.level) for head in heads], 1)
+
+    @no_compile
+    def attend(self, qkv: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+        q, k, v = qkv.unbind(1)
+        like = q.to(torch.promote_types(q.dtype, torch.float32))
+        return attend(q, k, v, self.level.ptr, buckets=buckets_of(self.level, like))
 
     @no_compile
     def topk_rows(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
@@ -241,12 +250,12 @@ class PackedGraph(NamedTuple):
         """Return the layout after a step that keeps a share of the rows of each graph."""
         return self.later[0] if self.later else kept_layout(self.level, ratio)
 
-    def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
-        chain = self.chain or build_chain(self.edge_index, self.level, steps)
+    def coarsen(self, x: Tensor, coarsening: Coarsening) -> Pooled:  # noqa: D102
+        chain = self.chain or coarsen_graphs(self.edge_index, self.level, coarsening)
         step, later = chain[0], tuple(chain[1:])
         weight = step.edge_attr.to(x.dtype)
         after = PackedGraph(step.edge_index, weight, step.level, chain=later)
-        return Pooled(haar_transform(x, chain), after)
+        return Pooled(pool_features(x, chain), after)
 
     def adjacency(self, dtype: torch.dtype, *, weighted: bool) -> PackedAdjacency:  # noqa: D102
         like = torch.empty(0, dtype=dtype, device=self.edge_index.device)

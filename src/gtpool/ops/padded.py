@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from gtpool.graph import Coarsening
 from gtpool.ops import aggregate, padded_segment
 from gtpool.ops.adjacency import SparseAdjacency, cluster_layout
 from gtpool.ops.aggregate import Edges
@@ -40,6 +41,8 @@ class PaddedRows(NamedTuple):
     rows: PaddedLayout
     runs: int
     ops: PaddedOps
+    longest: int
+    """Maximum rows of a graph."""
 
     @property
     def real(self) -> Tensor:  # noqa: D102 - see RowLayout, here and below
@@ -81,6 +84,9 @@ class PaddedRows(NamedTuple):
     def products(self, left: Tensor, right: Tensor) -> Tensor:  # noqa: D102
         return padded_segment.products(left, right, self.rows)
 
+    def attend(self, qkv: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+        return _attention_ops(self.ops, qkv.size(3)).attend(qkv, self.rows, self.longest)
+
     def topk_rows(self, x: Tensor, nodes: int) -> Tensor:  # noqa: D102
         return padded_segment.topk_rows(x, nodes, self.rows, self.runs)
 
@@ -91,7 +97,7 @@ class PaddedRows(NamedTuple):
 
     def of_clusters(self, clusters: int) -> "PaddedRows":
         """Return the rows of a given number of clusters per slot."""
-        return self._replace(rows=cluster_layout(self.rows, clusters))
+        return self._replace(rows=cluster_layout(self.rows, clusters), longest=clusters)
 
 
 class PaddedGraph:
@@ -134,7 +140,7 @@ class PaddedGraph:
 
     @property
     def rows(self) -> PaddedRows:  # noqa: D102 - see Backend, here and below
-        return PaddedRows(self.levels[0], self.runs, self.ops)
+        return PaddedRows(self.levels[0], self.runs, self.ops, self.longest)
 
     def gcn_sum(self, x: Tensor) -> Tensor:  # noqa: D102
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -237,8 +243,8 @@ class PaddedGraph:
         attr = None if attr is None else attr.index_select(0, entering)
         return PaddedGraph(csr, self.levels[1:], types, *sizes, attr)
 
-    def coarsen(self, x: Tensor, steps: int) -> Pooled:  # noqa: D102
-        del steps  # the batch has the chain
+    def coarsen(self, x: Tensor, coarsening: Coarsening) -> Pooled:  # noqa: D102
+        del coarsening  # the batch has the chain
         (matrix, edges), rows = self.chain[0], self.levels[1]
         passed = x.index_select(0, matrix.column) * matrix.value
         passed = torch.where(matrix.value != 0, passed, 0.0)  # padding may hold NaN of another run
@@ -293,8 +299,7 @@ class PaddedAttention:
         score_grad: bool,
     ) -> None:
         self.graph, self.score_grad = graph, score_grad
-        # Heads too wide for the kernel use torch, which pads to the longest graph.
-        self.ops = graph.ops if x.size(1) <= WIDEST * heads else _TORCH_OPS
+        self.ops = _attention_ops(graph.ops, x.size(1) // heads)
         self.qkv = linear(x, torch.cat(weights, -2)).unflatten(1, (3, heads, -1))
         everywhere = score_grad or self.ops is _TORCH_OPS  # torch needs the gradient of all rows
         with torch.set_grad_enabled(torch.is_grad_enabled() and everywhere):
@@ -314,3 +319,8 @@ class PaddedAttention:
     def rows(self, kept: KeptRows) -> Tensor:  # noqa: D102
         parts = (self.qkv, self.out, self.lse, kept, *self.graph.levels[:2])
         return self.ops.attended_rows(*parts).flatten(1)
+
+
+def _attention_ops(ops: PaddedOps, channels: int) -> PaddedOps:
+    """Return the functions that attend: torch, which pads to the longest graph, for wide heads."""
+    return ops if channels <= WIDEST else _TORCH_OPS

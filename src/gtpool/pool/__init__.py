@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from torch import nn
 
+from gtpool.graph import Coarsening
 from gtpool.pool.asap import ASAPool
 from gtpool.pool.diffpool import DiffPool
 from gtpool.pool.dmon import DMoN
@@ -13,6 +14,7 @@ from gtpool.pool.gtpool import GTPool
 from gtpool.pool.haarpool import HaarPool
 from gtpool.pool.mid import MIDPool
 from gtpool.pool.mincutpool import MinCutPool
+from gtpool.pool.partition import ChainPool
 from gtpool.pool.sagpool import SAGPool
 from gtpool.pool.structpool import StructPool
 from gtpool.pool.topkpool import TopKPool
@@ -30,10 +32,7 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "structpool": StructPool,
     "haarpool": HaarPool,
 }
-"""Factory of each pooler; its arguments are the width, the ratio or clusters, and options.
-
-HaarPool has neither ratio nor clusters; its clusters follow from the graph.
-"""
+"""Factory of each pooler; its arguments are the width, what ``sized_by`` says, and options."""
 
 
 def kind_of(pool: str) -> Literal["dropping", "clustering"] | None:
@@ -43,8 +42,37 @@ def kind_of(pool: str) -> Literal["dropping", "clustering"] | None:
         >>> kind_of("gtpool"), kind_of("diffpool"), kind_of("none")
         ('dropping', 'clustering', None)
     """
-    make = POOLS.get(pool)
-    return getattr(make.func if isinstance(make, partial) else make, "kind", None)
+    return getattr(_class_of(pool), "kind", None)
+
+
+def sized_by(pool: str) -> str:
+    """Return what the second argument of a pooler is: "ratio", "clusters" or "chain".
+
+    The clusters along a chain follow from the graph, and the argument is the number of steps.
+
+    Example:
+        >>> sized_by("gtpool"), sized_by("diffpool"), sized_by("haarpool")
+        ('ratio', 'clusters', 'chain')
+    """
+    return getattr(_class_of(pool), "sized_by", "ratio")
+
+
+def chain_of(pool: str, steps: int) -> Coarsening | None:
+    """Return the coarsening chain that ``steps`` levels of a pooler need; None if none.
+
+    Example:
+        >>> chain_of("haarpool", 3), chain_of("diffpool", 3)
+        (Coarsening(steps=3, method='spectral'), None)
+    """
+    found = _class_of(pool)
+    return Coarsening(steps, found.method) if issubclass(found, ChainPool) else None
+
+
+def _class_of(pool: str) -> type:
+    """Return the class of a pooler; ``object`` for "none" and unknown names."""
+    make = POOLS.get(pool, object)
+    found = make.func if isinstance(make, partial) else make
+    return cast("type", found)
 
 
 KINDS = {name: kind for name in POOLS if (kind := kind_of(name)) is not None}

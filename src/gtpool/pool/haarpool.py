@@ -3,17 +3,10 @@
 Wang, Li, Ma, Montúfar, Zhuang, Fan: "Haar Graph Pooling", ICML 2020, arXiv 1909.11580.
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor, nn
-
-from gtpool.graph import CoarseningStep, GraphLayout, NodeMerge, check_count
-from gtpool.ops.backend import Backend, Pooled
-from gtpool.ops.coarsening import build_chain, haar_transform
-from gtpool.ops.entry import check_inputs
+from gtpool.pool.partition import ChainPool
 
 
-class HaarPool(nn.Module):
+class HaarPool(ChainPool):
     r"""Clustering pooling by the compressive Haar transform, without parameters.
 
     Each step of a coarsening chain reduces a graph of n nodes to :math:`\lfloor n/2 \rfloor + 1`;
@@ -70,67 +63,4 @@ class HaarPool(nn.Module):
         torch.Size([4, 16])
     """
 
-    kind = "clustering"
-
-    def __init__(self, in_channels: int, steps: int = 3) -> None:
-        super().__init__()
-        check_count("in_channels", in_channels)
-        check_count("steps", steps)
-        self.in_channels, self.steps = in_channels, steps
-
-    def reset_parameters(self) -> None:
-        """Do nothing: the layer has no parameters."""
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        batch: Tensor | None = None,
-        *,
-        level: GraphLayout | None = None,
-        chain: Sequence[CoarseningStep] | None = None,
-    ) -> NodeMerge:
-        """Return the pooled batch of graphs.
-
-        Args:
-            x: Node features, [N, D].
-            edge_index: Source and target of each edge, [2, E].
-            edge_attr: Edge features; ignored.
-            batch: Graph of each node, sorted, [N]; if None, all nodes are one graph.
-            level: The layout of the batch, instead of ``batch``; inputs are then not checked.
-            chain: The remaining steps of the chain; the first is applied. If None, the layer builds
-                a chain of ``steps`` steps.
-        """
-        if level is None:
-            level = check_inputs(x, edge_index, edge_attr, batch, self.in_channels)
-            _check_chain(chain, level)
-        if chain is None:
-            chain = build_chain(edge_index, level, self.steps)
-        step = chain[0]
-        pooled = haar_transform(x, chain)
-        weight = step.edge_attr.to(x.dtype)
-        return NodeMerge(pooled, step.edge_index, weight, step.level.batch, step.cluster, None)
-
-    def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
-        """Return the graphs after one step along the chain of the batch."""
-        del edges  # clusters always have edges
-        return graph.coarsen(x, self.steps)
-
-    def __repr__(self) -> str:
-        """Return the class name, the width and the length of the chain."""
-        return f"{type(self).__name__}({self.in_channels}, steps={self.steps})"
-
-
-def _check_chain(chain: Sequence[CoarseningStep] | None, level: GraphLayout) -> None:
-    """Raise a ValueError unless the chain has a step that starts from these nodes."""
-    if chain is None:
-        return
-    if not chain:
-        raise ValueError("the chain has no steps left: each graph is already one node")
-    nodes, graphs = level.batch.numel(), level.sizes.numel()
-    if chain[0].cluster.numel() != nodes or chain[0].level.sizes.numel() != graphs:
-        raise ValueError(
-            f"the chain starts from {chain[0].cluster.numel()} nodes of "
-            f"{chain[0].level.sizes.numel()} graphs, but x has {nodes} nodes of {graphs}"
-        )
+    method = "spectral"

@@ -42,6 +42,7 @@ class DropPool(nn.Module):
     """
 
     kind = "dropping"
+    sized_by = "ratio"
     in_channels: int
     ratio: float
     multiplies = False
@@ -166,6 +167,7 @@ class MergePool(nn.Module):
     """Base of poolers that merge nodes into the same number of clusters per graph."""
 
     kind = "clustering"
+    sized_by = "clusters"
     in_channels: int
     multiplies = False
 

@@ -20,6 +20,7 @@ from gtpool.study.summarize import (
     MetricSummary,
     ScoreGrid,
     has_folds,
+    metric_name,
     metric_title,
     run_label,
     split_name,
@@ -38,7 +39,9 @@ class MethodSection(NamedTuple):
     pictures: Mapping[str, str]
     """SVG elements by caption."""
     tasks: TextTable | None = None
-    """Metric of each task, if there are several."""
+    """Metrics of each task, if there are several."""
+    scores: TextTable | None = None
+    """All metrics of the runs, or of the ensembles."""
     ensembles: ScoreGrid | None = None
     """Test metric of each ensemble of runs; None for single runs."""
 
@@ -84,6 +87,7 @@ def _section_values(section: MethodSection, number: int) -> dict[str, Any]:
         "facts": _facts(section.rows, done),
         "runs": runs_table(section.rows, section.ensembles),
         "tasks": section.tasks,
+        "scores": section.scores,
         "rules": rules_table(section.rows) if done else None,
         "failed": [_failure(row) for row in section.rows if row.status == "failed"],
         "pictures": [
@@ -110,10 +114,11 @@ def _facts(rows: Sequence[RunResult], done: Sequence[RunResult]) -> dict[str, st
     train = spec.train
     facts = {"data": spec.data.source, "network": describe_network(spec)}
     patience = train.patience
+    chosen_by = train.select if train.metric is None else metric_name(train.metric)
     stop = "" if patience is None else f" (fewer once {patience} have not lowered the loss)"
     facts["training"] = (
         f"{train.epochs} epochs{stop}, batches of {train.batch_size}, "
-        f"learning rate {train.lr:g}, epoch chosen by validation {train.select}"
+        f"learning rate {train.lr:g}, epoch chosen by validation {chosen_by}"
     )
     if not done:
         return facts

@@ -118,26 +118,50 @@ def rules_table(rows: Sequence[RunResult]) -> TextTable:
 def tasks_table(
     targets: Sequence[str],
     labels: Sequence[int],
-    metric: str,
-    runs: Mapping[tuple[int, int], Sequence[float | None]],
+    metrics: Mapping[str, Mapping[tuple[int, int], Sequence[float | None]]],
 ) -> TextTable:
-    """Return one row per task: its metric over all runs and its number of labels.
+    """Return one row per task: its metrics over all runs and its number of labels.
 
     Args:
         targets: Names of the tasks.
         labels: Number of labelled graphs of each task.
-        metric: Name of the metric.
-        runs: Metric of each task by seed and fold of the run; None if undefined.
+        metrics: By name, the metric of each task by seed and fold of the run; None if undefined.
+            The first is counted in the column of runs.
     """
+    runs = next(iter(metrics.values()))
     seeds, folds = (tuple(sorted(set(part))) for part in zip(*runs, strict=True))
     lines: list[tuple[str, ...]] = []
     for task, (name, count) in enumerate(zip(targets, labels, strict=True)):
-        by_run = {place: values[task] for place, values in runs.items()}
-        values = tuple(tuple(by_run.get((seed, fold)) for fold in folds) for seed in seeds)
-        cell = summarize_grid(ScoreGrid(metric, seeds, folds, values))
-        figure = cell.text if cell.n else format_metric(None, metric)
-        lines.append((name, figure, str(count), *([str(cell.n)] if len(runs) > 1 else [])))
-    heads = ("task", metric_title(metric), "labels", *(["runs"] if len(runs) > 1 else []))
+        cells: list[MetricSummary] = []
+        for metric, by_place in metrics.items():
+            by_run = {place: values[task] for place, values in by_place.items()}
+            values = tuple(tuple(by_run.get((seed, fold)) for fold in folds) for seed in seeds)
+            cells.append(summarize_grid(ScoreGrid(metric, seeds, folds, values)))
+        figures = [cell.text if cell.n else format_metric(None, cell.metric) for cell in cells]
+        counted = [str(cells[0].n)] if len(runs) > 1 else []
+        lines.append((name, *figures, str(count), *counted))
+    counted = ["runs"] if len(runs) > 1 else []
+    return TextTable(("task", *map(metric_title, metrics), "labels", *counted), tuple(lines))
+
+
+def scores_table(scores: Mapping[str, MetricSummary]) -> TextTable:
+    """Return one row per metric: mean and deviation; a dash where it is undefined in all runs.
+
+    The number of runs is a column if a metric is undefined in some.
+
+    Args:
+        scores: Mean and deviation of each metric by name.
+    """
+    counted = len({cell.n for cell in scores.values()}) > 1
+    lines = [
+        (
+            metric_title(name),
+            cell.text if cell.n else format_metric(None, name),
+            *([str(cell.n)] if counted else []),
+        )
+        for name, cell in scores.items()
+    ]
+    heads = ("metric", "on test parts", *(["runs"] if counted else []))
     return TextTable(heads, tuple(lines))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import from_numpy
 
 from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema
@@ -18,7 +17,7 @@ from gtpool.model.bundle import FILES, save_bundle
 from gtpool.report.page import MethodSection, section_cell, write_report
 from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, with_background
 from gtpool.report.progress import Progress
-from gtpool.report.result_tables import TextTable, methods_table, tasks_table
+from gtpool.report.result_tables import TextTable, methods_table, scores_table, tasks_table
 from gtpool.spec import DataSpec
 from gtpool.study.cross_validate import CrossValidation, RunConfig, plan_runs
 from gtpool.study.final_model import FinalModel
@@ -34,9 +33,9 @@ from gtpool.study.inputs import load_data
 from gtpool.study.members import average_members, ensemble_scores, first_seed
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.scores import all_scores, scores_by_task
 from gtpool.study.store import Store, write_atomic
 from gtpool.study.summarize import ScoreGrid, format_metric, metric_title, run_label
-from gtpool.train.metric import METRICS
 
 BAG_NOTE = (
     "members differ in their training and validation graphs, drawn anew from both (bagging): this "
@@ -105,13 +104,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], result.chosen, result)
-        notes.append(_model_note(result.chosen))
-        if one := single_split_note(rows):
-            notes.append(f"{one.capitalize()}.")
-        if result.majority is not None:
-            notes.append(
-                f"The largest class said to all graphs would have {100 * result.majority:.2f}."
-            )
+        notes += [_model_note(result.chosen), *_figure_notes(result)]
         columns = {"line": loaded.lines, "smiles": loaded.smiles}
         names = {name: column for name, column in columns.items() if column is not None}
         write_held_out(files["predictions"], result.predictions, schema.task, schema.targets, names)
@@ -203,19 +196,16 @@ def method_section(
     captioned = {_CAPTIONS[which]: svg for which, svg in pictures.items()}
     several = parts and schema.task != "classes" and schema.num_outputs > 1
     tasks = _task_metrics(parts, schema) if several else None
-    return MethodSection(name, rows, captioned, tasks, ensembles)
+    scores = scores_table(all_scores(parts, schema.task)) if parts else None
+    return MethodSection(name, rows, captioned, tasks, scores, ensembles)
 
 
 def _task_metrics(parts: Sequence[HeldOut], schema: Schema) -> TextTable:
     """Return the table by task; graphs tested by several runs count as one label."""
-    metric = METRICS[schema.task]
-    runs = {
-        (part.seed, part.fold): metric.by_task(from_numpy(part.output), from_numpy(part.y))
-        for part in parts
-    }
     _, first = np.unique(np.concatenate([part.graph for part in parts]), return_index=True)
     y = np.concatenate([part.y for part in parts])[first]
-    return tasks_table(schema.targets, (~np.isnan(y)).sum(0).tolist(), metric.name, runs)
+    by_task = scores_by_task(parts, schema.task)
+    return tasks_table(schema.targets, (~np.isnan(y)).sum(0).tolist(), by_task)
 
 
 _CAPTIONS = {
@@ -239,6 +229,24 @@ def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -
     said = np.concatenate([part.output.ravel() for part in parts])
     known = ~np.isnan(true)
     return pictures | {"scatter": draw_scatter(true[known], said[known])}
+
+
+def _figure_notes(result: CrossValidation) -> list[str]:
+    """Return what to know beside the figures."""
+    one, positive = single_split_note(result.runs), positive_note(result.loaded.dataset.schema)
+    notes = [f"{note[0].upper()}{note[1:]}." for note in (one, positive) if note]
+    if result.majority is not None:
+        notes.append(
+            f"The largest class said to all graphs would have {100 * result.majority:.2f}."
+        )
+    return notes
+
+
+def positive_note(schema: Schema) -> str | None:
+    """Return which of two classes counts as positive; None if there are not two classes."""
+    if schema.task != "classes" or schema.num_outputs != 2:
+        return None
+    return f"F1, PR-AUC and Brier score are those of class {schema.targets[1]!r}"
 
 
 def describe_final(final: FinalModel) -> str:
@@ -286,6 +294,7 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             "test": row.split.test,
         },
         "all_runs": result.cell._asdict(),
+        "scores": {name: cell.mean for name, cell in result.scores.items()},
         "versions": row.versions,
         "run": row.spec_json,
         "source_digest": row.source_digest,

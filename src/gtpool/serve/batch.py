@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import concatenate
-from gtpool.graph import CoarseningStep
+from gtpool.graph import Coarsening, CoarseningStep
 from gtpool.model.predictor import Predictor
-from gtpool.ops.coarsening import build_chain
+from gtpool.ops.chains import coarsen_graphs
 from gtpool.ops.segment import layout_from_sizes
 from gtpool.train.fit import predict_members
 
@@ -127,19 +127,19 @@ class Batcher:
             self._answer([job])
 
     def _run(self, data: GraphDataset) -> Tensor:
-        if self._model.chain_steps:
-            data = replace(data, chain=chain_of(data, self._model.chain_steps))
+        if self._model.coarsening:
+            data = replace(data, chain=chain_of(data, self._model.coarsening))
         data, everyone = data.to(self._device), torch.arange(len(data))
         for part in everyone.split(self._graphs):
             self._on_batch(part.numel())
         return predict_members(self._model, data, everyone, self._graphs).cpu()
 
 
-def chain_of(data: GraphDataset, steps: int) -> tuple[CoarseningStep, ...]:
+def chain_of(data: GraphDataset, coarsening: Coarsening) -> tuple[CoarseningStep, ...]:
     """Return coarsening chains without caching them: clients must not fill the disk."""
     level = layout_from_sizes(data.sizes, torch.device("cpu"))
     first = data.node_ptr[:-1].repeat_interleave(data.edge_counts)
-    return tuple(build_chain(data.edge_index.long() + first, level, steps))
+    return coarsen_graphs(data.edge_index.long() + first, level, coarsening)
 
 
 class _Job(NamedTuple):

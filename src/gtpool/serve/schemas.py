@@ -175,6 +175,9 @@ class Model(BaseModel):
     )
     method: str
     metrics: dict[str, Any]
+    scores: dict[str, Any] = Field(
+        description="Mean of each metric over the test parts of the training; null if undefined."
+    )
     versions: dict[str, Any]
     levels: int = Field(description="Number of pooling steps.")
     members: int = Field(description="Number of networks whose mean is the prediction.")

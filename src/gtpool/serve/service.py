@@ -171,6 +171,7 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
         "smiles_columns": _smiles_columns(bundle) if takes == "smiles" else [],
         "method": method_name(bundle.model.spec.to_json()),
         "metrics": bundle.part("metrics"),
+        "scores": bundle.part("scores"),
         "versions": bundle.part("versions"),
         "levels": len(members_of(bundle.model)[0].pools),
         "members": len(members_of(bundle.model)),

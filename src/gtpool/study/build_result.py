@@ -20,7 +20,7 @@ from gtpool.study.inputs import source_digest
 from gtpool.study.process_pool import ATTEMPTS
 from gtpool.study.result import RunResult, SplitSummary
 from gtpool.train.epoch import Outcome, TrainingError
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import metric_of
 
 _CURVES = ("train_loss", "valid_loss", "valid_metric", "test_metric")
 
@@ -38,7 +38,7 @@ def new_result(spec: RunSpec) -> RunResult:
 
 def start_result(data: GraphDataset, split: Split, model: Classifier, spec: RunSpec) -> RunResult:
     """Return a result with all that is known before training."""
-    metric = METRICS[data.schema.task]
+    metric = metric_of(data.schema.task, spec.train.metric)
     sizes = (part.numel() for part in (split.train, split.valid, split.test))
     return new_result(spec).updated(
         metric=metric.name,

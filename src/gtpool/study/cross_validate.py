@@ -26,8 +26,10 @@ from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Handover, Plan, check_plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
+from gtpool.study.scores import all_scores
 from gtpool.study.store import Store
 from gtpool.study.summarize import MetricSummary, ScoreGrid, summarize, summarize_grid
+from gtpool.train.metric import metric_of
 
 OnStart = Callable[[Loaded, Sequence[RunSpec]], object]
 """Called with the data and the runs before the first run."""
@@ -111,9 +113,15 @@ class CrossValidation:
         task = self.loaded.dataset.schema.task
         return ensemble_scores(self.runs, self.predictions, self.plan, task)
 
+    @cached_property
+    def scores(self) -> dict[str, MetricSummary]:
+        """Mean and deviation of every metric of the task by name, of runs or of ensembles."""
+        task = self.loaded.dataset.schema.task
+        return all_scores(self.predictions, task, self.plan.ensemble)
+
     @property
     def metric(self) -> str:
-        """Name of the test metric: "accuracy", "roc_auc" or "rmse"."""
+        """Name of the test metric: that of the plan, else "accuracy", "roc_auc" or "rmse"."""
         return self.cell.metric
 
     @property
@@ -248,6 +256,7 @@ def plan_runs(
         )
     loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
+    metric_of(loaded.dataset.schema.task, plan.run.train.metric)
     Classifier(model, shape_of(loaded.dataset))
     specs = expand_folds(
         plan.run,

@@ -22,6 +22,7 @@ from gtpool.study.run_one import choose_device, pack_artifact, reproducible_torc
 from gtpool.train.epoch import Epoch, Outcome, TrainingError, undefined_metrics
 from gtpool.train.fit import seeded
 from gtpool.train.fit_many import fit_many
+from gtpool.train.metric import metric_of
 
 
 def group_by_network(
@@ -83,7 +84,9 @@ def run_ensemble(
     splits = [choose_split(spec.split, loaded, data_dir) for spec in specs]
     with reproducible_torch(place, deterministic):
         models = [_network(spec, loaded.dataset).to(place) for spec in specs]
-        untested = undefined_metrics(loaded.dataset, [split.test for split in splits], "test")
+        metric = metric_of(loaded.dataset.schema.task, specs[0].train.metric)
+        tests = [split.test for split in splits]
+        untested = undefined_metrics(loaded.dataset, tests, "test", metric)
         rest = [run for run in range(len(specs)) if run not in untested]
         refused = [(run, error, 0.0, 1) for run, error in untested.items()]
         trained = _fit(rest, models, loaded.dataset.to(place), splits, specs, on_epoch)

@@ -9,7 +9,7 @@ from gtpool.study.heldout import HeldOut
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import ScoreGrid, score_grid
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import metric_of
 
 
 def first_seed(seed: int, plan: Plan) -> int:
@@ -53,9 +53,9 @@ def ensemble_scores(
         plan: The runs.
         task: "classes", "binary" or "regression".
     """
-    single, metric = score_grid(runs), METRICS[task]
+    single, metric = score_grid(runs), metric_of(task, plan.run.train.metric)
     found = {
-        (part.seed, part.fold): metric.measure(from_numpy(part.output), from_numpy(part.y))
+        (part.seed, part.fold): metric.of_outputs(from_numpy(part.output), from_numpy(part.y))
         for part in parts
     }
     known = {place: value for place, value in found.items() if not np.isnan(value)}

@@ -7,7 +7,7 @@ from typing import cast
 
 from gtpool.data.coarsening import with_chain
 from gtpool.data.formats.reader import Loaded
-from gtpool.model.classifier import chain_steps
+from gtpool.model.classifier import coarsening_of
 from gtpool.spec import RunSpec
 from gtpool.study.executor import (
     EnsembleExecutor,
@@ -101,11 +101,11 @@ def _local_executor(jobs: int, together: int | None, device: str) -> Executor:
 
 def _prepare(specs: Sequence[RunSpec], task: RunTask, watch: Watcher) -> None:
     """Compute and cache what several runs need of the same graphs."""
-    for data, steps in dict.fromkeys((spec.data, chain_steps(spec.model)) for spec in specs):
-        if steps:
+    for data, chain in dict.fromkeys((spec.data, coarsening_of(spec.model)) for spec in specs):
+        if chain:
             dataset = load_data(data, task.data_dir, task.loaded).dataset
             told = partial(watch.preparing, f"clusterings of {dataset.schema.name}")
-            with_chain(dataset, steps, tell=told)
+            with_chain(dataset, *chain, tell=told)
 
 
 class _SilentWatcher:

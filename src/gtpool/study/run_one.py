@@ -25,6 +25,7 @@ from gtpool.study.store import write_atomic
 from gtpool.train.distributed import Group, current_group, init_group
 from gtpool.train.epoch import Epoch, Outcome, TrainingError, check_metric_defined
 from gtpool.train.fit import fit, predict, seeded
+from gtpool.train.metric import metric_of
 
 
 def run_one(
@@ -64,9 +65,10 @@ def run_one(
         with seeded(spec.seed, torch.device("cpu")):
             model = Classifier(spec.model, shape_of(data))
         row = start_result(data, split, model, spec).updated(source_digest=loaded.digest)
+        metric = metric_of(data.schema.task, spec.train.metric)
         start = perf_counter()
         try:
-            check_metric_defined(data, split.test, "test")
+            check_metric_defined(data, split.test, "test", metric)
             with group.failing_together():
                 group.check_same([row.source_digest, row.split])
                 model, data = model.to(place), data.to(place)

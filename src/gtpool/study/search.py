@@ -31,7 +31,7 @@ from gtpool.study.sampler import (
     suggest,
 )
 from gtpool.study.space import Choice, Space, apply_choice, count_untried, draw_untried
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import metric_of
 
 EVALUATOR = "PED-ANOVA"
 """Importance evaluator of Optuna that does not need scikit-learn."""
@@ -92,7 +92,8 @@ class Search:
         self.data_dir = data_dir
         self.loaded = load_data(base.data, data_dir, loaded)
         schema = self.loaded.dataset.schema
-        metric, by_loss = METRICS[schema.task], base.train.select == "loss"
+        metric = metric_of(schema.task, base.train.metric)
+        by_loss = base.train.select == "loss"
         self.metric = "loss" if by_loss else metric.name
         self.higher_is_better = not by_loss and metric.higher_is_better
         folds = self._folds(base)

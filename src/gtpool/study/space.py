@@ -38,8 +38,8 @@ PAPER_SPACE: Space = {
 """Search space of the paper, 144 combinations; the default of each option is first."""
 
 _SEARCHABLE = ("model", "train", "data.features", "data.standardize")
-# Both change what a validation loss means.
-_CHANGES_OBJECTIVE = ("train.select", "train.class_weights")
+# Each changes what a validation loss or metric means.
+_CHANGES_OBJECTIVE = ("train.select", "train.metric", "train.class_weights")
 
 
 def read_space(table: Mapping[str, Any], base: RunSpec) -> Space:

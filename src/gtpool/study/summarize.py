@@ -17,7 +17,14 @@ EPOCH_RULES = {
     "best_test": "by test (optimistic)",
 }
 """Names of the epoch selection rules whose test metric each result holds."""
-_PERCENT = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
+_PERCENT = {
+    "accuracy": "accuracy",
+    "roc_auc": "ROC-AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "pr_auc": "PR-AUC",
+}
+_NAMES = {"log_loss": "log loss", "brier": "Brier score", "r2": "R²", "spearman": "Spearman"}
 
 
 class MetricSummary(NamedTuple):
@@ -192,7 +199,7 @@ def split_name(rule: str) -> str:
 
 
 def format_metric(value: float | None, metric: str) -> str:
-    """Format a value of a metric; accuracy and ROC-AUC in percent.
+    """Format a value of a metric; accuracy, ROC-AUC, PR-AUC and F1 in percent.
 
     Example:
         >>> [format_metric(*pair) for pair in ((0.8561, "accuracy"), (1.5, "rmse"), (None, "rmse"))]
@@ -220,7 +227,7 @@ def metric_name(metric: str) -> str:
         >>> metric_name("accuracy"), metric_name("roc_auc")
         ('accuracy', 'ROC-AUC')
     """
-    return _PERCENT.get(metric, metric.upper())
+    return _PERCENT.get(metric) or _NAMES.get(metric, metric.upper())
 
 
 def format_seconds(seconds: float) -> str:

@@ -23,7 +23,7 @@ from gtpool.spec import TrainSpec
 from gtpool.train.average import WeightAverage
 from gtpool.train.epoch import autocast, lr_factor
 from gtpool.train.loss import Loss
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import metric_of
 
 _DRAWS = 200
 """The capacity is chosen so that about one batch in this many exceeds it."""
@@ -111,7 +111,7 @@ class CapturedTrainer:
         """Return validation loss, validation metric and test metric of each run, on the host."""
         self.ensemble.eval()
         self.evaluate_step()
-        metric = METRICS[self.data.schema.task]
+        metric = metric_of(self.data.schema.task, self.spec.metric)
         logits = self.logits.unflatten(0, (self.ensemble.runs, -1))
         found = [self.held_out_loss, *(metric.batched(logits, y) for y in self.targets)]
         return torch.stack(found, 1).cpu()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.spec import TrainSpec
-from gtpool.train.metric import METRICS, Metric
+from gtpool.train.metric import Metric
 
 
 class Epoch(NamedTuple):
@@ -46,7 +46,7 @@ class EarlyStopping:
 
     Args:
         spec: Its ``select``, ``patience`` and ``epochs`` are used.
-        metric: Metric of the task.
+        metric: The metric that is recorded.
     """
 
     def __init__(self, spec: TrainSpec, metric: Metric) -> None:
@@ -152,11 +152,20 @@ def epoch_seed(random: torch.Generator) -> int:
     return int(torch.randint(2**62, (), generator=random))
 
 
-def check_metric_defined(data: GraphDataset, indices: Tensor, part: str) -> None:
-    """Raise a TrainingError if the metric is undefined for the labels of a part."""
-    metric, y = METRICS[data.schema.task], data.y.cpu()[indices]
+_NEEDED = {
+    "classes": "two classes",
+    "binary": "a task with both classes",
+    "regression": "a task with two different targets",
+}
+"""What the labels of a part must have for a metric that one label does not define."""
+
+
+def check_metric_defined(data: GraphDataset, indices: Tensor, part: str, metric: Metric) -> None:
+    """Raise a TrainingError if a metric is undefined for the labels of a part."""
+    task, y = data.schema.task, data.y.cpu()[indices]
     if math.isnan(metric.measure(torch.zeros(indices.numel(), data.schema.num_outputs), y)):
-        lacks = "a task with both classes" if metric.name == "roc_auc" else "a known target"
+        known = (y >= 0 if task == "classes" else ~y.isnan()).any()
+        lacks = _NEEDED[task] if known else "a known target"
         raise TrainingError(
             f"the {part} part ({indices.numel()} graphs) does not have {lacks}, so "
             f"{metric.name} is undefined; use another split"
@@ -164,13 +173,13 @@ def check_metric_defined(data: GraphDataset, indices: Tensor, part: str) -> None
 
 
 def undefined_metrics(
-    data: GraphDataset, parts: Sequence[Tensor], name: str
+    data: GraphDataset, parts: Sequence[Tensor], name: str, metric: Metric
 ) -> dict[int, TrainingError]:
-    """Return the errors of the runs for which the metric is undefined, by run number."""
+    """Return the errors of the runs for which a metric is undefined, by run number."""
     errors: dict[int, TrainingError] = {}
     for run, part in enumerate(parts):
         try:
-            check_metric_defined(data, part, name)
+            check_metric_defined(data, part, name, metric)
         except TrainingError as error:
             errors[run] = error
     return errors

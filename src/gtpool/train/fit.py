@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
-from gtpool.graph import PackedBatch
+from gtpool.graph import Coarsening, PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import pads_attention, why_not_captured
 from gtpool.model.graph_features import set_statistics
@@ -36,7 +36,7 @@ from gtpool.train.epoch import (
 )
 from gtpool.train.fit_many import fit_many
 from gtpool.train.loss import Loss, weighted_mean
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import metric_of
 
 
 class Model(Protocol):
@@ -51,8 +51,8 @@ class Model(Protocol):
         ...
 
     @property
-    def chain_steps(self) -> int:
-        """Coarsening steps that the graphs must carry; 0 if none."""
+    def coarsening(self) -> Coarsening | None:
+        """Coarsening chain that the graphs must carry; None if none."""
         ...
 
     def classify(self, graphs: PackedBatch) -> Tensor:
@@ -95,10 +95,11 @@ def fit(
         if reason is None:
             return (yield from _fit_captured(model, data, split, spec, seed))
         warn(f"training eagerly, which is slower on a GPU: {reason}", stacklevel=2)
-    data = with_chain(data, model.chain_steps) if model.chain_steps else data
+    data = with_chain(data, *model.coarsening) if model.coarsening else data
+    metric = metric_of(data.schema.task, spec.metric)
     if spec.select == "metric":
-        check_metric_defined(data, split.valid, "validation")
-    stopping = EarlyStopping(spec, METRICS[data.schema.task])
+        check_metric_defined(data, split.valid, "validation", metric)
+    stopping = EarlyStopping(spec, metric)
     evaluator = _Evaluator(model, data, split, spec, group)
     loss_of = Loss(data, [split.train], weigh=spec.class_weights, smoothing=spec.label_smoothing)
     set_target_scale(model, loss_of)
@@ -171,7 +172,7 @@ def predict_members(
 def _batches(
     model: "Model | Predictor", data: GraphDataset, indices: Tensor, batch_size: int
 ) -> Iterator[PackedBatch]:
-    data = with_chain(data, model.chain_steps) if model.chain_steps else data
+    data = with_chain(data, *model.coarsening) if model.coarsening else data
     return (data.take(part, model.ratios) for part in indices.split(batch_size))
 
 
@@ -265,7 +266,7 @@ class _Evaluator:
         self, model: Model, data: GraphDataset, split: Split, spec: TrainSpec, group: Group
     ) -> None:
         self.model, self.spec, self.group = model, spec, group
-        self.metric = METRICS[data.schema.task]
+        self.metric = metric_of(data.schema.task, spec.metric)
         both = torch.cat([split.valid, split.test])
         parts = [part for part in group.share(both).split(spec.batch_size) if part.numel()]
         self.batches = [data.take(part, model.ratios) for part in parts]

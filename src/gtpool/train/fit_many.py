@@ -28,7 +28,7 @@ from gtpool.train.epoch import (
     shuffled_batches,
     undefined_metrics,
 )
-from gtpool.train.metric import METRICS
+from gtpool.train.metric import metric_of
 
 _SHRINK = 0.6
 """Finished runs are dropped once active runs fall below this share; each drop captures again."""
@@ -92,16 +92,17 @@ class _Runs:
         self.models, self.splits, self.specs = models, splits, specs
         self.ensemble = ModelEnsemble(models, int(data.sizes.max()))
         shape = models[0].shape
-        steps, numbers = models[0].chain_steps, models[0].reads_edge_numbers
-        data = with_chain(data, steps) if steps else data
+        chain, numbers = models[0].coarsening, models[0].reads_edge_numbers
+        data = with_chain(data, *chain) if chain else data
         coded = (shape.node_categories, models[0].edge_categories)
         dataset = DeviceDataset.of(data, *coded, edge_features=numbers)
         scaler = _feature_scaler(data, splits, self.ensemble.theta) if standardize else None
         self.trainer = CapturedTrainer(self.ensemble, dataset, data, splits, specs, scaler)
         self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.stopping = [EarlyStopping(own, METRICS[data.schema.task]) for own in specs]
+        metric = metric_of(data.schema.task, specs[0].metric)
+        self.stopping = [EarlyStopping(own, metric) for own in specs]
         valids = [split.valid for split in splits] if specs[0].select == "metric" else []
-        self.errors = undefined_metrics(data, valids, "validation")
+        self.errors = undefined_metrics(data, valids, "validation", metric)
         self.active = list(range(len(models)))
         """Run number of each position in the trainer."""
         self.best = self.ensemble.state_dicts()
