@@ -28,7 +28,6 @@ from gtpool.spec import RunSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.fit import seeded
 
-
 _OF_HEAD = ("molecule_features", "descriptors", "feature_columns")
 """Parts of a recipe that the head alone reads; those of the new graphs hold."""
 
