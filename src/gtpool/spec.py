@@ -19,8 +19,19 @@ Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
 Precision = Literal["float32", "bf16"]
 AtomOrder = Literal["given", "canonical"]
-SplitRule = Literal["auto", "fixed", "stratified", "folds", "scaffold", "random", "column"]
-FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
+SplitRule = Literal[
+    "auto",
+    "fixed",
+    "stratified",
+    "folds",
+    "groups",
+    "scaffold-folds",
+    "scaffold",
+    "random",
+    "time",
+    "column",
+]
+FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds", "groups", "scaffold-folds")
 """Split rules with folds."""
 
 
@@ -138,6 +149,12 @@ class DataSpec(_Spec):
 
     In order, they are the leading continuous columns of ``x``; see ``gtpool.ops.encodings``.
     """
+    group_column: str | None = None
+    """Column of a table whose equal cells stay in one part of a split, for the rule "groups"."""
+    time_column: str | None = None
+    """Column of a table with numbers or ISO dates, for the split rule "time"."""
+    contradictions: Literal["keep", "drop"] = "keep"
+    """Whether to leave out the rows of a molecule whose copies have contradicting targets."""
     molecule_features: tuple[str, ...] = ()
     """Descriptors of whole molecules, keys of ``MOLECULE_FEATURES``; the head reads them."""
     feature_columns: tuple[str, ...] = ()
@@ -158,6 +175,8 @@ class SplitSpec(_Spec):
     """Seed of random rules."""
     bag: int = 0
     """From 1 on, draw training and validation part anew from both, with this number as seed."""
+    copies: Literal["auto", "together", "apart"] = "auto"
+    """Whether rows with the same molecule stay in one part; "auto": if a table has such rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,10 +312,13 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
     DataSpec: {
         "atom_order": "given",
         "encode": (),
+        "group_column": None,
+        "time_column": None,
+        "contradictions": "keep",
         "molecule_features": (),
         "feature_columns": (),
     },
-    SplitSpec: {"bag": 0},
+    SplitSpec: {"bag": 0, "copies": "auto"},
     ShapeSpec: {"graph_width": 0},
     ModelSpec: {
         "jump": False,

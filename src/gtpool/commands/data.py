@@ -6,15 +6,18 @@ from typing import Annotated
 import typer
 
 from gtpool.commands.options import (
+    Contradictions,
     DataDir,
     EncodeGiven,
     FeatureColumns,
     Features,
+    GroupColumn,
     MoleculeFeatures,
     SmilesColumn,
     SplitColumn,
     TargetColumns,
     TaskName,
+    TimeColumn,
     data_options,
 )
 
@@ -41,7 +44,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
 
 @app.command("info")
-def describe_dataset(
+def describe_dataset(  # noqa: PLR0917 - an option each
     data: Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")],
     features: Features = None,
     encode: EncodeGiven = None,
@@ -50,15 +53,20 @@ def describe_dataset(
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
+    group_column: GroupColumn = None,
+    time_column: TimeColumn = None,
+    contradictions: Contradictions = None,
     task: TaskName = None,
     data_dir: DataDir = None,
 ) -> None:
     """Load a dataset and describe it."""
+    from gtpool.data.duplicates import count_copies
     from gtpool.data.summary import describe, describe_splits
     from gtpool.report.result_tables import printable
     from gtpool.spec import DataSpec, RunSpec
     from gtpool.study.inputs import expand_folds, load_data
     from gtpool.study.plan import make_plan
+    from gtpool.study.split_rules import rule_text
 
     options = data_options(
         data,
@@ -68,8 +76,11 @@ def describe_dataset(
         split_column,
         task,
         encode,
-        molecule_features,
-        feature_columns,
+        group_column=group_column,
+        time_column=time_column,
+        contradictions=contradictions,
+        molecule_features=molecule_features,
+        feature_columns=feature_columns,
     )
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)
@@ -81,11 +92,15 @@ def describe_dataset(
         plan = make_plan({}, {"data": options}, "best")
         run = RunSpec(data=spec, split=plan.run.split)
         runs = expand_folds(run, data_dir=data_dir, loaded=loaded)
-        rule = runs[0].split.rule.replace("folds", "random")
-        facts["split"] = f"{len(runs)} {rule} folds" if len(runs) > 1 else rule
+        rule = rule_text(runs[0].split, loaded)
+        facts["split"] = f"{len(runs)} {rule}" if len(runs) > 1 else rule
     if loaded.lines is not None:
         facts["skipped"] = (
             f"{len(loaded.skipped)} of {len(loaded.lines) + len(loaded.skipped)} rows"
+        )
+    if loaded.molecules is not None:
+        facts["copies"] = (
+            f"{count_copies(loaded.molecules)} rows repeat the molecule of an earlier row"
         )
     for what, value in facts.items():
         typer.echo(printable(f"{what + ':':<15}{value}"))

@@ -7,6 +7,8 @@ import typer
 
 from gtpool.commands.options import (
     Address,
+    Contradictions,
+    Copies,
     DataDir,
     Device,
     Encode,
@@ -14,6 +16,7 @@ from gtpool.commands.options import (
     FeatureColumns,
     Features,
     GpusPerUnit,
+    GroupColumn,
     Jobs,
     MoleculeFeatures,
     RecipeName,
@@ -22,6 +25,7 @@ from gtpool.commands.options import (
     SplitType,
     TargetColumns,
     TaskName,
+    TimeColumn,
     Together,
     UnitLimit,
     choose_executor,
@@ -51,6 +55,7 @@ def search(  # noqa: PLR0917 - an option each
         int | None, typer.Option(help="Number of seeds, starting at 42. (default: 1)")
     ] = None,
     split_type: SplitType = None,
+    copies: Copies = None,
     epochs: Annotated[
         int | None,
         typer.Option(help="Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
@@ -62,6 +67,9 @@ def search(  # noqa: PLR0917 - an option each
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
+    group_column: GroupColumn = None,
+    time_column: TimeColumn = None,
+    contradictions: Contradictions = None,
     task: TaskName = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings file for all other options, TOML or JSON.")
@@ -105,10 +113,13 @@ def search(  # noqa: PLR0917 - an option each
             split_column,
             task,
             encode,
-            molecule_features,
-            feature_columns,
+            group_column=group_column,
+            time_column=time_column,
+            contradictions=contradictions,
+            molecule_features=molecule_features,
+            feature_columns=feature_columns,
         ),
-        "split": {"rule": split_type, "folds": folds},
+        "split": {"rule": split_type, "folds": folds, "copies": copies},
         "model": {"pool": pool},
         "train": {"epochs": epochs},
     }

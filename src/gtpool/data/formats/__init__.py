@@ -49,7 +49,16 @@ FORMATS: dict[str, Format] = {
         module="gtpool.data.formats.table",
         called="a table",
         endings=TABLE_SUFFIXES,
-        options=("smiles_column", "target_columns", "split_column", "task", "feature_columns"),
+        options=(
+            "smiles_column",
+            "target_columns",
+            "split_column",
+            "group_column",
+            "time_column",
+            "contradictions",
+            "task",
+            "feature_columns",
+        ),
         smiles=True,
     ),
     "jsonl": Format(

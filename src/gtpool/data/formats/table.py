@@ -2,15 +2,16 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, name_without_gz, read_csv_rows
+from gtpool.data.duplicates import contradictions as contradictions_of
 from gtpool.data.formats.reader import (
     FormatReader,
     InferenceData,
@@ -41,7 +42,9 @@ class _TableRow(NamedTuple):
     smiles: str
     cells: list[str]
     """The targets."""
-    split: str
+    split: str = ""
+    group: str = ""
+    time: str = ""
     record: tuple[str, ...] = ()
     """All cells, not stripped, if requested."""
     features: tuple[str, ...] = ()
@@ -62,6 +65,12 @@ class Table(NamedTuple):
     """Rows that could not be used, sorted by line."""
     targets: tuple[str, ...] = ()
     """Names of the target columns."""
+    groups: tuple[str, ...] | None = None
+    """Group column, for each graph."""
+    times: tuple[str, ...] | None = None
+    """Time column, for each graph."""
+    molecules: tuple[str, ...] = ()
+    """Canonical SMILES of each graph."""
 
 
 def read_table(
@@ -74,6 +83,9 @@ def read_table(
     strict: bool = False,
     need_targets: bool = True,
     atom_order: AtomOrder = "canonical",
+    group_column: str | None = None,
+    time_column: str | None = None,
+    contradictions: Literal["keep", "drop"] = "keep",
     molecule_features: Sequence[str] = (),
     feature_columns: Sequence[str] = (),
 ) -> Table:
@@ -95,6 +107,10 @@ def read_table(
         strict: Raise an error if a row cannot be used.
         need_targets: If false, no target column is read: ``y`` has no columns, [G, 0].
         atom_order: Atom order, as in ``read_molecules``.
+        group_column: Column whose equal cells stay in one part of a split.
+        time_column: Column of numbers or ISO dates, for a split by time.
+        contradictions: "drop" leaves out all rows of a molecule with contradicting targets, as
+            ``gtpool.data.duplicates.contradictions`` finds them.
         molecule_features: Descriptors of each molecule, keys of ``MOLECULE_FEATURES``.
         feature_columns: Columns of numbers that are features of the whole molecule; a missing
             value, marked as in targets, is NaN.
@@ -107,6 +123,8 @@ def read_table(
         smiles_column=smiles_column,
         target_columns=target_columns,
         split_column=split_column,
+        group_column=group_column,
+        time_column=time_column,
         need_targets=need_targets,
         feature_columns=feature_columns,
     )
@@ -114,21 +132,27 @@ def read_table(
     unlabelled = [row for row in found if kind == "classes" and is_missing(row.cells[0])]
     rows = [row for row in found if kind != "classes" or not is_missing(row.cells[0])]
     labels = [read_label(path, row, names, kind) for row in rows]
-    values = [_read_features(row, feature_columns, f"{path}, line {row.line}, ") for row in rows]
     if rows and kind == "classes":  # report mixed labels before reading molecules, which is slow
         _pack(path, rows, labels, names, kind)
     molecules = read_molecules([row.smiles for row in rows], atom_order=atom_order)
     skipped = [Skipped(row.line, row.smiles, f"no class in {names[0]!r}") for row in unlabelled]
     for position, reason in molecules.failed:
         skipped.append(Skipped(rows[position].line, rows[position].smiles, reason))
-    skipped.sort()
     rows, labels = molecules.select_rows(rows), molecules.select_rows(labels)
+    if rows and contradictions == "drop":
+        gone = _contradicting(
+            rows, molecules.canonical, _pack(path, rows, labels, names, kind)[0], kind
+        )
+        skipped += gone.values()
+        kept = [at for at in range(len(rows)) if at not in gone]
+        rows, labels = [rows[at] for at in kept], [labels[at] for at in kept]
+        molecules = read_molecules([row.smiles for row in rows], atom_order=atom_order)
+    skipped.sort()
     if not rows or (strict and skipped):
         raise ValueError(_refusal(path, skipped, len(found)))
     y, targets = _pack(path, rows, labels, names, kind)
     data = molecules.to_dataset(y, Path(name_without_gz(path)).stem, kind, targets)
-    smiles, numbers = [row.smiles for row in rows], torch.tensor(molecules.select_rows(values))
-    _refuse_blank_columns(path, feature_columns, numbers)
+    smiles, numbers = [row.smiles for row in rows], _feature_values(path, rows, feature_columns)
     data = with_graph_features(data, smiles, molecule_features, feature_columns, numbers)
     return Table(
         data,
@@ -137,6 +161,9 @@ def read_table(
         None if split_column is None else tuple(row.split for row in rows),
         tuple(skipped),
         tuple(names),
+        None if group_column is None else tuple(row.group for row in rows),
+        None if time_column is None else tuple(row.time for row in rows),
+        molecules.canonical,
     )
 
 
@@ -151,8 +178,22 @@ class _TableReader(FormatReader):
             atom_order=spec.atom_order,
             molecule_features=spec.molecule_features,
             feature_columns=spec.feature_columns,
+            group_column=spec.group_column,
+            time_column=spec.time_column,
+            contradictions=spec.contradictions,
         )
-        return Loaded(found.dataset, name, *found[1:])
+        return Loaded(
+            found.dataset,
+            name,
+            found.smiles,
+            found.lines,
+            found.split,
+            found.groups,
+            found.times,
+            found.molecules,
+            found.skipped,
+            found.targets,
+        )
 
     def read_for_inference(
         self, path: Path, schema: Schema, options: InferenceOptions
@@ -234,6 +275,8 @@ def read_rows(
     smiles_column: str | None = None,
     target_columns: Sequence[str] | None = None,
     split_column: str | None = None,
+    group_column: str | None = None,
+    time_column: str | None = None,
     need_targets: bool = True,
     trained_column: str | None = None,
     trained_targets: Sequence[str] = (),
@@ -251,12 +294,15 @@ def read_rows(
     header = [name.strip() for name in written]
     smiles_column = smiles_column or _smiles_column(path, header, trained_column)
     if need_targets and target_columns is None and trained_targets:
-        target_columns = _target_columns(
-            path, header, {smiles_column, *feature_columns}, trained_targets
-        )
-    columns = _choose(
-        path, header, smiles_column, target_columns, split_column, need_targets, feature_columns
-    )
+        taken = {smiles_column, *feature_columns}
+        target_columns = _target_columns(path, header, taken, trained_targets)
+    special = {
+        "smiles_column": smiles_column,
+        "split_column": split_column,
+        "group_column": group_column,
+        "time_column": time_column,
+    }
+    columns = _choose(path, header, special, target_columns, need_targets, feature_columns)
     rows = [columns.row(line, cells, keep_records) for line, cells in records]
     if not rows:
         raise ValueError(f"{path} has a header, but no row below it")
@@ -301,11 +347,15 @@ def _readable_features(
     return reasons, values
 
 
-def _refuse_blank_columns(path: Path, columns: Sequence[str], values: Tensor) -> None:
-    """Raise a ValueError that names a feature column without any number."""
+def _feature_values(path: Path, rows: Sequence[_TableRow], columns: Sequence[str]) -> Tensor:
+    """Return the numbers of the feature columns, [G, columns]; raise if a column has none."""
+    values = torch.tensor(
+        [_read_features(row, columns, f"{path}, line {row.line}, ") for row in rows]
+    )
     blank = [name for name, column in zip(columns, values.T, strict=True) if column.isnan().all()]
     if blank:
         raise ValueError(f"{path}, column {_listed(blank)}: blank in all rows that can be used")
+    return values
 
 
 def is_missing(cell: str) -> bool:
@@ -314,17 +364,17 @@ def is_missing(cell: str) -> bool:
 
 
 class _Columns(NamedTuple):
-    smiles: int
+    special: list[int | None]
+    """Columns of SMILES, split, group and time."""
     targets: list[int]
-    split: int | None
     features: list[int]
 
     def row(self, line: int, cells: list[str], keep: bool) -> _TableRow:
-        split = "" if self.split is None else cells[self.split].strip()
+        smiles, *others = ("" if at is None else cells[at].strip() for at in self.special)
         targets = [cells[column].strip() for column in self.targets]
         record = tuple(cells) if keep else ()
         features = tuple(cells[column].strip() for column in self.features)
-        return _TableRow(line, cells[self.smiles].strip(), targets, split, record, features)
+        return _TableRow(line, smiles, targets, *others, record=record, features=features)
 
 
 def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
@@ -357,17 +407,18 @@ def _target_columns(
 def _choose(
     path: Path,
     header: list[str],
-    smiles_column: str,
+    special: Mapping[str, str | None],
     target_columns: Sequence[str] | None,
-    split_column: str | None,
     need_targets: bool,
     feature_columns: Sequence[str],
 ) -> _Columns:
     """Return the indices of the given or default columns."""
-    smiles = _find(path, header, smiles_column, "smiles_column")
-    split = None if split_column is None else _find(path, header, split_column, "split_column")
+    places = [
+        None if name is None else _find(path, header, name, option)
+        for option, name in special.items()
+    ]
     features = [_find(path, header, name, "feature_columns") for name in feature_columns]
-    taken = {smiles_column, split_column, *feature_columns}
+    taken = {*special.values(), *feature_columns}
     others = [name for name in header if name not in taken]
     if isinstance(target_columns, str):
         target_columns = [target_columns]
@@ -380,14 +431,14 @@ def _choose(
             f"beside the SMILES there are {_listed(others)}"
         )
     targets = [_find(path, header, name, "target_columns") for name in wanted]
-    chosen = [smiles, *targets, *([] if split is None else [split]), *features]
+    chosen = [*targets, *(place for place in places if place is not None), *features]
     twice = [header[column] for column in chosen if chosen.count(column) > 1]
     if twice:
         raise ValueError(
             f"{path}: column {twice[0]!r} is chosen twice; "
-            "SMILES, targets, split and features need a column each"
+            "SMILES, targets, split, group, time and features need a column each"
         )
-    return _Columns(smiles, targets, split, features)
+    return _Columns(places, targets, features)
 
 
 def _find(path: Path, header: list[str], name: str, option: str) -> int:
@@ -475,6 +526,18 @@ def _pack(
     if y.isnan().all():
         raise ValueError(f"{path}, column {_listed(names)}: blank in all rows that can be used")
     return y, tuple(names)
+
+
+def _contradicting(
+    rows: Sequence[_TableRow], molecules: Sequence[str], y: Tensor, kind: Task
+) -> dict[int, Skipped]:
+    """Return the rows with contradicting targets by index, with the lines that contradict them."""
+    gone: dict[int, Skipped] = {}
+    for group in contradictions_of(molecules, y, kind):
+        lines = ", ".join(str(rows[at].line) for at in group)
+        reason = f"contradicting targets of one molecule in lines {lines}"
+        gone |= {at: Skipped(rows[at].line, rows[at].smiles, reason) for at in group}
+    return gone
 
 
 def _refusal(path: Path, skipped: list[Skipped], total: int) -> str:
