@@ -12,6 +12,7 @@ from gtpool.pool.diffpool import DiffPool
 from gtpool.pool.dmon import DMoN
 from gtpool.pool.gtpool import GTPool
 from gtpool.pool.haarpool import HaarPool
+from gtpool.pool.maxcutpool import MaxCutPool
 from gtpool.pool.mid import MIDPool
 from gtpool.pool.mincutpool import MinCutPool
 from gtpool.pool.partition import ChainPool
@@ -26,6 +27,7 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "topkpool": TopKPool,
     "asap": ASAPool,
     "mid": MIDPool,
+    "maxcutpool": MaxCutPool,
     "diffpool": DiffPool,
     "mincutpool": MinCutPool,
     "dmon": DMoN,
