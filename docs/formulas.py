@@ -29,6 +29,7 @@ GROUPS = {
     r"\mathcal": lambda inside: LETTERS[inside],
     r"\mathbb": lambda inside: LETTERS[inside],
     r"\mathrm": str,
+    r"\mathbf": str,
     r"\text": str,
     r"\sqrt": lambda inside: f"√{_held(inside)}",
     "_": lambda inside: f"_{inside}" if re.fullmatch(r"\w+'?", inside) else f"[{inside}]",
