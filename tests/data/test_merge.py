@@ -41,7 +41,7 @@ def test_excluded_molecules_go_whatever_their_stereochemistry(tables):
     found = merged(tables, "one.csv", exclude=[str(tables / "held.csv")])
     assert [row[0] for row in found.rows] == ["CCO", "CCN"]
     assert found.excluded == 1
-    with pytest.raises(ValueError, match="no molecule of .*again.csv is left"):
+    with pytest.raises(ValueError, match=r"no molecule of .*again\.csv is left"):
         merged(tables, "again.csv", exclude=[str(tables / "again.csv")])
 
 
@@ -58,7 +58,7 @@ def test_labels_that_contradict_each_other_are_missing(tables):
     [
         (["one.csv", "one.csv"], "'one:a' occurs twice"),
         (["two.csv"], "no column 'smiles'"),
-        (["wrong.csv"], r"wrong.csv, line 2, column 'a': '0.5' "),
+        (["wrong.csv"], r"wrong\.csv, line 2, column 'a': '0.5' "),
     ],
 )
 def test_what_cannot_be_merged_is_named(tables, names, message):
