@@ -56,7 +56,9 @@ EncodeGiven = Annotated[str | None, _data(f"{_ENCODE} (default: none)")]
 SmilesColumn = Annotated[str | None, _data("CSV column of SMILES. (default: smiles)")]
 TargetColumns = Annotated[
     str | None,
-    _data("CSV columns to predict, separated by commas. (default: the only other column)"),
+    _data(
+        "CSV columns to predict, separated by commas; * for all others. (default: the only other)"
+    ),
 ]
 MoleculeFeatures = Annotated[
     str | None,

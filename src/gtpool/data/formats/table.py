@@ -98,7 +98,7 @@ def read_table(
         path: A UTF-8 file ending in .csv (commas, or semicolons if the header has no comma), .tsv
             or .tab, or one of these and .gz.
         smiles_column: By default the column called "smiles", in any case.
-        target_columns: By default the only other column.
+        target_columns: By default the only other column; ``["*"]`` for all others.
         split_column: Column that assigns each row to train, valid or test.
         task: "classes": one column of words or integers. "binary": columns of 0, 1 or missing.
             "regression": columns of numbers or missing. Missing is a blank, NA, <NA>, N/A, #N/A,
@@ -422,7 +422,7 @@ def _choose(
     others = [name for name in header if name not in taken]
     if isinstance(target_columns, str):
         target_columns = [target_columns]
-    wanted = others if target_columns is None else target_columns
+    wanted = others if target_columns is None or list(target_columns) == ["*"] else target_columns
     if not need_targets:
         wanted = []
     elif not wanted or (target_columns is None and len(others) > 1):
