@@ -123,7 +123,7 @@ def test_methods_run_on_one_table_and_a_second_call_runs_nothing(table, tmp_path
 
 def test_rows_of_one_place_with_different_molecules_are_an_error(table, tmp_path):
     method = METHODS["boosting, RDKit 2D"]
-    row = fit_method("a", method, Place("ESOL", "random", 0), table).to_json()
+    row = fit_method("a", method, Place("ESOL", "random", 0), table, tmp_path).to_json()
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(row)}\n{json.dumps(row | {'data_digest': 'other'})}\n")
     with pytest.raises(ValueError, match="different molecules"):

@@ -116,15 +116,15 @@ def run_methods(
     _check("method", methods, known)
     done = {(fit.method, fit.place) for fit in read_fits(path)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    for place, name in product(places, methods or METHODS):
-        if (name, place) in done:
-            continue
-        fit = fit_method(name, known[name], place, load_set(place.set))
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(fit.to_json())}\n")
-        first = FIRST[fit.task]
-        where = f"{place.set}, {place.split}, seed {place.seed}"
-        tell(f"{where}: {name}: {first} {fit.metrics[first]:.4f}, {fit.cpu_seconds:.0f} CPU s")
+    for place in places:
+        missing = [name for name in methods or METHODS if (name, place) not in done]
+        with tempfile.TemporaryDirectory(prefix="gtpool-") as folder:
+            for name in missing:
+                table = load_set(place.set)
+                fit = fit_method(name, known[name], place, table, Path(folder))
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(f"{json.dumps(fit.to_json())}\n")
+                tell(_describe(fit))
     return read_fits(path)
 
 
@@ -148,7 +148,7 @@ def read_fits(path: Path) -> list[Fit]:
     return fits
 
 
-def fit_method(name: str, method: Method, place: Place, table: MoleculeTable) -> Fit:
+def fit_method(name: str, method: Method, place: Place, table: MoleculeTable, folder: Path) -> Fit:
     """Train and test a method at a place.
 
     Args:
@@ -156,10 +156,10 @@ def fit_method(name: str, method: Method, place: Place, table: MoleculeTable) ->
         method: A value of ``METHODS``.
         place: Its set is that of the table.
         table: The molecules.
+        folder: For files of the methods of the place.
     """
     split = split_set(table, place.split, place.seed)
-    with tempfile.TemporaryDirectory(prefix="gtpool-") as folder:
-        answer = method(Job(table, split, place.seed, Path(folder)))
+    answer = method(Job(table, split, place.seed, folder))
     true = np.array([table.y[row] for row in split.test.tolist()])
     return Fit(
         name,
@@ -237,6 +237,12 @@ def complete_places(fits: Iterable[Fit], methods: Sequence[str]) -> dict[Place, 
         if fit.method in methods:
             found.setdefault(fit.place, {})[fit.method] = fit
     return {place: by for place, by in found.items() if len(by) == len(methods)}
+
+
+def _describe(fit: Fit) -> str:
+    first, (name, split, seed) = FIRST[fit.task], fit.place
+    score = f"{first} {fit.metrics[first]:.4f}, {fit.cpu_seconds:.0f} CPU s"
+    return f"{name}, {split}, seed {seed}: {fit.method}: {score}"
 
 
 def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:

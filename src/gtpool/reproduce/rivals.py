@@ -38,7 +38,7 @@ class Job(NamedTuple):
     split: Split
     seed: int
     folder: Path
-    """For files of the method; exists and is empty."""
+    """For files of the methods of a place, which share it."""
 
     @property
     def known(self) -> list[int]:
@@ -75,17 +75,22 @@ Method = Callable[[Job], Answer]
 def gtpool(job: Job, settings: Mapping[str, Any]) -> Answer:
     """Train as ``gtpool train`` does on training and validation part, and predict the test part.
 
+    Networks that an earlier method of the place trained are not trained again; their CPU time
+    counts.
+
     Args:
         job: The molecules.
         settings: As in a settings file; the recipe supplies the rest.
     """
-    known, asked, model = (job.folder / name for name in ("known.csv", "asked.csv", "results"))
+    known, asked, runs = (job.folder / name for name in ("known.csv", "asked.csv", "runs"))
+    cost = job.folder / "cpu_seconds"
     write_rows(known, job.table, job.known)
     write_rows(asked, job.table, job.asked)
     start = time.process_time()
-    done = cross_validate(known, {"seed": 42 + job.seed, **settings}, device="cpu")
-    spent = time.process_time() - start
-    bundle = load_bundle(write_results(model, done)["model"])
+    done = cross_validate(known, {"seed": 42 + job.seed, **settings}, device="cpu", folder=runs)
+    spent = time.process_time() - start + (float(cost.read_text()) if cost.exists() else 0.0)
+    cost.write_text(str(spent))
+    bundle = load_bundle(write_results(job.folder / "results", done)["model"])
     rows = predict_source(bundle, asked, device="cpu").rows
     missing = [row.reason for row in rows if row.reason is not None]
     if missing:
@@ -212,6 +217,7 @@ def _versions(*names: str) -> dict[str, str]:
 _BOTH = ("morgan", "rdkit2d")
 METHODS: dict[str, Method] = {
     "gtpool": partial(gtpool, settings={}),
+    "gtpool --blend": partial(gtpool, settings={"blend": True}),
     "random forest, Morgan": partial(forest, features=("morgan",)),
     "random forest, RDKit 2D": partial(forest, features=("rdkit2d",)),
     "boosting, Morgan": partial(boosting, features=("morgan",)),
@@ -231,5 +237,6 @@ CANDIDATES: dict[str, Method] = {
     "no descriptors": _candidate((), epochs=50),
     "RDKit 2D": _candidate(("rdkit2d",), epochs=50),
     "RDKit 2D + Morgan": _candidate(("rdkit2d", "morgan"), epochs=50),
+    "RDKit 2D + Morgan, batch 64": _candidate(("rdkit2d", "morgan"), epochs=50, batch_size=64),
 }
 """Single networks that compete to be the default, on the choosing half."""
