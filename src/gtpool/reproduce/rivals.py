@@ -237,6 +237,7 @@ CANDIDATES: dict[str, Method] = {
     "no descriptors": _candidate((), epochs=50),
     "RDKit 2D": _candidate(("rdkit2d",), epochs=50),
     "RDKit 2D + Morgan": _candidate(("rdkit2d", "morgan"), epochs=50),
+    "RDKit 2D + Morgan, 100 epochs": _candidate(("rdkit2d", "morgan"), epochs=100),
     "RDKit 2D + Morgan, batch 64": _candidate(("rdkit2d", "morgan"), epochs=50, batch_size=64),
 }
 """Single networks that compete to be the default, on the choosing half."""
