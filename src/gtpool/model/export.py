@@ -18,7 +18,7 @@ from gtpool.padded_batch import Capacity, EdgeTypes, PaddedBatch, PaddedCSR, Pad
 def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> ExportedProgram:
     """Return a program that maps the tensors of ``inputs_of`` to logits.
 
-    The program runs without gtpool. It uses plain PyTorch operations, and its shapes are fixed by
+    The program runs without gtpool; the boosted trees of a blend are not in it. It uses plain PyTorch operations, and its shapes are fixed by
     the capacity.
 
     Args:
