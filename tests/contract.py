@@ -480,6 +480,8 @@ EXCEPTIONS = {
 }
 
 OWN_TESTS = {
+    "kmis": "as many clusters as the scores ask for: see partition_laws.py, test_kmispool.py",
+    "edgepool": "as many clusters as the scores ask for: see partition_laws.py, test_edgepool.py",
     "haarpool": "no parameters, and as many clusters as the graph asks for: see test_haarpool.py",
 }
 

@@ -239,6 +239,9 @@ def test_the_defaults_are_the_letter_of_the_paper_for_ever():
             "ema": 0.0,
             "label_smoothing": 0.0,
             "metric": None,
+            "start": None,
+            "start_digest": None,
+            "freeze_encoder": False,
         },
         "seed": 42,
     }

@@ -252,6 +252,12 @@ class TrainSpec(_Spec):
     """Decay per step of the moving average of weights that is validated and saved; 0: none."""
     label_smoothing: float = 0.0
     """Probability mass that is moved from the true class to all classes during training."""
+    start: str | None = None
+    """Folder of a trained model: training starts from its weights, with a new head."""
+    start_digest: str | None = None
+    """Digest of that model; ``gtpool.study.start`` sets and checks it."""
+    freeze_encoder: bool = False
+    """Train the head alone; the weights of ``start`` stay as they are."""
 
 
 TU = TrainSpec()
@@ -288,7 +294,15 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
         "block_dropout": 0.0,
         "virtual_node": False,
     },
-    TrainSpec: {"precision": "float32", "ema": 0.0, "label_smoothing": 0.0, "metric": None},
+    TrainSpec: {
+        "precision": "float32",
+        "ema": 0.0,
+        "label_smoothing": 0.0,
+        "metric": None,
+        "start": None,
+        "start_digest": None,
+        "freeze_encoder": False,
+    },
 }
 """Options that were added after runs were stored, with the value that applied before.
 

@@ -108,6 +108,22 @@ def train(  # noqa: PLR0917 - an option each
     ] = None,
     batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
     lr: Annotated[float | None, _training("Learning rate. (default: of the recipe)")] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Folder of a trained model to start from: its network and weights, a new head.",
+            rich_help_panel="Training",
+        ),
+    ] = None,
+    freeze_encoder: Annotated[
+        bool | None,
+        typer.Option(
+            "--freeze-encoder",
+            help="With --from: train the head alone.",
+            rich_help_panel="Training",
+        ),
+    ] = None,
     metric: Annotated[
         str | None,
         _training(
@@ -202,6 +218,8 @@ def train(  # noqa: PLR0917 - an option each
             "epochs": epochs,
             "batch_size": batch_size,
             "lr": lr,
+            "start": None if start is None else str(start),
+            "freeze_encoder": freeze_encoder,
             "class_weights": class_weights,
             **metric_options(metric),
         },
@@ -278,6 +296,7 @@ def _on_start(
     from gtpool.data.summary import describe_targets
     from gtpool.report.page import describe_network
     from gtpool.report.results import write_settings
+    from gtpool.study.start import describe_start
 
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds * plan.ensemble:
         raise ValueError(
@@ -289,6 +308,8 @@ def _on_start(
     targets = describe_targets(loaded.dataset, loaded.targets)
     typer.echo(printable(f"{plan.run.data.source}: {targets}{gone}"))
     typer.echo(printable(f"network: {describe_network(plan.run)}"))
+    if (start := describe_start(specs[0], loaded.dataset)) is not None:
+        typer.echo(printable(f"starts from: {start}"))
 
 
 def _print_context(done: "CrossValidation") -> None:

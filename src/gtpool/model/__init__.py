@@ -20,6 +20,7 @@ class Method(NamedTuple):
 _FLAT: dict[str, Any] = {"pool": "none", "levels": 1, "convs_per_level": 3}
 _SAGPOOL, _TOPK = "Lee et al. 2019, 1904.08082", "Gao and Ji 2019, 1905.05178"
 _ASAP, _MID = "Ranjan et al. 2020, 1911.07979", "Liu et al. 2023, 2306.12726"
+_KMIS = "Bacciu et al. 2023, 2208.03523"
 _GTPOOL = "Li et al. 2023, 2310.20250"
 
 
@@ -72,6 +73,10 @@ METHODS: dict[str, Method] = {
     ),
     "structpool": Method("Yuan and Ji 2020, ICLR", "clustering", {"pool": "structpool"}),
     "haarpool": Method("Wang et al. 2020, 1909.11580", "clustering", {"pool": "haarpool"}),
+    "kmis": Method(_KMIS, "clustering", {"pool": "kmis"}),
+    "kmis-rws": Method(_KMIS, "clustering", _sampled("kmis", "rws")),
+    "kmis-rwsv": Method(_KMIS, "clustering", _sampled("kmis", "rwsv")),
+    "edgepool": Method("Diehl 2019, 1905.10990", "clustering", {"pool": "edgepool"}),
     "mlp": Method(
         "Errica et al. 2020, 1912.09893",
         "flat",

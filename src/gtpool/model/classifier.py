@@ -1,7 +1,7 @@
 """The hierarchical classifier: encoder, then (conv, pool, read-out) per level, then a head."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,8 @@ class Classifier(nn.Module):
         check_spec(spec)
         check_shape(shape, spec)
         self.spec, self.shape = spec, shape
+        self.frozen = False
+        """Whether only the head is trained; see ``gtpool.model.transfer``."""
         width = spec.width
         self.encoder = make_encoder(shape, width)
         entry = width if shape.node_categories else shape.node_width
@@ -94,6 +96,13 @@ class Classifier(nn.Module):
         """Ratio of each node-dropping step; empty if no step drops nodes."""
         drops = kind_of(self.spec.pool) == "dropping"
         return (self.spec.ratio,) * len(self.pools) if drops else ()
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; all but the head of a frozen network never trains."""
+        super().train(mode and not self.frozen)
+        self.head.train(mode)
+        self.training = mode
+        return self
 
     @property
     def coarsening(self) -> Coarsening | None:
@@ -256,14 +265,18 @@ def _make_pool(
     spec: ModelSpec, shape: ShapeSpec, channels: int, level: int, clusters: list[int]
 ) -> nn.Module:
     """Return the pooler of a level."""
-    make, options = POOLS[spec.pool], dict(spec.pool_options)
-    if sized_by(spec.pool) == "chain":
-        return make(channels, spec.levels - level, **options)
-    if weighs_edges(spec.pool):
+    make, options, sized = POOLS[spec.pool], dict(spec.pool_options), sized_by(spec.pool)
+    size = {
+        "ratio": (spec.ratio,),
+        "clusters": clusters[level : level + 1],
+        "chain": (spec.levels - level,),
+        "nothing": (),
+    }
+    if weighs_edges(spec.pool) and sized != "chain":
         options["weighted"] = level > 0 or (spec.conv == "gcn" and shape.edge_weighted)
     elif spec.connect != "induced":
         options["connect"] = spec.connect
-    return make(channels, clusters[level] if clusters else spec.ratio, **options)
+    return make(channels, *size[sized], **options)
 
 
 def _explain_level_0_only(model: Classifier) -> None:

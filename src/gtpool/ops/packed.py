@@ -221,10 +221,14 @@ class PackedGraph(NamedTuple):
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> Tensor:  # noqa: D102
         if order != "structure":
             return keep(score, ratio, self.level, sampler=sampler, order=order)
-        colour = node_colours(*ends(self._edges._replace(mask=None), loops=True), score.detach())
-        place = order_by_colour(colour, self.level.batch)
+        place = self.order_by_structure(score)
         found = keep(score[place], ratio, self.level, sampler=sampler, order="score")
         return place.index_select(0, found).sort().values
+
+    def order_by_structure(self, score: Tensor) -> Tensor:
+        """Return the nodes of each graph in the order of their colours, [N]."""
+        colour = node_colours(*ends(self._edges._replace(mask=None), loops=True), score.detach())
+        return order_by_colour(colour, self.level.batch)
 
     def take(self, x: Tensor, kept: Tensor) -> Tensor:  # noqa: D102
         return x.index_select(0, kept)

@@ -100,8 +100,8 @@ def segment_sum(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
 
 
 def segment_max(value: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-    """Return the maximum of each graph, [N] -> [G]."""
-    if num_graphs == 1:
+    """Return the maximum of each graph, 0 for one without rows, [N] -> [G]."""
+    if num_graphs == 1 and value.numel():
         return value.amax(0, keepdim=True)
     return value.new_zeros(num_graphs).scatter_reduce(0, batch, value, "amax", include_self=False)
 

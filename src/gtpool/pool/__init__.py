@@ -10,8 +10,10 @@ from gtpool.graph import Coarsening
 from gtpool.pool.asap import ASAPool
 from gtpool.pool.diffpool import DiffPool
 from gtpool.pool.dmon import DMoN
+from gtpool.pool.edgepool import EdgePool
 from gtpool.pool.gtpool import GTPool
 from gtpool.pool.haarpool import HaarPool
+from gtpool.pool.kmispool import KMISPool
 from gtpool.pool.mid import MIDPool
 from gtpool.pool.mincutpool import MinCutPool
 from gtpool.pool.partition import ChainPool
@@ -30,6 +32,8 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "mincutpool": MinCutPool,
     "dmon": DMoN,
     "structpool": StructPool,
+    "kmis": KMISPool,
+    "edgepool": EdgePool,
     "haarpool": HaarPool,
 }
 """Factory of each pooler; its arguments are the width, what ``sized_by`` says, and options."""
@@ -46,9 +50,10 @@ def kind_of(pool: str) -> Literal["dropping", "clustering"] | None:
 
 
 def sized_by(pool: str) -> str:
-    """Return what the second argument of a pooler is: "ratio", "clusters" or "chain".
+    """Return what the second argument of a pooler is: "ratio", "clusters", "chain" or "nothing".
 
     The clusters along a chain follow from the graph, and the argument is the number of steps.
+    "nothing" means that there is no such argument.
 
     Example:
         >>> sized_by("gtpool"), sized_by("diffpool"), sized_by("haarpool")

@@ -1,24 +1,15 @@
-"""Corrected paired t-test over cross-validation folds, and average ranks over datasets.
-
-scipy is not imported: no dependency needs it, and a report needs one distribution of it. The tests
-compare with ``scipy.stats``.
-"""
+"""Corrected paired t-test over cross-validation folds, and average ranks over datasets."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import combinations
-from math import atan, copysign, cos, inf, pi, sin, sqrt
+from math import copysign, inf, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
 
-from gtpool.study.summarize import ScoreGrid
+from scipy import stats
 
-# Quantiles of the studentized range at infinitely many degrees of freedom, alpha 0.05, over √2,
-# for k = 2 … 20 methods. Up to 10: Demšar, Statistical comparisons of classifiers over multiple
-# data sets, JMLR 7, 2006, table 5(a); beyond 10: the same integral. A test recomputes all of them.
-_QUANTILES = (
-    *(1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164),
-    *(3.219, 3.268, 3.313, 3.354, 3.391, 3.426, 3.458, 3.489, 3.517, 3.544),
-)
+from gtpool.study.summarize import ScoreGrid
 
 
 class PairedTest(NamedTuple):
@@ -51,7 +42,7 @@ def corrected_t_test(differences: Sequence[float], ratio: float) -> PairedTest:
     mean, count = fmean(differences), len(differences)
     error = sqrt((1 / count + ratio) * variance(differences))
     t = mean / error if error > 0 else copysign(inf, mean) if mean else 0.0
-    return PairedTest(mean, t, student_p(t, count - 1), count)
+    return PairedTest(mean, t, float(2 * stats.t.sf(abs(t), count - 1)), count)
 
 
 def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
@@ -62,28 +53,6 @@ def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
     """
     pairs = zip(_fold_means(first), _fold_means(second), strict=True)
     return [one - other for one, other in pairs]
-
-
-def student_p(t: float, freedom: int) -> float:
-    """Return the two-sided p-value of Student's t.
-
-    The incomplete beta function has a closed form for integer degrees of freedom (Abramowitz and
-    Stegun, 26.7.3 and 26.7.4).
-
-    Example:
-        >>> round(student_p(2.262157, 9), 6), student_p(0, 3)
-        (0.05, 1.0)
-    """
-    angle = atan(abs(t) / sqrt(freedom))
-    odd = freedom % 2
-    term = total = cos(angle) ** odd  # cos θ, or 1
-    for power in range(2 + odd, freedom - 1, 2):
-        term *= (power - 1) / power * cos(angle) ** 2
-        total += term
-    total *= sin(angle)
-    if odd:
-        total = 2 / pi * (angle + (total if freedom > 1 else 0.0))
-    return max(0.0, 1 - total)
 
 
 def _fold_means(laid: ScoreGrid) -> list[float]:
@@ -101,14 +70,12 @@ class Ranking(NamedTuple):
     """Datasets on which every method of ``ranks`` has a value."""
     left_out: tuple[str, ...]
     """Methods without a value on one of these datasets."""
-    distance: float | None
-    """Nemenyi's critical difference at 0.05; None for more than 20 methods."""
+    distance: float
+    """Nemenyi's critical difference at 0.05."""
 
     @property
     def cliques(self) -> list[tuple[str, str]]:
         """First and last method of each maximal group without significant differences."""
-        if self.distance is None:
-            return []
         names, ranks = list(self.ranks), list(self.ranks.values())
         found: list[tuple[int, int]] = []
         for first, rank in enumerate(ranks):
@@ -155,16 +122,16 @@ def rank_methods(
     )
 
 
-def critical_difference(methods: int, datasets: int) -> float | None:
+@cache
+def critical_difference(methods: int, datasets: int) -> float:
     """Return the critical difference of average ranks by Nemenyi's test at 0.05.
 
     Example:
         >>> round(critical_difference(4, 14), 2)
         1.25
     """
-    if methods - 2 >= len(_QUANTILES):
-        return None
-    return _QUANTILES[methods - 2] * sqrt(methods * (methods + 1) / (6 * datasets))
+    quantile = float(stats.studentized_range.ppf(0.95, methods, inf))
+    return quantile * sqrt(methods * (methods + 1) / (12 * datasets))
 
 
 def _methods_with_all(

@@ -49,7 +49,7 @@ def ranks_section(compared: Sequence[CellResult]) -> ReportSection:
         if ranking is None:
             notes.append(f"{title}: nothing can be ranked yet.")
             continue
-        near = "" if ranking.distance is None else f"; critical difference {ranking.distance:.2f}"
+        near = f"; critical difference {ranking.distance:.2f}"
         left = f" Left out: {'; '.join(ranking.left_out)}." if ranking.left_out else ""
         notes.append(
             f"{title}: {len(ranking.ranks)} methods on {len(ranking.datasets)} datasets "

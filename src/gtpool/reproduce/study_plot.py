@@ -103,8 +103,7 @@ def draw_ranks(ranking: Ranking) -> str:
         for number, (first, last) in enumerate(cliques):
             ends = [ranking.ranks[first] - 0.06, ranking.ranks[last] + 0.06]
             axes.plot(ends, [0.5 * number + 0.5] * 2, color=OTHER, linewidth=3.5)
-        if ranking.distance is not None:
-            _draw_critical_difference(axes, ranking.distance)
+        _draw_critical_difference(axes, ranking.distance)
         axes.set_xlim(-0.14 * count, 1.14 * count + 1)
         axes.set_ylim(below + step * half, -3)
         style_axes(axes, grid=False)
