@@ -19,8 +19,19 @@ Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
 Precision = Literal["float32", "bf16"]
 AtomOrder = Literal["given", "canonical"]
-SplitRule = Literal["auto", "fixed", "stratified", "folds", "scaffold", "random", "column"]
-FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
+SplitRule = Literal[
+    "auto",
+    "fixed",
+    "stratified",
+    "folds",
+    "groups",
+    "scaffold-folds",
+    "scaffold",
+    "random",
+    "time",
+    "column",
+]
+FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds", "groups", "scaffold-folds")
 """Split rules with folds."""
 
 
@@ -138,6 +149,12 @@ class DataSpec(_Spec):
 
     In order, they are the leading continuous columns of ``x``; see ``gtpool.ops.encodings``.
     """
+    group_column: str | None = None
+    """Column of a table whose equal cells stay in one part of a split, for the rule "groups"."""
+    time_column: str | None = None
+    """Column of a table with numbers or ISO dates, for the split rule "time"."""
+    contradictions: Literal["keep", "drop"] = "keep"
+    """Whether to leave out the rows of a molecule whose copies have contradicting targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +171,8 @@ class SplitSpec(_Spec):
     """Seed of random rules."""
     bag: int = 0
     """From 1 on, draw training and validation part anew from both, with this number as seed."""
+    copies: Literal["auto", "together", "apart"] = "auto"
+    """Whether rows with the same molecule stay in one part; "auto": if a table has such rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,8 +303,14 @@ class RunSpec(_Spec):
 
 
 _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
-    DataSpec: {"atom_order": "given", "encode": ()},
-    SplitSpec: {"bag": 0},
+    DataSpec: {
+        "atom_order": "given",
+        "encode": (),
+        "group_column": None,
+        "time_column": None,
+        "contradictions": "keep",
+    },
+    SplitSpec: {"bag": 0, "copies": "auto"},
     ModelSpec: {
         "jump": False,
         "readout_options": {},

@@ -6,13 +6,16 @@ from typing import Annotated
 import typer
 
 from gtpool.commands.options import (
+    Contradictions,
     DataDir,
     EncodeGiven,
     Features,
+    GroupColumn,
     SmilesColumn,
     SplitColumn,
     TargetColumns,
     TaskName,
+    TimeColumn,
     data_options,
 )
 
@@ -46,18 +49,32 @@ def describe_dataset(
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
+    group_column: GroupColumn = None,
+    time_column: TimeColumn = None,
+    contradictions: Contradictions = None,
     task: TaskName = None,
     data_dir: DataDir = None,
 ) -> None:
     """Load a dataset and describe it."""
+    from gtpool.data.duplicates import count_copies
     from gtpool.data.summary import describe, describe_splits
     from gtpool.report.result_tables import printable
     from gtpool.spec import DataSpec, RunSpec
     from gtpool.study.inputs import expand_folds, load_data
     from gtpool.study.plan import make_plan
+    from gtpool.study.split_rules import rule_text
 
     options = data_options(
-        data, features, smiles_column, target_columns, split_column, task, encode
+        data,
+        features,
+        smiles_column,
+        target_columns,
+        split_column,
+        task,
+        encode,
+        group_column=group_column,
+        time_column=time_column,
+        contradictions=contradictions,
     )
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)
@@ -69,11 +86,15 @@ def describe_dataset(
         plan = make_plan({}, {"data": options}, "best")
         run = RunSpec(data=spec, split=plan.run.split)
         runs = expand_folds(run, data_dir=data_dir, loaded=loaded)
-        rule = runs[0].split.rule.replace("folds", "random")
-        facts["split"] = f"{len(runs)} {rule} folds" if len(runs) > 1 else rule
+        rule = rule_text(runs[0].split, loaded)
+        facts["split"] = f"{len(runs)} {rule}" if len(runs) > 1 else rule
     if loaded.lines is not None:
         facts["skipped"] = (
             f"{len(loaded.skipped)} of {len(loaded.lines) + len(loaded.skipped)} rows"
+        )
+    if loaded.molecules is not None:
+        facts["copies"] = (
+            f"{count_copies(loaded.molecules)} rows repeat the molecule of an earlier row"
         )
     for what, value in facts.items():
         typer.echo(printable(f"{what + ':':<15}{value}"))
@@ -93,6 +114,41 @@ def _origin(name: str, data_dir: Path | None) -> dict[str, str]:
     facts = {"licence": source.licence, "citation": source.citation}
     facts |= {"published at": source.url} if source.url else {}
     return facts | {"location": "generated" if origin == "made" else origin}
+
+
+@app.command("merge")
+def merge_datasets(
+    sources: Annotated[
+        list[str], typer.Argument(help="OGB sets by name, or tables of 0, 1 and blanks.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")],
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="Table or OGB set whose molecules are left out; may be repeated."),
+    ] = None,
+    smiles_column: SmilesColumn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Merge sets of molecules with binary tasks into one table, to train a base model.
+
+    Copies of a molecule become one row with the labels of all sets. Train on the
+    table with `gtpool train TABLE --target-columns '*'`.
+    """
+    from gtpool.data.delimited import format_csv
+    from gtpool.data.merge import merge_tables
+    from gtpool.report.result_tables import printable
+    from gtpool.study.store import write_atomic
+
+    found = merge_tables(
+        sources, exclude=exclude or (), smiles_column=smiles_column, data_dir=data_dir
+    )
+    write_atomic(output, format_csv([found.header, *found.rows]).encode())
+    facts = f"{len(found.rows)} molecules, {len(found.header) - 1} tasks"
+    typer.echo(printable(f"{output}: {facts}"))
+    typer.echo(
+        f"rows left out: {found.excluded} excluded, {found.unreadable} unreadable; "
+        f"contradicting labels left blank: {found.contradictions}"
+    )
 
 
 @app.command("get")

@@ -10,12 +10,15 @@ import typer
 
 from gtpool.commands.options import (
     Address,
+    Contradictions,
+    Copies,
     DataDir,
     Device,
     Encode,
     ExecutorName,
     Features,
     GpusPerUnit,
+    GroupColumn,
     Jobs,
     RecipeName,
     Shard,
@@ -24,6 +27,7 @@ from gtpool.commands.options import (
     SplitType,
     TargetColumns,
     TaskName,
+    TimeColumn,
     Together,
     UnitLimit,
     choose_executor,
@@ -102,6 +106,7 @@ def train(  # noqa: PLR0917 - an option each
         ),
     ] = None,
     split_type: SplitType = None,
+    copies: Copies = None,
     epochs: Annotated[
         int | None,
         _training("Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
@@ -143,6 +148,9 @@ def train(  # noqa: PLR0917 - an option each
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
+    group_column: GroupColumn = None,
+    time_column: TimeColumn = None,
+    contradictions: Contradictions = None,
     task: TaskName = None,
     data_dir: DataDir = None,
     output_dir: Annotated[
@@ -203,9 +211,18 @@ def train(  # noqa: PLR0917 - an option each
             "blend": blend,
         },
         "data": data_options(
-            data, features, smiles_column, target_columns, split_column, task, encode
+            data,
+            features,
+            smiles_column,
+            target_columns,
+            split_column,
+            task,
+            encode,
+            group_column=group_column,
+            time_column=time_column,
+            contradictions=contradictions,
         ),
-        "split": {"rule": split_type, "folds": folds},
+        "split": {"rule": split_type, "folds": folds, "copies": copies},
         "model": {
             "pool": pool,
             "conv": conv,
@@ -273,7 +290,6 @@ def train(  # noqa: PLR0917 - an option each
     _exit_if_failed(done.runs)
 
 
-_DUPLICATES = "the test metric is too high if copies are in both training and test part"
 _NEXT = "repeat the command without --shard to write the results"
 
 
@@ -346,9 +362,7 @@ def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
     notes = [f"line {row.line} skipped: {row.reason}" for row in done.skipped[:5]]
     if len(done.skipped) > 5:
         notes.append(f"{len(done.skipped) - 5} more lines skipped, listed in {files['left out']}")
-    if done.repeated:
-        notes.append(f"duplicate SMILES: {done.repeated} rows; {_DUPLICATES}")
-    for note in notes:
+    for note in [*notes, *done.copy_notes]:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 

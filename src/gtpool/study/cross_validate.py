@@ -11,6 +11,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from gtpool.data.duplicates import count_copies, describe_copies
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
 from gtpool.deprecated import old_names
@@ -21,13 +22,14 @@ from gtpool.study.blend import BesideTrees, check_blend, fit_beside
 from gtpool.study.executor import Executor, Watcher
 from gtpool.study.final_model import FinalModel, load_final
 from gtpool.study.heldout import HeldOut, read_held_out
-from gtpool.study.inputs import Loaded, choose_split, expand_folds, load_data
+from gtpool.study.inputs import Loaded, expand_folds, load_data
 from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Handover, Plan, check_plan, make_plan
 from gtpool.study.recipe import is_table
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.scores import all_scores
+from gtpool.study.split_rules import choose_split
 from gtpool.study.start import new_network, with_start
 from gtpool.study.store import Store
 from gtpool.study.summarize import MetricSummary, ScoreGrid, summarize, summarize_grid
@@ -155,9 +157,18 @@ class CrossValidation:
 
     @property
     def repeated(self) -> int:
-        """Number of rows of a table that repeat an earlier SMILES string."""
-        smiles = self.loaded.smiles or ()
-        return len(smiles) - len(set(smiles))
+        """Number of rows of a table that repeat the molecule of an earlier row."""
+        return count_copies(self.loaded.molecules or ())
+
+    @property
+    def copy_notes(self) -> list[str]:
+        """Notes about copies of molecules in a table, and about their contradicting targets."""
+        loaded, split = self.loaded, self.runs[0].spec.split
+        if loaded.molecules is None or loaded.lines is None:
+            return []
+        data, apart = loaded.dataset, split.copies == "apart" or split.rule == "column"
+        task = data.schema.task
+        return describe_copies(loaded.molecules, data.y, task, lines=loaded.lines, apart=apart)
 
 
 def cross_validate(

@@ -16,9 +16,10 @@ from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import why_spec_not_captured
 from gtpool.spec import TU, RunSpec
 from gtpool.study.build_result import add_environment, add_outcome, start_result
-from gtpool.study.inputs import choose_split, load_data
+from gtpool.study.inputs import load_data
 from gtpool.study.result import RunResult
 from gtpool.study.run_one import choose_device, pack_artifact, reproducible_torch, write_artifact
+from gtpool.study.split_rules import choose_split
 from gtpool.study.start import network_shape, new_network, run_data, start_recipes
 from gtpool.train.epoch import Epoch, Outcome, TrainingError, undefined_metrics
 from gtpool.train.fit_many import fit_many

@@ -15,10 +15,10 @@ from gtpool.data.formats.reader import Loaded
 from gtpool.data.schema import Recipe, Schema
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor
-from gtpool.study.inputs import choose_split
 from gtpool.study.members import first_seed
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.split_rules import choose_split
 from gtpool.study.start import network_shape, run_data
 from gtpool.study.store import Store
 from gtpool.study.summarize import split_name

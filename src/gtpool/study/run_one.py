@@ -19,8 +19,9 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.build_result import add_environment, add_outcome, start_result
-from gtpool.study.inputs import choose_split, load_data
+from gtpool.study.inputs import load_data
 from gtpool.study.result import RunResult
+from gtpool.study.split_rules import choose_split
 from gtpool.study.start import new_network, run_data
 from gtpool.study.store import write_atomic
 from gtpool.train.distributed import Group, current_group, init_group
