@@ -14,10 +14,10 @@ from gtpool.ops.average import probabilities
 from gtpool.study.boosting import FEATURES, Boosting, fit_boosting, why_no_boosting
 from gtpool.study.final_model import load_member
 from gtpool.study.heldout import HeldOut
-from gtpool.study.inputs import choose_split
 from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.split_rules import choose_split
 from gtpool.study.store import Store
 from gtpool.study.summarize import MetricSummary, ScoreGrid, summarize_grid
 from gtpool.train.fit import predict

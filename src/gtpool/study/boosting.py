@@ -19,9 +19,9 @@ from gtpool.data.split import Split
 from gtpool.model.trees import BoostedTrees
 from gtpool.ops.average import probabilities
 from gtpool.study.heldout import HeldOut
-from gtpool.study.inputs import choose_split
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.split_rules import choose_split
 from gtpool.study.store import Store, write_atomic
 from gtpool.train.boosting import MISSING, OPTIONS, fit_trees, has_sklearn
 
