@@ -19,8 +19,19 @@ Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
 Precision = Literal["float32", "bf16"]
 AtomOrder = Literal["given", "canonical"]
-SplitRule = Literal["auto", "fixed", "stratified", "folds", "scaffold", "random", "column"]
-FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds")
+SplitRule = Literal[
+    "auto",
+    "fixed",
+    "stratified",
+    "folds",
+    "groups",
+    "scaffold-folds",
+    "scaffold",
+    "random",
+    "time",
+    "column",
+]
+FOLD_RULES: tuple[SplitRule, ...] = ("fixed", "stratified", "folds", "groups", "scaffold-folds")
 """Split rules with folds."""
 
 
@@ -138,6 +149,12 @@ class DataSpec(_Spec):
 
     In order, they are the leading continuous columns of ``x``; see ``gtpool.ops.encodings``.
     """
+    group_column: str | None = None
+    """Column of a table whose equal cells stay in one part of a split, for the rule "groups"."""
+    time_column: str | None = None
+    """Column of a table with numbers or ISO dates, for the split rule "time"."""
+    contradictions: Literal["keep", "drop"] = "keep"
+    """Whether to leave out the rows of a molecule whose copies have contradicting targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +171,8 @@ class SplitSpec(_Spec):
     """Seed of random rules."""
     bag: int = 0
     """From 1 on, draw training and validation part anew from both, with this number as seed."""
+    copies: Literal["auto", "together", "apart"] = "auto"
+    """Whether rows with the same molecule stay in one part; "auto": if a table has such rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +271,12 @@ class TrainSpec(_Spec):
     """Decay per step of the moving average of weights that is validated and saved; 0: none."""
     label_smoothing: float = 0.0
     """Probability mass that is moved from the true class to all classes during training."""
+    start: str | None = None
+    """Folder of a trained model: training starts from its weights, with a new head."""
+    start_digest: str | None = None
+    """Digest of that model; ``gtpool.study.start`` sets and checks it."""
+    freeze_encoder: bool = False
+    """Train the head alone; the weights of ``start`` stay as they are."""
 
 
 TU = TrainSpec()
@@ -278,8 +303,14 @@ class RunSpec(_Spec):
 
 
 _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
-    DataSpec: {"atom_order": "given", "encode": ()},
-    SplitSpec: {"bag": 0},
+    DataSpec: {
+        "atom_order": "given",
+        "encode": (),
+        "group_column": None,
+        "time_column": None,
+        "contradictions": "keep",
+    },
+    SplitSpec: {"bag": 0, "copies": "auto"},
     ModelSpec: {
         "jump": False,
         "readout_options": {},
@@ -288,7 +319,15 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
         "block_dropout": 0.0,
         "virtual_node": False,
     },
-    TrainSpec: {"precision": "float32", "ema": 0.0, "label_smoothing": 0.0, "metric": None},
+    TrainSpec: {
+        "precision": "float32",
+        "ema": 0.0,
+        "label_smoothing": 0.0,
+        "metric": None,
+        "start": None,
+        "start_digest": None,
+        "freeze_encoder": False,
+    },
 }
 """Options that were added after runs were stored, with the value that applied before.
 

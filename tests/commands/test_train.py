@@ -491,8 +491,27 @@ def test_a_warning_is_said_once_and_rows_that_repeat_are_counted(gtpool, tmp_pat
     words = ("train", tmp_path / "rare.csv", *TINY, "--output-dir", tmp_path / "out")
     code, _, err = gtpool(*words)
     assert code == 0
-    assert err.count("gtpool: the smallest class has fewer graphs (2) than") == 1
-    assert "duplicate SMILES: 1 " in err
+    assert err.count("copies together: 1 of 3 test folds have none of a class or label") == 1
+    assert "gtpool: 1 of 11 rows repeat a molecule of an earlier row; copies stay in one" in err
+
+
+def test_contradicting_targets_are_named_and_can_be_dropped(gtpool, tmp_path):
+    rows = [(smiles, number < 15) for number, (smiles, _) in enumerate(MOLECULES[:30])]
+    path = write_csv(tmp_path / "mine.csv", [*rows, (rows[0][0], "False")])
+    words = ("train", path, *TINY, "--pool", "gin", "--output-dir")
+    code, out, err = gtpool(*words, tmp_path / "kept")
+    assert code == 0
+    assert "in lines 2, 32); all rows are kept" in err
+    assert {row.split.rule[:35] for row in rows_of(tmp_path / "kept")} == {
+        "stratified folds, copies together, s"[:35]
+    }
+    assert "contradicting targets: 1" in (tmp_path / "kept/report.html").read_text()
+    code, out, err = gtpool(*words, tmp_path / "dropped", "--contradictions", "drop")
+    assert code == 0
+    assert "29 molecules" in out
+    assert "line 32 skipped: contradicting targets of one molecule in lines 2, 32" in err
+    gone = table(tmp_path / "dropped/left_out.csv")
+    assert [line["line"] for line in gone] == ["2", "32"]
 
 
 def test_a_changed_file_is_trained_on_anew(gtpool, tmp_path):

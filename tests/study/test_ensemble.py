@@ -176,7 +176,7 @@ def test_several_in_one_program_and_several_processes_exclude_each_other(count, 
 
 def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, monkeypatch):
     specs = folds(3)
-    make = ensemble._network
+    make = ensemble.new_network
 
     def network(spec, data):
         model = make(spec, data)
@@ -185,7 +185,7 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
         return model
 
     wanted = many(specs, tmp_path / "alone")
-    monkeypatch.setattr(ensemble, "_network", network)
+    monkeypatch.setattr(ensemble, "new_network", network)
     found = many(specs, tmp_path / "beside", together=3, keep=True)
     assert [row.status for row in found] == ["done", "failed", "done"]
     assert "loss at batch 1 of 2 of epoch 1 is nan" in found[1].error
@@ -193,7 +193,7 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
     assert not Store(tmp_path / "beside").artifact(specs[1].key).exists()
     for run in (0, 2):
         assert_alike(found[run], wanted[run])
-    monkeypatch.setattr(ensemble, "_network", make)
+    monkeypatch.setattr(ensemble, "new_network", make)
     again = many(specs, tmp_path / "beside", together=3)
     assert_alike(again[1], wanted[1])
 

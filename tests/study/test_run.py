@@ -17,10 +17,11 @@ from gtpool.data.split import random_folds, random_split, scaffold_split, strati
 from gtpool.data.synthetic import long_range
 from gtpool.model.classifier import Classifier
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, ShapeSpec, SplitSpec, TrainSpec
-from gtpool.study.inputs import choose_split, expand_folds, load_data, shape_of, source_digest
+from gtpool.study.inputs import expand_folds, load_data, shape_of, source_digest
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.run_one import choose_device, run_one
+from gtpool.study.split_rules import choose_split
 from gtpool.study.store import Store
 
 SMALL = ModelSpec(width=8, levels=1)

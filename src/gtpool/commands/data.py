@@ -6,13 +6,16 @@ from typing import Annotated
 import typer
 
 from gtpool.commands.options import (
+    Contradictions,
     DataDir,
     EncodeGiven,
     Features,
+    GroupColumn,
     SmilesColumn,
     SplitColumn,
     TargetColumns,
     TaskName,
+    TimeColumn,
     data_options,
 )
 
@@ -46,18 +49,32 @@ def describe_dataset(
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
+    group_column: GroupColumn = None,
+    time_column: TimeColumn = None,
+    contradictions: Contradictions = None,
     task: TaskName = None,
     data_dir: DataDir = None,
 ) -> None:
     """Load a dataset and describe it."""
+    from gtpool.data.duplicates import count_copies
     from gtpool.data.summary import describe, describe_splits
     from gtpool.report.result_tables import printable
     from gtpool.spec import DataSpec, RunSpec
     from gtpool.study.inputs import expand_folds, load_data
     from gtpool.study.plan import make_plan
+    from gtpool.study.split_rules import rule_text
 
     options = data_options(
-        data, features, smiles_column, target_columns, split_column, task, encode
+        data,
+        features,
+        smiles_column,
+        target_columns,
+        split_column,
+        task,
+        encode,
+        group_column=group_column,
+        time_column=time_column,
+        contradictions=contradictions,
     )
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)
@@ -69,11 +86,15 @@ def describe_dataset(
         plan = make_plan({}, {"data": options}, "best")
         run = RunSpec(data=spec, split=plan.run.split)
         runs = expand_folds(run, data_dir=data_dir, loaded=loaded)
-        rule = runs[0].split.rule.replace("folds", "random")
-        facts["split"] = f"{len(runs)} {rule} folds" if len(runs) > 1 else rule
+        rule = rule_text(runs[0].split, loaded)
+        facts["split"] = f"{len(runs)} {rule}" if len(runs) > 1 else rule
     if loaded.lines is not None:
         facts["skipped"] = (
             f"{len(loaded.skipped)} of {len(loaded.lines) + len(loaded.skipped)} rows"
+        )
+    if loaded.molecules is not None:
+        facts["copies"] = (
+            f"{count_copies(loaded.molecules)} rows repeat the molecule of an earlier row"
         )
     for what, value in facts.items():
         typer.echo(printable(f"{what + ':':<15}{value}"))

@@ -59,6 +59,25 @@ TargetColumns = Annotated[
     _data("CSV columns to predict, separated by commas. (default: the only other column)"),
 ]
 SplitColumn = Annotated[str | None, _data("CSV column with the values train, valid and test.")]
+GroupColumn = Annotated[
+    str | None,
+    _data("CSV column whose equal cells stay in one part: folds of groups, such as series."),
+]
+TimeColumn = Annotated[
+    str | None,
+    _data("CSV column of numbers or ISO dates: train on the oldest rows, test on the newest."),
+]
+Contradictions = Annotated[
+    Literal["keep", "drop"] | None,
+    _data("What to do with the rows of a molecule with contradicting targets. (default: keep)"),
+]
+Copies = Annotated[
+    Literal["auto", "together", "apart"] | None,
+    typer.Option(
+        help="Whether rows of one molecule stay in one part of a split. (default: together)",
+        rich_help_panel="Training",
+    ),
+]
 TaskName = Annotated[
     Literal["classes", "binary", "regression"] | None,
     _data("Type of target of a CSV or .jsonl file. (default: inferred from the values)"),
@@ -101,6 +120,10 @@ def data_options(
     split_column: str | None,
     task: str | None,
     encode: str | None = None,
+    *,
+    group_column: str | None = None,
+    time_column: str | None = None,
+    contradictions: str | None = None,
 ) -> dict[str, Any]:
     """Return options of ``DataSpec`` from the command line; None if not given."""
     return {
@@ -109,6 +132,9 @@ def data_options(
         "smiles_column": smiles_column,
         "target_columns": None if target_columns is None else split_names(target_columns),
         "split_column": split_column,
+        "group_column": group_column,
+        "time_column": time_column,
+        "contradictions": contradictions,
         "task": task,
         "encode": [] if encode == "none" else None if encode is None else split_names(encode),
     }

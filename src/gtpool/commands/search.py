@@ -7,12 +7,15 @@ import typer
 
 from gtpool.commands.options import (
     Address,
+    Contradictions,
+    Copies,
     DataDir,
     Device,
     Encode,
     ExecutorName,
     Features,
     GpusPerUnit,
+    GroupColumn,
     Jobs,
     RecipeName,
     SmilesColumn,
@@ -20,6 +23,7 @@ from gtpool.commands.options import (
     SplitType,
     TargetColumns,
     TaskName,
+    TimeColumn,
     Together,
     UnitLimit,
     choose_executor,
@@ -49,6 +53,7 @@ def search(  # noqa: PLR0917 - an option each
         int | None, typer.Option(help="Number of seeds, starting at 42. (default: 1)")
     ] = None,
     split_type: SplitType = None,
+    copies: Copies = None,
     epochs: Annotated[
         int | None,
         typer.Option(help="Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
@@ -58,6 +63,9 @@ def search(  # noqa: PLR0917 - an option each
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
+    group_column: GroupColumn = None,
+    time_column: TimeColumn = None,
+    contradictions: Contradictions = None,
     task: TaskName = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings file for all other options, TOML or JSON.")
@@ -94,9 +102,18 @@ def search(  # noqa: PLR0917 - an option each
     options: dict[str, dict[str, Any]] = {
         "": {"seeds": seeds, "recipe": recipe},
         "data": data_options(
-            data, features, smiles_column, target_columns, split_column, task, encode
+            data,
+            features,
+            smiles_column,
+            target_columns,
+            split_column,
+            task,
+            encode,
+            group_column=group_column,
+            time_column=time_column,
+            contradictions=contradictions,
         ),
-        "split": {"rule": split_type, "folds": folds},
+        "split": {"rule": split_type, "folds": folds, "copies": copies},
         "model": {"pool": pool},
         "train": {"epochs": epochs},
     }

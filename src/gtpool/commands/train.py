@@ -10,12 +10,15 @@ import typer
 
 from gtpool.commands.options import (
     Address,
+    Contradictions,
+    Copies,
     DataDir,
     Device,
     Encode,
     ExecutorName,
     Features,
     GpusPerUnit,
+    GroupColumn,
     Jobs,
     RecipeName,
     Shard,
@@ -24,6 +27,7 @@ from gtpool.commands.options import (
     SplitType,
     TargetColumns,
     TaskName,
+    TimeColumn,
     Together,
     UnitLimit,
     choose_executor,
@@ -95,12 +99,29 @@ def train(  # noqa: PLR0917 - an option each
         ),
     ] = None,
     split_type: SplitType = None,
+    copies: Copies = None,
     epochs: Annotated[
         int | None,
         _training("Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
     ] = None,
     batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
     lr: Annotated[float | None, _training("Learning rate. (default: of the recipe)")] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Folder of a trained model to start from: its network and weights, a new head.",
+            rich_help_panel="Training",
+        ),
+    ] = None,
+    freeze_encoder: Annotated[
+        bool | None,
+        typer.Option(
+            "--freeze-encoder",
+            help="With --from: train the head alone.",
+            rich_help_panel="Training",
+        ),
+    ] = None,
     metric: Annotated[
         str | None,
         _training(
@@ -120,6 +141,9 @@ def train(  # noqa: PLR0917 - an option each
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
+    group_column: GroupColumn = None,
+    time_column: TimeColumn = None,
+    contradictions: Contradictions = None,
     task: TaskName = None,
     data_dir: DataDir = None,
     output_dir: Annotated[
@@ -179,9 +203,18 @@ def train(  # noqa: PLR0917 - an option each
             "handover": handover,
         },
         "data": data_options(
-            data, features, smiles_column, target_columns, split_column, task, encode
+            data,
+            features,
+            smiles_column,
+            target_columns,
+            split_column,
+            task,
+            encode,
+            group_column=group_column,
+            time_column=time_column,
+            contradictions=contradictions,
         ),
-        "split": {"rule": split_type, "folds": folds},
+        "split": {"rule": split_type, "folds": folds, "copies": copies},
         "model": {
             "pool": pool,
             "conv": conv,
@@ -194,6 +227,8 @@ def train(  # noqa: PLR0917 - an option each
             "epochs": epochs,
             "batch_size": batch_size,
             "lr": lr,
+            "start": None if start is None else str(start),
+            "freeze_encoder": freeze_encoder,
             "class_weights": class_weights,
             **metric_options(metric),
         },
@@ -243,7 +278,6 @@ def train(  # noqa: PLR0917 - an option each
     _exit_if_failed(done.runs)
 
 
-_DUPLICATES = "the test metric is too high if copies are in both training and test part"
 _NEXT = "repeat the command without --shard to write the results"
 
 
@@ -266,6 +300,7 @@ def _on_start(
     from gtpool.data.summary import describe_targets
     from gtpool.report.page import describe_network
     from gtpool.report.results import write_settings
+    from gtpool.study.start import describe_start
 
     if folds_given and plan.run.split.folds > 1 and len(specs) == plan.seeds * plan.ensemble:
         raise ValueError(
@@ -277,6 +312,8 @@ def _on_start(
     targets = describe_targets(loaded.dataset, loaded.targets)
     typer.echo(printable(f"{plan.run.data.source}: {targets}{gone}"))
     typer.echo(printable(f"network: {describe_network(plan.run)}"))
+    if (start := describe_start(specs[0], loaded.dataset)) is not None:
+        typer.echo(printable(f"starts from: {start}"))
 
 
 def _print_context(done: "CrossValidation") -> None:
@@ -313,9 +350,7 @@ def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
     notes = [f"line {row.line} skipped: {row.reason}" for row in done.skipped[:5]]
     if len(done.skipped) > 5:
         notes.append(f"{len(done.skipped) - 5} more lines skipped, listed in {files['left out']}")
-    if done.repeated:
-        notes.append(f"duplicate SMILES: {done.repeated} rows; {_DUPLICATES}")
-    for note in notes:
+    for note in [*notes, *done.copy_notes]:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 

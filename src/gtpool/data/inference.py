@@ -144,13 +144,8 @@ def apply_recipe(data: GraphDataset, recipe: Recipe) -> GraphDataset:
     """
     if not data.schema.recipe.encode:
         data = with_encodings(data, recipe.encode)
-    found = data.schema.recipe
-    found = replace(found, atom_order=recipe.atom_order)  # only matters when SMILES are read
-    if replace(found, mean=recipe.mean, std=recipe.std) != recipe:
-        raise ValueError(
-            f"{data.schema.name} has other features ({_summary(found)}) than the model was trained "
-            f"on ({_summary(recipe)})"
-        )
+    check_recipe(data, recipe)
+    found = replace(data.schema.recipe, atom_order=recipe.atom_order)
     if found == recipe:
         return data
     if found.mean is not None:
@@ -161,6 +156,23 @@ def apply_recipe(data: GraphDataset, recipe: Recipe) -> GraphDataset:
     return replace(
         data, x=standardize_columns(data.x, recipe), schema=replace(data.schema, recipe=recipe)
     )
+
+
+def check_recipe(data: GraphDataset, recipe: Recipe) -> None:
+    """Raise a ValueError unless graphs have the features of a recipe, standardised or not.
+
+    The order of atoms is not compared: it only matters when SMILES are read.
+
+    Args:
+        data: The graphs.
+        recipe: The model's recipe.
+    """
+    found, same = data.schema.recipe, {"mean": None, "std": None, "atom_order": "given"}
+    if replace(found, **same) != replace(recipe, **same):
+        raise ValueError(
+            f"{data.schema.name} has other features ({_summary(found)}) than the model was trained "
+            f"on ({_summary(recipe)})"
+        )
 
 
 def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:

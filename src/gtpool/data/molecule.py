@@ -107,6 +107,8 @@ class Molecules(NamedTuple):
     """SMILES that could not be read, in order."""
     atom_order: AtomOrder
     """How the atoms are numbered."""
+    canonical: tuple[str, ...]
+    """Canonical SMILES of each molecule, without atom maps; copies of a molecule have the same."""
 
     def select_rows(self, rows: Sequence[_Row]) -> list[_Row]:
         """Return the rows of the molecules that could be read, given one row per SMILES."""
@@ -140,21 +142,24 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
         >>> molecules.failed
         (Failure(position=1, reason='not a valid SMILES'),)
     """
-    from rdkit.Chem import Atom, Bond  # noqa: PLC0415
+    from rdkit.Chem import Atom, Bond, Mol  # noqa: PLC0415
     from rdkit.rdBase import BlockLogs  # noqa: PLC0415
 
     atom_columns = _columns(ATOM_FIELDS, [getattr(Atom, name) for name in _ATOM_GETTERS])
     bond_columns = _columns(BOND_FIELDS, [getattr(Bond, name) for name in _BOND_GETTERS])
     x, edges, edge_attr, sizes, edge_counts = ([] for _ in range(5))
     failed: list[Failure] = []
+    canonical: list[str] = []
     with BlockLogs():
         for position, text in enumerate(smiles):
             molecule = _parse(text)
             if isinstance(molecule, str):
                 failed.append(Failure(position, molecule))
                 continue
+            renumbered = _canonical(Mol(molecule), text)
             if atom_order == "canonical":
-                molecule, _ = _canonical(molecule, text)
+                molecule = renumbered.molecule
+            canonical.append(renumbered.smiles)
             for atom in molecule.GetAtoms():
                 x += [codes.get(get(atom), other) for get, codes, other in atom_columns]
             for bond in molecule.GetBonds():
@@ -171,6 +176,7 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
         torch.tensor(edge_counts, dtype=torch.long),
         tuple(failed),
         atom_order,
+        tuple(canonical),
     )
 
 
@@ -189,7 +195,7 @@ def atom_numbers(smiles: str, atom_order: AtomOrder) -> list[int]:
             raise ValueError(f"{smiles[:60]!r}: {molecule}")
         if atom_order == "given":
             return list(range(molecule.GetNumAtoms()))
-        return _canonical(molecule, smiles)[1]
+        return _canonical(molecule, smiles).order
 
 
 def canonical_molecule(smiles: str) -> "Mol":
@@ -278,8 +284,15 @@ def _parse(smiles: str) -> "Mol | str":
     return molecule if molecule.GetNumAtoms() else "the molecule has no atoms"
 
 
-def _canonical(molecule: "Mol", smiles: str) -> "tuple[Mol, list[int]]":
-    """Return a molecule read from its canonical SMILES, and the former index of each atom.
+class _Canonical(NamedTuple):
+    molecule: "Mol"
+    order: list[int]
+    """The former index of each atom."""
+    smiles: str
+
+
+def _canonical(molecule: "Mol", smiles: str) -> _Canonical:
+    """Return a molecule read from its canonical SMILES.
 
     Renumbering atoms is not enough: rdkit's chirality tags, which are among the codes, follow the
     order in which a SMILES lists the neighbours of an atom. Molecules with a CXSMILES extension,
@@ -294,7 +307,7 @@ def _canonical(molecule: "Mol", smiles: str) -> "tuple[Mol, list[int]]":
     again = None if "|" in smiles else cast("Mol | None", Chem.MolFromSmiles(canonical))
     if again is None or again.GetNumAtoms() != molecule.GetNumAtoms():
         again = Chem.RenumberAtoms(molecule, order)
-    return again, order
+    return _Canonical(again, order, canonical)
 
 
 def _refusal(unchecked: "Mol") -> str:

@@ -124,7 +124,7 @@ def stratified_folds(y: Tensor, folds: int = 10, seed: int = 0) -> list[Split]:
             "for several tasks or missing labels use random_folds or random_split"
         )
     fold = _assign_folds(y.cpu().numpy(), folds, seed)
-    return _splits_of(fold, folds, f"stratified folds, seed {seed}")
+    return splits_of(fold, folds, f"stratified folds, seed {seed}")
 
 
 def random_folds(num_graphs: int, folds: int = 10, seed: int = 0) -> list[Split]:
@@ -144,7 +144,7 @@ def random_folds(num_graphs: int, folds: int = 10, seed: int = 0) -> list[Split]
     if num_graphs < folds:
         raise ValueError(f"{folds} folds need at least {folds} graphs, got {num_graphs}")
     fold = _assign_folds(np.zeros(num_graphs), folds, seed)
-    return _splits_of(fold, folds, f"random folds, seed {seed}")
+    return splits_of(fold, folds, f"random folds, seed {seed}")
 
 
 def ogb_split(folder: Path) -> Split:
@@ -176,7 +176,7 @@ def scaffold_split(scaffolds: Sequence[str], fractions: Fractions = (0.8, 0.1, 0
     groups: dict[str, list[int]] = {}
     for index, scaffold in enumerate(scaffolds):
         groups.setdefault(scaffold, []).append(index)
-    train_room, rest_room = _bounds(len(scaffolds), fractions)
+    train_room, rest_room = fraction_bounds(len(scaffolds), fractions)
     train: list[int] = []
     valid: list[int] = []
     test: list[int] = []
@@ -199,7 +199,7 @@ def random_split(num_graphs: int, fractions: Fractions = (0.8, 0.1, 0.1), seed: 
         >>> split.train.numel(), split.valid.numel(), split.test.numel()
         (8, 1, 1)
     """
-    train_end, valid_end = map(math.floor, _bounds(num_graphs, fractions))
+    train_end, valid_end = map(math.floor, fraction_bounds(num_graphs, fractions))
     order = torch.randperm(num_graphs, generator=torch.Generator().manual_seed(seed))
     train, valid, test = order.tensor_split((train_end, valid_end))
     return Split(train, valid, test, f"random split, seed {seed}", num_graphs)
@@ -296,7 +296,7 @@ def _assign_folds(y: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.i
     return fold
 
 
-def _splits_of(test_fold: NDArray[np.int64], folds: int, rule: str) -> list[Split]:
+def splits_of(test_fold: NDArray[np.int64], folds: int, rule: str) -> list[Split]:
     """Return the splits: fold k is tested, fold k - 1 validates, the others train."""
     fold = torch.from_numpy(test_fold)
     return [
@@ -311,7 +311,7 @@ def _splits_of(test_fold: NDArray[np.int64], folds: int, rule: str) -> list[Spli
     ]
 
 
-def _bounds(num_graphs: int, fractions: Fractions) -> tuple[Fraction, Fraction]:
+def fraction_bounds(num_graphs: int, fractions: Fractions) -> tuple[Fraction, Fraction]:
     """Return the exact ends of the training and the validation part."""
     if not math.isclose(sum(fractions), 1) or min(fractions) <= 0:
         raise ValueError(f"fractions must be positive and sum to 1, got {fractions}")

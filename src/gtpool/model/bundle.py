@@ -11,6 +11,7 @@ Options that an older config lacks get the values of its time.
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, cast, get_type_hints
 
@@ -36,6 +37,7 @@ _MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members
 _Json = dict[str, Any]
 _Task = Literal["classes", "binary", "regression"]
 _RUN = {"data": DataSpec, "split": SplitSpec, "model": ModelSpec, "train": TrainSpec}
+_PATHS = (("run", "data", "source"), ("run", "train", "start"), ("estimator", "params", "start"))
 _STEPS = 1000  # largest ``steps`` of a read-out or pooler; no tensor limits it
 _LARGEST = 2**31 - 1
 _NAMED = 1000  # maximum characters of a name
@@ -69,8 +71,8 @@ def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> 
     Args:
         folder: Target folder; created if missing.
         model: The trained network or ensemble.
-        about: Metadata of JSON types. NaN and infinities are stored as null. Of the data path in
-            ``run``, only the file name is stored.
+        about: Metadata of JSON types. NaN and infinities are stored as null. Of the paths of data
+            and of the model that training started from, only the last name is stored.
     """
     folder = Path(folder)
     config = {
@@ -134,13 +136,21 @@ def _tensors(model: Predictor) -> dict[str, Tensor]:
 
 
 def _without_path(about: _Json) -> _Json:
-    """Return ``about`` with the data path shortened to its file name."""
-    run: Any = about.get("run")
-    data: Any = run.get("data") if isinstance(run, dict) else None
-    if not isinstance(data, dict) or not isinstance(data.get("source"), str):
-        return about
-    name = Path(data["source"]).absolute().name
-    return {**about, "run": {**run, "data": {**data, "source": name}}}
+    """Return ``about`` with paths of data and start shortened to their last name."""
+    for keys in _PATHS:
+        about = _shortened(about, keys)
+    return about
+
+
+def _shortened(table: _Json, keys: Sequence[str]) -> _Json:
+    """Return a table with the path at some keys, if it is there, shortened to its last name."""
+    first, *rest = keys
+    part: Any = table.get(first)
+    if rest and isinstance(part, dict):
+        return {**table, first: _shortened(cast("_Json", part), rest)}
+    if rest or not isinstance(part, str):
+        return table
+    return {**table, first: Path(part).absolute().name}
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401

@@ -1,7 +1,7 @@
 """The hierarchical classifier: encoder, then (conv, pool, read-out) per level, then a head."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,8 @@ class Classifier(nn.Module):
         check_spec(spec)
         check_shape(shape, spec)
         self.spec, self.shape = spec, shape
+        self.frozen = False
+        """Whether only the head is trained; see ``gtpool.model.transfer``."""
         width = spec.width
         self.encoder = make_encoder(shape, width)
         entry = width if shape.node_categories else shape.node_width
@@ -94,6 +96,13 @@ class Classifier(nn.Module):
         """Ratio of each node-dropping step; empty if no step drops nodes."""
         drops = kind_of(self.spec.pool) == "dropping"
         return (self.spec.ratio,) * len(self.pools) if drops else ()
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; all but the head of a frozen network never trains."""
+        super().train(mode and not self.frozen)
+        self.head.train(mode)
+        self.training = mode
+        return self
 
     @property
     def coarsening(self) -> Coarsening | None:

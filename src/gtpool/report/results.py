@@ -101,6 +101,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     section = method_section(title, rows, result.predictions, schema, result.ensembles)
     if result.plan.bag:
         notes.append(f"{BAG_NOTE.capitalize()}.")
+    notes += [f"{note[0].upper()}{note[1:]}." for note in result.copy_notes]
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], result.chosen, result)
@@ -160,6 +161,7 @@ def single_split_note(rows: Sequence[RunResult]) -> str | None:
         "random": "; --split-type folds cross-validates",
         "scaffold": ", the benchmark's own" if spec.data.source in DATASETS else ", by scaffold",
         "column": ", the table's own",
+        "time": ", the newest rows tested",
     }
     return f"the figure rests on one split{kinds.get(spec.split.rule, '')}"
 

@@ -11,22 +11,24 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from gtpool.data.duplicates import count_copies, describe_copies
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
 from gtpool.deprecated import old_names
 from gtpool.model import METHODS
-from gtpool.model.classifier import Classifier
 from gtpool.pool import POOLS
 from gtpool.spec import RunSpec
 from gtpool.study.executor import Executor, Watcher
 from gtpool.study.final_model import FinalModel, load_final
 from gtpool.study.heldout import HeldOut, read_held_out
-from gtpool.study.inputs import Loaded, choose_split, expand_folds, load_data, shape_of
+from gtpool.study.inputs import Loaded, expand_folds, load_data
 from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Handover, Plan, check_plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.scores import all_scores
+from gtpool.study.split_rules import choose_split
+from gtpool.study.start import new_network, with_start
 from gtpool.study.store import Store
 from gtpool.study.summarize import MetricSummary, ScoreGrid, summarize, summarize_grid
 from gtpool.train.metric import metric_of
@@ -150,9 +152,18 @@ class CrossValidation:
 
     @property
     def repeated(self) -> int:
-        """Number of rows of a table that repeat an earlier SMILES string."""
-        smiles = self.loaded.smiles or ()
-        return len(smiles) - len(set(smiles))
+        """Number of rows of a table that repeat the molecule of an earlier row."""
+        return count_copies(self.loaded.molecules or ())
+
+    @property
+    def copy_notes(self) -> list[str]:
+        """Notes about copies of molecules in a table, and about their contradicting targets."""
+        loaded, split = self.loaded, self.runs[0].spec.split
+        if loaded.molecules is None or loaded.lines is None:
+            return []
+        data, apart = loaded.dataset, split.copies == "apart" or split.rule == "column"
+        task = data.schema.task
+        return describe_copies(loaded.molecules, data.y, task, lines=loaded.lines, apart=apart)
 
 
 def cross_validate(
@@ -171,6 +182,8 @@ def cross_validate(
     deterministic: bool = False,
     together: int | None = None,
     executor: Executor | None = None,
+    start: Path | str | None = None,
+    freeze_encoder: bool | None = None,
     watch: Watcher | None = None,
     on_start: OnStart | None = None,
 ) -> CrossValidation:
@@ -203,6 +216,8 @@ def cross_validate(
             on a CPU.
         executor: Does the runs instead of this machine, such as
             ``gtpool.study.ray_executor.RayExecutor``.
+        start: Folder of a trained model to start from: its options and weights, with a new head.
+        freeze_encoder: Train the head alone; requires ``start``.
         watch: Receives progress events, such as ``gtpool.report.progress.Progress``.
         on_start: Called with the data and the runs before the first run, after both are checked.
 
@@ -219,7 +234,8 @@ def cross_validate(
         188
     """
     given = {"seeds": seeds, "ensemble": ensemble, "bag": bag, "handover": handover}
-    plan = _plan(data, spec, given, recipe)
+    training = {"start": None if start is None else str(start), "freeze_encoder": freeze_encoder}
+    plan = _plan(data, spec, given, training, recipe)
     specs, loaded = plan_runs(plan, data_dir)
     if on_start is not None:
         on_start(loaded, specs)
@@ -257,7 +273,7 @@ def plan_runs(
     loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
     metric_of(loaded.dataset.schema.task, plan.run.train.metric)
-    Classifier(model, shape_of(loaded.dataset))
+    new_network(plan.run, loaded.dataset)
     specs = expand_folds(
         plan.run,
         seeds=plan.seeds * plan.ensemble,
@@ -273,16 +289,23 @@ def _plan(
     data: str | Path,
     spec: str | Mapping[str, Any] | RunSpec,
     given: Mapping[str, Any],
+    training: Mapping[str, Any],
     recipe: str,
 ) -> Plan:
     """Return the plan of a spec; options that are None are those of the spec."""
     if isinstance(spec, RunSpec):
-        run = replace(spec, data=replace(spec.data, source=str(data)))
+        train = {name: value for name, value in training.items() if value is not None}
+        run = replace(
+            spec,
+            data=replace(spec.data, source=str(data)),
+            train=replace(spec.train, **train),
+        )
         options: dict[str, Any] = {"seeds": 1}
         options |= {name: value for name, value in given.items() if value is not None}
-        return check_plan(Plan(run, **options))
+        return check_plan(Plan(with_start(run), **options))
     settings = {"model": {"pool": spec}} if isinstance(spec, str) else spec
-    return make_plan(settings, {"": given, "data": {"source": str(data)}}, recipe)
+    options = {"": given, "data": {"source": str(data)}, "train": training}
+    return make_plan(settings, options, recipe)
 
 
 def _check_classes(loaded: Loaded, source: str) -> None:

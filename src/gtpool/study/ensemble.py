@@ -16,11 +16,12 @@ from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import why_spec_not_captured
 from gtpool.spec import TU, RunSpec
 from gtpool.study.build_result import add_environment, add_outcome, start_result
-from gtpool.study.inputs import choose_split, load_data, shape_of
+from gtpool.study.inputs import load_data
 from gtpool.study.result import RunResult
 from gtpool.study.run_one import choose_device, pack_artifact, reproducible_torch, write_artifact
+from gtpool.study.split_rules import choose_split
+from gtpool.study.start import network_shape, new_network, run_data, start_recipes
 from gtpool.train.epoch import Epoch, Outcome, TrainingError, undefined_metrics
-from gtpool.train.fit import seeded
 from gtpool.train.fit_many import fit_many
 from gtpool.train.metric import metric_of
 
@@ -48,7 +49,7 @@ def group_by_network(
     groups: list[list[RunSpec]] = []
     alone: list[RunSpec] = []
     for template, several in by_network.items():
-        shape = shape_of(load_data(template.data, data_dir, loaded).dataset)
+        shape = network_shape(template, load_data(template.data, data_dir, loaded).dataset)
         if len(several) == 1 or why_spec_not_captured(template.model, shape) is not None:
             alone += several
         else:
@@ -83,7 +84,7 @@ def run_ensemble(
     loaded = load_data(specs[0].data, data_dir, loaded)
     splits = [choose_split(spec.split, loaded, data_dir) for spec in specs]
     with reproducible_torch(place, deterministic):
-        models = [_network(spec, loaded.dataset).to(place) for spec in specs]
+        models = [new_network(spec, loaded.dataset).to(place) for spec in specs]
         metric = metric_of(loaded.dataset.schema.task, specs[0].train.metric)
         tests = [split.test for split in splits]
         untested = undefined_metrics(loaded.dataset, tests, "test", metric)
@@ -97,15 +98,10 @@ def run_ensemble(
             )
             row = add_outcome(row, outcome)
             if artifact is not None and row.done:  # on the CPU: other runs occupy the GPU
-                data = _scaled(spec, loaded.dataset, split)
+                data = run_data(spec, loaded.dataset, split)
                 content = pack_artifact(model.cpu(), data, split, spec)
                 row = row.updated(artifact_digest=write_artifact(artifact(spec.key), content))
             yield add_environment(row, place, seconds).updated(together=beside)
-
-
-def _network(spec: RunSpec, data: GraphDataset) -> Classifier:
-    with seeded(spec.seed, torch.device("cpu")):
-        return Classifier(spec.model, shape_of(data))
 
 
 _RunEnd = tuple[int, Outcome | TrainingError, float, int]
@@ -146,16 +142,16 @@ def _fit_all(
     on_epoch: Callable[[RunSpec, Epoch], None] | None,
 ) -> Iterator[_RunEnd]:
     """Train some of the runs; an error other than out-of-memory fails all that are unfinished."""
-    scaled = specs[0].data.standardize
-    parts = [splits[run] for run in runs]
+    several, parts = [specs[run] for run in runs], [splits[run] for run in runs]
     ended: deque[tuple[int, Outcome | TrainingError]] = deque()
     epochs = fit_many(
         [models[run] for run in runs],
         data,
         parts,
-        [specs[run].train for run in runs],
-        seeds=[specs[run].seed for run in runs],
-        standardize=scaled,
+        [spec.train for spec in several],
+        seeds=[spec.seed for spec in several],
+        standardize=several[0].data.standardize,
+        recipes=start_recipes(several, data),
         on_end=lambda place, outcome: ended.append((place, outcome)),
     )
     going, seconds = set(range(len(runs))), [0.0] * len(runs)
@@ -190,7 +186,3 @@ def _next_epochs(
     except (RuntimeError, MemoryError) as error:
         # The traceback would keep the tensors of the failed step alive.
         return {}, error.with_traceback(None)
-
-
-def _scaled(spec: RunSpec, data: GraphDataset, split: Split) -> GraphDataset:
-    return data.standardized(split.train) if spec.data.standardize else data

@@ -15,10 +15,11 @@ from gtpool.data.formats.reader import Loaded
 from gtpool.data.schema import Recipe, Schema
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor
-from gtpool.study.inputs import choose_split, shape_of
 from gtpool.study.members import first_seed
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.split_rules import choose_split
+from gtpool.study.start import network_shape, run_data
 from gtpool.study.store import Store
 from gtpool.study.summarize import split_name
 
@@ -123,13 +124,13 @@ def _load_member(
             f"{store.folder} holds runs on an outdated split ({split_name(run.split.rule)}); "
             "choose another folder (--output-dir)"
         )
-    data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
+    data = run_data(spec, loaded.dataset, split)
     weights = {
         name.removeprefix(_PREFIX): part
         for name, part in load_file(store.artifact(run.key)).items()
         if name.startswith(_PREFIX)
     }
-    model = Classifier(spec.model, shape_of(data)).eval()
+    model = Classifier(spec.model, network_shape(spec, data)).eval()
     model.load_state_dict(weights)
     return model, data.schema.recipe
 

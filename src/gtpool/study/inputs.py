@@ -1,6 +1,5 @@
-"""Inputs of a run: its dataset, split and model shape."""
+"""Inputs of a run: its dataset and model shape; the runs of a cross-validation."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -12,25 +11,23 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats import formats_with_option, recognise
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.inference import check_codes
-from gtpool.data.locate import find_raw, locate, splits_folder
-from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES, scaffolds
+from gtpool.data.locate import locate
+from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.registry import DATASETS
 from gtpool.data.sources import load_source
-from gtpool.data.split import (
-    Split,
-    bag_split,
-    column_split,
-    fixed_folds,
-    ogb_split,
-    random_folds,
-    random_split,
-    scaffold_split,
-    stratified_folds,
-)
 from gtpool.deprecated import old_names
-from gtpool.spec import FOLD_RULES, DataSpec, RunSpec, ShapeSpec, SplitRule, SplitSpec
+from gtpool.spec import FOLD_RULES, DataSpec, RunSpec, ShapeSpec
+from gtpool.study.split_rules import resolve_split
 
-FIXED_FOLDS = 10
+_TABLE_OPTIONS = (
+    "smiles_column",
+    "target_columns",
+    "split_column",
+    "group_column",
+    "time_column",
+    "contradictions",
+    "task",
+)
 _State = tuple[tuple[Path, int, int], ...]
 
 
@@ -47,42 +44,6 @@ def load_data(spec: DataSpec, data_dir: Path | None = None, loaded: Loaded | Non
     return _load_data(spec, data_dir, _file_state(spec.source, data_dir))
 
 
-def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) -> Split:
-    """Return the split of a dataset, with the rule that made it.
-
-    "auto" selects OGB's own split for OGB, the fixed folds of the GMT protocol for a TU dataset
-    whose index files are present, the split column of a table that has one, stratified folds for
-    classes, and otherwise a random split.
-
-    With a bag, training and validation part are drawn anew from both; the test part stays.
-
-    Args:
-        spec: Rule, fold, seed and bag.
-        loaded: Data from ``load_data``.
-        data_dir: Folder searched first for index files.
-    """
-    if spec.bag < 0:
-        raise ValueError(f"split.bag must be at least 0, got {spec.bag}")
-    split = _split(spec, loaded, data_dir)
-    if not spec.bag:
-        return split
-    data = loaded.dataset
-    return bag_split(split, spec.bag, data.y if data.schema.task == "classes" else None)
-
-
-def _split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
-    """Return the split of the rule, without regard to bags."""
-    rule = _rule(spec, loaded, data_dir)
-    if rule in FOLD_RULES and not 0 <= spec.fold < spec.folds:
-        raise ValueError(f"fold must be 0 to {spec.folds - 1}, got {spec.fold}")
-    split = _SPLITS[rule](spec, loaded, data_dir)
-    if rule != "stratified" or not _has_fixed_folds(loaded):
-        return split
-    missing = _fixed_folder(loaded, data_dir) is None
-    hint = f": `gtpool data get {loaded.name}` gets them" if missing else ""  # stored in results
-    return replace(split, rule=f"{split.rule} (not the fixed folds of the protocol{hint})")
-
-
 def expand_folds(
     spec: RunSpec,
     *,
@@ -93,7 +54,8 @@ def expand_folds(
 ) -> list[RunSpec]:
     """Return the runs of a cross-validation: all folds (or the single split), for each seed.
 
-    The split rule "auto" is resolved, so that runs on different splits have different keys.
+    "auto" in split rule and copies is resolved, so that runs on different splits have different
+    keys.
 
     Args:
         spec: A run with the first seed; its fold is ignored.
@@ -102,13 +64,11 @@ def expand_folds(
         data_dir: Folder searched first for a dataset known by name.
         loaded: Data that is already loaded.
     """
-    rule = _rule(spec.split, load_data(spec.data, data_dir, loaded), data_dir)
-    folds = spec.split.folds if rule in FOLD_RULES else 1
-    bags = range(1, seeds + 1) if bag else [spec.split.bag] * seeds
+    split = resolve_split(spec.split, load_data(spec.data, data_dir, loaded), data_dir)
+    folds = split.folds if split.rule in FOLD_RULES else 1
+    bags = range(1, seeds + 1) if bag else [split.bag] * seeds
     return [
-        replace(
-            spec, split=replace(spec.split, rule=rule, fold=fold, bag=own), seed=spec.seed + seed
-        )
+        replace(spec, split=replace(split, fold=fold, bag=own), seed=spec.seed + seed)
         for seed, own in enumerate(bags)
         for fold in range(folds)
     ]
@@ -168,8 +128,10 @@ def _digest(state: _State) -> str:
 @lru_cache(maxsize=4)
 def _load_data(spec: DataSpec, data_dir: Path | None, state: _State) -> Loaded:
     found = None if spec.source in DATASETS else recognise(Path(spec.source))
-    for option in ("smiles_column", "target_columns", "split_column", "task"):
-        if getattr(spec, option) and (found is None or option not in found.options):
+    for option in _TABLE_OPTIONS:
+        if getattr(spec, option) != getattr(DataSpec, option) and (
+            found is None or option not in found.options
+        ):
             raise ValueError(
                 f"{option} applies only to {formats_with_option(option)}, not to {spec.source}"
             )
@@ -186,94 +148,6 @@ def _file_state(source: str, data_dir: Path | None) -> _State:
     files = sorted(top.rglob("*")) if top.is_dir() else [top] if top.exists() else []
     stats = ((path, path.stat()) for path in files if path.is_file())
     return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
-
-
-def _rule(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> SplitRule:
-    """Resolve the split rule "auto"."""
-    if spec.rule != "auto":
-        return spec.rule
-    if _is_ogb(loaded):
-        return "scaffold"
-    if _has_fixed_folds(loaded) and spec.folds == FIXED_FOLDS:
-        return "stratified" if _fixed_folder(loaded, data_dir) is None else "fixed"
-    if loaded.split_values is not None:
-        return "column"
-    return "stratified" if loaded.dataset.schema.task == "classes" else "folds"
-
-
-def _fixed(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
-    if not _has_fixed_folds(loaded):
-        raise ValueError(f"{_display_name(loaded)} has no fixed folds; choose another split type")
-    if spec.folds != FIXED_FOLDS:
-        raise ValueError(f"there are {FIXED_FOLDS} fixed folds, got folds={spec.folds}")
-    folder = _fixed_folder(loaded, data_dir)
-    if folder is None:
-        raise FileNotFoundError(
-            f"the fixed folds of {loaded.name} are missing; run `gtpool data get {loaded.name}` "
-            "or set GTPOOL_DATA"
-        )
-    return fixed_folds(folder, len(loaded.dataset))[spec.fold]
-
-
-def _stratified(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
-    del data_dir
-    return stratified_folds(loaded.dataset.y, spec.folds, spec.seed)[spec.fold]
-
-
-def _folds(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
-    del data_dir
-    return random_folds(len(loaded.dataset), spec.folds, spec.seed)[spec.fold]
-
-
-def _scaffold(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
-    del spec
-    if _is_ogb(loaded) and loaded.name is not None:
-        return ogb_split(find_raw(loaded.name, data_dir))
-    if loaded.smiles is None:
-        raise ValueError(
-            f"a scaffold split requires a table of SMILES, got {_display_name(loaded)}"
-        )
-    return scaffold_split(scaffolds(loaded.smiles))
-
-
-def _random(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
-    del data_dir
-    return random_split(len(loaded.dataset), seed=spec.seed)
-
-
-def _column(spec: SplitSpec, loaded: Loaded, data_dir: Path | None) -> Split:
-    del spec, data_dir
-    if loaded.split_values is None:
-        raise ValueError(
-            "split rule 'column' requires split_column, the name of a column of the table"
-        )
-    return column_split(loaded.split_values)
-
-
-_SPLITS: dict[str, Callable[[SplitSpec, Loaded, Path | None], Split]] = {
-    "fixed": _fixed,
-    "stratified": _stratified,
-    "folds": _folds,
-    "scaffold": _scaffold,
-    "random": _random,
-    "column": _column,
-}
-
-
-def _is_ogb(loaded: Loaded) -> bool:
-    return loaded.name is not None and DATASETS[loaded.name].family == "OGB"
-
-
-def _has_fixed_folds(loaded: Loaded) -> bool:
-    return loaded.name is not None and DATASETS[loaded.name].folds_sha256 is not None
-
-
-def _fixed_folder(loaded: Loaded, data_dir: Path | None) -> Path | None:
-    return None if loaded.name is None else splits_folder(loaded.name, data_dir)
-
-
-def _display_name(loaded: Loaded) -> str:
-    return loaded.name or loaded.dataset.schema.name
 
 
 __getattr__ = old_names(__name__, {"lay_out": "expand_folds"})

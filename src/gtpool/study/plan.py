@@ -115,13 +115,13 @@ def make_plan(
     source = str(top["data"]["source"])
     pool = {"pool": ModelSpec.pool, **top["model"], **given.get("model", {})}["pool"]
     added = recipe_options(recipe, source, str(pool))
-    top["model"] = _complete_model(source, top["model"], given.get("model", {}), added["model"])
+    _set_network(source, top, given, added)
     for part in ("data", "split"):
         top[part] = added[part] | top[part]
     if reads_smiles(source):  # the order of the atoms in the file must not matter
         top["data"].setdefault("atom_order", "canonical")
     top["train"] = _complete_train(protocol(source).to_json() | added["train"], top["train"])
-    return check_plan(Plan(RunSpec.from_json(top), seeds, **members, recipe=recipe))
+    return check_plan(Plan(_check_start(top), seeds, **members, recipe=recipe))
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -184,6 +184,43 @@ def _given(values: Mapping[str, Any]) -> _Options:
 def _is_complete(settings: Mapping[str, Any]) -> bool:
     """Return whether a file holds all parts of a run, as commands of any version write them."""
     return {*_PARTS, "seed"} <= settings.keys()
+
+
+def _set_network(
+    source: str, top: _Options, given: Mapping[str, _Options], added: _Options
+) -> None:
+    """Set the options of the network in ``top``: those of the model to start from, if there is one.
+
+    Args:
+        source: The data.
+        top: All options by part.
+        given: Options of the command line by part.
+        added: Options of the recipe by part; those of ``data`` become those of that model.
+    """
+    train, own = top["train"], given.get("model", {})
+    if train.get("start") is None:
+        top["model"] = _complete_model(source, top["model"], own, added["model"])
+        return
+    from gtpool.study.start import load_base, refuse_conflicts  # noqa: PLC0415 - imports torch
+
+    if "start" in given.get("train", {}):
+        train.pop("start_digest", None)  # that of the settings file
+    base = load_base(check_value(str, train["start"], "train.start"), train.get("start_digest"))
+    model = _expand_method(top["model"], {}) | _expand_method(own, {})
+    if "conv" in model and "conv" not in {**top["model"], **own}:
+        model["conv"] = resolve_conv(source, model["conv"])
+    refuse_conflicts(base, model, top["data"])
+    top["model"], added["data"] = base.model.spec.to_json(), base.data_options()
+
+
+def _check_start(top: _Options) -> RunSpec:
+    """Return the run, with the digest of the model that it starts from."""
+    run = RunSpec.from_json(top)
+    if run.train.start is None and not run.train.freeze_encoder:
+        return run
+    from gtpool.study.start import with_start  # noqa: PLC0415 - imports torch
+
+    return with_start(run)
 
 
 def _complete_model(

@@ -19,12 +19,14 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.build_result import add_environment, add_outcome, start_result
-from gtpool.study.inputs import choose_split, load_data, shape_of
+from gtpool.study.inputs import load_data
 from gtpool.study.result import RunResult
+from gtpool.study.split_rules import choose_split
+from gtpool.study.start import new_network, run_data
 from gtpool.study.store import write_atomic
 from gtpool.train.distributed import Group, current_group, init_group
 from gtpool.train.epoch import Epoch, Outcome, TrainingError, check_metric_defined
-from gtpool.train.fit import fit, predict, seeded
+from gtpool.train.fit import fit, predict
 from gtpool.train.metric import metric_of
 
 
@@ -60,10 +62,9 @@ def run_one(
     )
     loaded = load_data(spec.data, data_dir, loaded)
     split = choose_split(spec.split, loaded, data_dir)
-    data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
+    data = run_data(spec, loaded.dataset, split)
     with reproducible_torch(place, deterministic):
-        with seeded(spec.seed, torch.device("cpu")):
-            model = Classifier(spec.model, shape_of(data))
+        model = new_network(spec, data)
         row = start_result(data, split, model, spec).updated(source_digest=loaded.digest)
         metric = metric_of(data.schema.task, spec.train.metric)
         start = perf_counter()

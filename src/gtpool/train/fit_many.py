@@ -12,6 +12,7 @@ from torch import Tensor
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
+from gtpool.data.schema import Recipe
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
@@ -42,6 +43,7 @@ def fit_many(
     *,
     seeds: Sequence[int],
     standardize: bool = False,
+    recipes: Sequence[Recipe] | None = None,
     on_end: Callable[[int, Outcome | TrainingError], None] | None = None,
 ) -> Generator[dict[int, Epoch], None, list[Outcome | TrainingError]]:
     """Train several classifiers of one spec side by side, each as ``fit`` would train it alone.
@@ -57,11 +59,14 @@ def fit_many(
         specs: The training spec of each run; only learning rate and weight decay may differ.
         seeds: The seed of each run.
         standardize: Scale continuous features by statistics of each run's training part.
+        recipes: Scale them by the statistics in these recipes instead, one a run.
         on_end: Called with the number and the outcome of each run when it ends; its model then has
             the weights of the selected epoch.
     """
     with torch.cuda.device_of(data.x):  # Triton and CUDA graphs use the current device
-        runs = _Runs(models, data, splits, specs, seeds, standardize=standardize)
+        if recipes is None and standardize:
+            recipes = _training_recipes(data, splits)
+        runs = _Runs(models, data, splits, specs, seeds, recipes or [])
         runs.finish(on_end)
         runs.shrink()
     while runs.active:
@@ -84,8 +89,7 @@ class _Runs:
         splits: Sequence[Split],
         specs: Sequence[TrainSpec],
         seeds: Sequence[int],
-        *,
-        standardize: bool,
+        recipes: Sequence[Recipe],
     ) -> None:
         if len({replace(spec, lr=0.0, weight_decay=0.0) for spec in specs}) > 1:
             raise ValueError("specs of runs side by side may differ only in lr and weight_decay")
@@ -96,7 +100,7 @@ class _Runs:
         data = with_chain(data, *chain) if chain else data
         coded = (shape.node_categories, models[0].edge_categories)
         dataset = DeviceDataset.of(data, *coded, edge_features=numbers)
-        scaler = _feature_scaler(data, splits, self.ensemble.theta) if standardize else None
+        scaler = _feature_scaler(recipes, self.ensemble.theta)
         self.trainer = CapturedTrainer(self.ensemble, dataset, data, splits, specs, scaler)
         self.randoms = [torch.Generator().manual_seed(seed) for seed in seeds]
         metric = metric_of(data.schema.task, specs[0].metric)
@@ -202,18 +206,20 @@ def _sizes(batches: Sequence[Sequence[Tensor]], like: Tensor) -> Tensor:
     return torch.tensor(list(zip_longest(*counts, fillvalue=0)), dtype=like.dtype)
 
 
-def _feature_scaler(
-    data: GraphDataset, splits: Sequence[Split], like: Tensor
-) -> FeatureScaler | None:
-    """Return mean and deviation of the continuous columns over each run's training part."""
+def _training_recipes(data: GraphDataset, splits: Sequence[Split]) -> list[Recipe]:
+    """Return recipes with the statistics of each run's training part; none for scaled data."""
     if data.schema.recipe.mean is not None:
-        return None
+        return []
     by_part = {split.digest: split for split in splits}
     recipes = {key: data.standardized(split.train).schema.recipe for key, split in by_part.items()}
-    means = [recipes[split.digest].mean for split in splits]
-    stds = [recipes[split.digest].std for split in splits]
-    if means[0] is None:
+    return [recipes[split.digest] for split in splits]
+
+
+def _feature_scaler(recipes: Sequence[Recipe], like: Tensor) -> FeatureScaler | None:
+    """Return mean and deviation of the continuous columns of each run; None without them."""
+    if not recipes or recipes[0].mean is None:
         return None
+    parts = [recipe.mean for recipe in recipes], [recipe.std for recipe in recipes]
     return FeatureScaler(
-        *(torch.tensor(part, dtype=like.dtype, device=like.device) for part in (means, stds))
+        *(torch.tensor(part, dtype=like.dtype, device=like.device) for part in parts)
     )

@@ -49,7 +49,15 @@ FORMATS: dict[str, Format] = {
         module="gtpool.data.formats.table",
         called="a table",
         endings=TABLE_SUFFIXES,
-        options=("smiles_column", "target_columns", "split_column", "task"),
+        options=(
+            "smiles_column",
+            "target_columns",
+            "split_column",
+            "group_column",
+            "time_column",
+            "contradictions",
+            "task",
+        ),
         smiles=True,
     ),
     "jsonl": Format(

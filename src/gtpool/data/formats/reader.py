@@ -42,6 +42,12 @@ class Loaded(NamedTuple):
     """Line of each graph of a table."""
     split_values: tuple[str, ...] | None = None
     """Split column of a table, for each graph."""
+    group_values: tuple[str, ...] | None = None
+    """Group column of a table, for each graph."""
+    time_values: tuple[str, ...] | None = None
+    """Time column of a table, for each graph."""
+    molecules: tuple[str, ...] | None = None
+    """Canonical SMILES of each graph of a table."""
     skipped: tuple[Skipped, ...] = ()
     """Rows of a table that could not be used."""
     targets: tuple[str, ...] = ()

@@ -1,15 +1,16 @@
 """Tables of SMILES in CSV or TSV files: one molecule per row, targets in columns."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.delimited import NUMBER, name_without_gz, read_csv_rows
+from gtpool.data.duplicates import contradictions as contradictions_of
 from gtpool.data.formats.reader import (
     FormatReader,
     InferenceData,
@@ -39,7 +40,9 @@ class _TableRow(NamedTuple):
     smiles: str
     cells: list[str]
     """The targets."""
-    split: str
+    split: str = ""
+    group: str = ""
+    time: str = ""
     record: tuple[str, ...] = ()
     """All cells, not stripped, if requested."""
 
@@ -58,6 +61,12 @@ class Table(NamedTuple):
     """Rows that could not be used, sorted by line."""
     targets: tuple[str, ...] = ()
     """Names of the target columns."""
+    groups: tuple[str, ...] | None = None
+    """Group column, for each graph."""
+    times: tuple[str, ...] | None = None
+    """Time column, for each graph."""
+    molecules: tuple[str, ...] = ()
+    """Canonical SMILES of each graph."""
 
 
 def read_table(
@@ -70,6 +79,9 @@ def read_table(
     strict: bool = False,
     need_targets: bool = True,
     atom_order: AtomOrder = "canonical",
+    group_column: str | None = None,
+    time_column: str | None = None,
+    contradictions: Literal["keep", "drop"] = "keep",
 ) -> Table:
     """Return the molecules of a table and their targets.
 
@@ -89,6 +101,10 @@ def read_table(
         strict: Raise an error if a row cannot be used.
         need_targets: If false, no target column is read: ``y`` has no columns, [G, 0].
         atom_order: Atom order, as in ``read_molecules``.
+        group_column: Column whose equal cells stay in one part of a split.
+        time_column: Column of numbers or ISO dates, for a split by time.
+        contradictions: "drop" leaves out all rows of a molecule with contradicting targets, as
+            ``gtpool.data.duplicates.contradictions`` finds them.
     """
     path = Path(path)
     if not need_targets and (target_columns or task):
@@ -98,6 +114,8 @@ def read_table(
         smiles_column=smiles_column,
         target_columns=target_columns,
         split_column=split_column,
+        group_column=group_column,
+        time_column=time_column,
         need_targets=need_targets,
     )
     kind = _task(task, names, found)
@@ -110,8 +128,16 @@ def read_table(
     skipped = [Skipped(row.line, row.smiles, f"no class in {names[0]!r}") for row in unlabelled]
     for position, reason in molecules.failed:
         skipped.append(Skipped(rows[position].line, rows[position].smiles, reason))
-    skipped.sort()
     rows, labels = molecules.select_rows(rows), molecules.select_rows(labels)
+    if rows and contradictions == "drop":
+        gone = _contradicting(
+            rows, molecules.canonical, _pack(path, rows, labels, names, kind)[0], kind
+        )
+        skipped += gone.values()
+        kept = [at for at in range(len(rows)) if at not in gone]
+        rows, labels = [rows[at] for at in kept], [labels[at] for at in kept]
+        molecules = read_molecules([row.smiles for row in rows], atom_order=atom_order)
+    skipped.sort()
     if not rows or (strict and skipped):
         raise ValueError(_refusal(path, skipped, len(found)))
     y, targets = _pack(path, rows, labels, names, kind)
@@ -122,6 +148,9 @@ def read_table(
         None if split_column is None else tuple(row.split for row in rows),
         tuple(skipped),
         tuple(names),
+        None if group_column is None else tuple(row.group for row in rows),
+        None if time_column is None else tuple(row.time for row in rows),
+        molecules.canonical,
     )
 
 
@@ -134,8 +163,22 @@ class _TableReader(FormatReader):
             split_column=spec.split_column,
             task=spec.task,
             atom_order=spec.atom_order,
+            group_column=spec.group_column,
+            time_column=spec.time_column,
+            contradictions=spec.contradictions,
         )
-        return Loaded(found.dataset, name, *found[1:])
+        return Loaded(
+            found.dataset,
+            name,
+            found.smiles,
+            found.lines,
+            found.split,
+            found.groups,
+            found.times,
+            found.molecules,
+            found.skipped,
+            found.targets,
+        )
 
     def read_for_inference(
         self, path: Path, schema: Schema, options: InferenceOptions
@@ -211,6 +254,8 @@ def read_rows(
     smiles_column: str | None = None,
     target_columns: Sequence[str] | None = None,
     split_column: str | None = None,
+    group_column: str | None = None,
+    time_column: str | None = None,
     need_targets: bool = True,
     trained_column: str | None = None,
     trained_targets: Sequence[str] = (),
@@ -228,7 +273,13 @@ def read_rows(
     smiles_column = smiles_column or _smiles_column(path, header, trained_column)
     if need_targets and target_columns is None and trained_targets:
         target_columns = _target_columns(path, header, smiles_column, trained_targets)
-    columns = _choose(path, header, smiles_column, target_columns, split_column, need_targets)
+    special = {
+        "smiles_column": smiles_column,
+        "split_column": split_column,
+        "group_column": group_column,
+        "time_column": time_column,
+    }
+    columns = _choose(path, header, special, target_columns, need_targets)
     rows = [columns.row(line, cells, keep_records) for line, cells in records]
     if not rows:
         raise ValueError(f"{path} has a header, but no row below it")
@@ -255,16 +306,14 @@ def is_missing(cell: str) -> bool:
 
 
 class _Columns(NamedTuple):
-    smiles: int
+    special: list[int | None]
+    """Columns of SMILES, split, group and time."""
     targets: list[int]
-    split: int | None
 
     def row(self, line: int, cells: list[str], keep: bool) -> _TableRow:
-        split = "" if self.split is None else cells[self.split].strip()
+        smiles, *others = ("" if at is None else cells[at].strip() for at in self.special)
         targets = [cells[column].strip() for column in self.targets]
-        return _TableRow(
-            line, cells[self.smiles].strip(), targets, split, tuple(cells) if keep else ()
-        )
+        return _TableRow(line, smiles, targets, *others, record=tuple(cells) if keep else ())
 
 
 def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
@@ -297,15 +346,16 @@ def _target_columns(
 def _choose(
     path: Path,
     header: list[str],
-    smiles_column: str,
+    special: Mapping[str, str | None],
     target_columns: Sequence[str] | None,
-    split_column: str | None,
     need_targets: bool,
 ) -> _Columns:
     """Return the indices of the given or default columns."""
-    smiles = _find(path, header, smiles_column, "smiles_column")
-    split = None if split_column is None else _find(path, header, split_column, "split_column")
-    others = [name for name in header if name not in (smiles_column, split_column)]
+    places = [
+        None if name is None else _find(path, header, name, option)
+        for option, name in special.items()
+    ]
+    others = [name for name in header if name not in special.values()]
     if isinstance(target_columns, str):
         target_columns = [target_columns]
     wanted = others if target_columns is None else target_columns
@@ -317,14 +367,14 @@ def _choose(
             f"beside the SMILES there are {_listed(others)}"
         )
     targets = [_find(path, header, name, "target_columns") for name in wanted]
-    chosen = [smiles, *targets, *([] if split is None else [split])]
+    chosen = [*targets, *(place for place in places if place is not None)]
     twice = [header[column] for column in chosen if chosen.count(column) > 1]
     if twice:
         raise ValueError(
             f"{path}: column {twice[0]!r} is chosen twice; "
-            "SMILES, targets and split need a column each"
+            "SMILES, targets, split, group and time need a column each"
         )
-    return _Columns(smiles, targets, split)
+    return _Columns(places, targets)
 
 
 def _find(path: Path, header: list[str], name: str, option: str) -> int:
@@ -412,6 +462,18 @@ def _pack(
     if y.isnan().all():
         raise ValueError(f"{path}, column {_listed(names)}: blank in all rows that can be used")
     return y, tuple(names)
+
+
+def _contradicting(
+    rows: Sequence[_TableRow], molecules: Sequence[str], y: Tensor, kind: Task
+) -> dict[int, Skipped]:
+    """Return the rows with contradicting targets by index, with the lines that contradict them."""
+    gone: dict[int, Skipped] = {}
+    for group in contradictions_of(molecules, y, kind):
+        lines = ", ".join(str(rows[at].line) for at in group)
+        reason = f"contradicting targets of one molecule in lines {lines}"
+        gone |= {at: Skipped(rows[at].line, rows[at].smiles, reason) for at in group}
+    return gone
 
 
 def _refusal(path: Path, skipped: list[Skipped], total: int) -> str:
