@@ -9,8 +9,10 @@ from gtpool.commands.options import (
     Contradictions,
     DataDir,
     EncodeGiven,
+    FeatureColumns,
     Features,
     GroupColumn,
+    MoleculeFeatures,
     SmilesColumn,
     SplitColumn,
     TargetColumns,
@@ -42,10 +44,12 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
 
 @app.command("info")
-def describe_dataset(
+def describe_dataset(  # noqa: PLR0917 - an option each
     data: Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")],
     features: Features = None,
     encode: EncodeGiven = None,
+    molecule_features: MoleculeFeatures = None,
+    feature_columns: FeatureColumns = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
@@ -75,6 +79,8 @@ def describe_dataset(
         group_column=group_column,
         time_column=time_column,
         contradictions=contradictions,
+        molecule_features=molecule_features,
+        feature_columns=feature_columns,
     )
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)
@@ -114,6 +120,41 @@ def _origin(name: str, data_dir: Path | None) -> dict[str, str]:
     facts = {"licence": source.licence, "citation": source.citation}
     facts |= {"published at": source.url} if source.url else {}
     return facts | {"location": "generated" if origin == "made" else origin}
+
+
+@app.command("merge")
+def merge_datasets(
+    sources: Annotated[
+        list[str], typer.Argument(help="OGB sets by name, or tables of 0, 1 and blanks.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")],
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="Table or OGB set whose molecules are left out; may be repeated."),
+    ] = None,
+    smiles_column: SmilesColumn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Merge sets of molecules with binary tasks into one table, to train a base model.
+
+    Copies of a molecule become one row with the labels of all sets. Train on the
+    table with `gtpool train TABLE --target-columns '*'`.
+    """
+    from gtpool.data.delimited import format_csv
+    from gtpool.data.merge import merge_tables
+    from gtpool.report.result_tables import printable
+    from gtpool.study.store import write_atomic
+
+    found = merge_tables(
+        sources, exclude=exclude or (), smiles_column=smiles_column, data_dir=data_dir
+    )
+    write_atomic(output, format_csv([found.header, *found.rows]).encode())
+    facts = f"{len(found.rows)} molecules, {len(found.header) - 1} tasks"
+    typer.echo(printable(f"{output}: {facts}"))
+    typer.echo(
+        f"rows left out: {found.excluded} excluded, {found.unreadable} unreadable; "
+        f"contradicting labels left blank: {found.contradictions}"
+    )
 
 
 @app.command("get")
