@@ -12,10 +12,10 @@ from unicodedata import combining
 from griffe import Extension, Object
 
 SIGNS = {
-    "top": "ᵀ", "lambda": "λ", "sigma": "σ", "mu": "μ", "alpha": "α", "phi": "φ", "Phi": "Φ",
-    "pi": "π", "chi": "χ", "Theta": "Θ", "ell": "ℓ", "sum": "Σ", "odot": "⊙", "times": "×",
-    "in": "∈", "ne": "≠", "ge": "≥", "leftarrow": "←", "infty": "∞", "dots": "…", "ldots": "…",
-    "cdot": "·", "setminus": "∖",
+    "top": "ᵀ", "lambda": "λ", "delta": "δ", "sigma": "σ", "mu": "μ", "alpha": "α", "phi": "φ",
+    "Phi": "Φ", "pi": "π", "chi": "χ", "Theta": "Θ", "ell": "ℓ", "sum": "Σ", "odot": "⊙",
+    "times": "×", "in": "∈", "ne": "≠", "ge": "≥", "leftarrow": "←", "infty": "∞", "dots": "…",
+    "ldots": "…", "cdot": "·", "setminus": "∖",
     "lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "lVert": "‖", "rVert": "‖",
     "Vert": "‖", "|": "‖", "max": "max", "min": "min", "exp": "exp", "tanh": "tanh", "quad": "  ",
     "qquad": "   ", ",": " ", ";": " ", "textstyle": "", "left": "", "right": "", "big": "",
@@ -29,6 +29,7 @@ GROUPS = {
     r"\mathcal": lambda inside: LETTERS[inside],
     r"\mathbb": lambda inside: LETTERS[inside],
     r"\mathrm": str,
+    r"\mathbf": str,
     r"\text": str,
     r"\sqrt": lambda inside: f"√{_held(inside)}",
     "_": lambda inside: f"_{inside}" if re.fullmatch(r"\w+'?", inside) else f"[{inside}]",

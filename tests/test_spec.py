@@ -108,7 +108,7 @@ def test_the_two_protocols_are_those_of_the_paper():
 
 
 HELD = gtpool.spec._LEGACY_VALUES
-LATER = {"atom_order", "encode"}
+LATER = {"atom_order", "encode", "molecule_features", "feature_columns"}
 OLD_DATA = {name: value for name, value in RUN.to_json()["data"].items() if name not in LATER}
 
 
@@ -184,7 +184,7 @@ def test_a_part_and_an_option_of_a_run_can_be_added():
 
 def test_every_option_that_was_added_is_known_and_its_value_fits():
     for spec, options in HELD.items():
-        given = {"source": "x"} if spec is DataSpec else {}
+        given = {DataSpec: {"source": "x"}, ShapeSpec: {"outputs": 2}}.get(spec, {})
         read = spec.from_stored(given)
         assert {name: getattr(read, name) for name in options} == options
 
@@ -205,6 +205,8 @@ def test_the_defaults_are_the_letter_of_the_paper_for_ever():
             "group_column": None,
             "time_column": None,
             "contradictions": "keep",
+            "molecule_features": [],
+            "feature_columns": [],
         },
         "split": {
             "rule": "auto",
@@ -284,6 +286,7 @@ def test_the_defaults_that_saved_models_mean_stay():
         "edge_weighted": False,
         "mean_nodes": 0,
         "common_nodes": 0,
+        "graph_width": 0,
     }
     assert _defaults(Recipe) == {
         "labels": (),
@@ -300,6 +303,9 @@ def test_the_defaults_that_saved_models_mean_stay():
         "edge_label_columns": (),
         "encode": (),
         "coded": False,
+        "molecule_features": (),
+        "descriptors": (),
+        "feature_columns": (),
     }
 
 

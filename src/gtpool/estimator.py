@@ -127,6 +127,7 @@ class _GraphEstimator:
         valid_fraction: float = 0.1,
         features: str = "gmt",
         encode: tuple[str, ...] | None = None,
+        molecule_features: tuple[str, ...] = (),
         standardize: bool = True,
         node_features: tuple[str, ...] = (),
         node_label: str | None = None,
@@ -178,6 +179,8 @@ class _GraphEstimator:
             features: Node features of networkx graphs, a key of ``FEATURES``.
             encode: Structural encodings of nodes, such as ``("rwse:16", "cycles")``; see
                 ``gtpool.ops.encodings``.
+            molecule_features: Descriptors of SMILES that the head reads, such as
+                ``("rdkit2d", "morgan")``.
             standardize: Standardize continuous features by the training part.
             node_features: Numeric node attributes of networkx graphs.
             node_label: Categorical node attribute of networkx graphs.
@@ -203,6 +206,7 @@ class _GraphEstimator:
         self.class_weights, self.valid_fraction = class_weights, valid_fraction
         self.select, self.ema, self.label_smoothing = select, ema, label_smoothing
         self.features, self.standardize, self.encode = features, standardize, encode
+        self.molecule_features = molecule_features
         self.node_features, self.node_label = node_features, node_label
         self.edge_features, self.edge_weight = edge_features, edge_weight
         self.ensemble, self.seed, self.device, self.verbose = ensemble, seed, device, verbose
@@ -426,6 +430,7 @@ class _GraphEstimator:
             encode=self._recipe_options()["data"].get("encode", ())
             if self.encode is None
             else self.encode,
+            molecule_features=() if recipe else self.molecule_features,
             node_features=self.node_features,
             node_label=self.node_label,
             edge_features=self.edge_features,

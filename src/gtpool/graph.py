@@ -93,6 +93,8 @@ class PackedBatch(NamedTuple):
     """Layout of the input, then the layout after each pooling step."""
     chain: tuple[CoarseningStep, ...] = ()
     """Coarsening steps of the graphs, if the dataset has them."""
+    graph_features: Tensor | None = None
+    """Features of each graph, NaN if missing, [G, D]."""
 
     @property
     def batch(self) -> Tensor:
@@ -109,9 +111,9 @@ class PackedBatch(NamedTuple):
         levels = tuple(level._replace(batch=level.batch.to(device)) for level in self.levels)
         attr = None if self.edge_attr is None else self.edge_attr.to(device)
         chain = tuple(step.to(device) for step in self.chain)
-        return type(self)(
-            self.x.to(device), self.edge_index.to(device), attr, self.y.to(device), levels, chain
-        )
+        features = None if self.graph_features is None else self.graph_features.to(device)
+        ends, y = self.edge_index.to(device), self.y.to(device)
+        return type(self)(self.x.to(device), ends, attr, y, levels, chain, features)
 
 
 class NodeDrop(NamedTuple):

@@ -131,3 +131,5 @@ class PaddedBatch(NamedTuple):
     """Edge features in the order of ``PaddedCSR.source``, zeros on padding, [RE, F]."""
     chain: tuple[PaddedCoarseningStep, ...] = ()
     """Coarsening steps of the graphs, if the network needs them."""
+    graph_features: Tensor | None = None
+    """Features of each graph, NaN if missing, arbitrary for empty slots, [RG, D]."""

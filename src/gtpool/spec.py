@@ -155,6 +155,10 @@ class DataSpec(_Spec):
     """Column of a table with numbers or ISO dates, for the split rule "time"."""
     contradictions: Literal["keep", "drop"] = "keep"
     """Whether to leave out the rows of a molecule whose copies have contradicting targets."""
+    molecule_features: tuple[str, ...] = ()
+    """Descriptors of whole molecules, keys of ``MOLECULE_FEATURES``; the head reads them."""
+    feature_columns: tuple[str, ...] = ()
+    """Columns of a table with numbers that the head reads, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +199,8 @@ class ShapeSpec(_Spec):
     """Mean number of nodes, rounded up; sets the number of clusters and seeds."""
     common_nodes: int = 0
     """Number of nodes that 60 % of the graphs reach; SortPool keeps as many."""
+    graph_width: int = 0
+    """Number of features of the whole graph, which the head reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,8 +315,11 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
         "group_column": None,
         "time_column": None,
         "contradictions": "keep",
+        "molecule_features": (),
+        "feature_columns": (),
     },
     SplitSpec: {"bag": 0, "copies": "auto"},
+    ShapeSpec: {"graph_width": 0},
     ModelSpec: {
         "jump": False,
         "readout_options": {},

@@ -136,6 +136,11 @@ SPECS = {
     "gmt of clusters": {"pool": "mincutpool", "readout": "gmt"},
     "other activations": {"pool_options": {"act": "relu"}},
     "sagpool by relu": {"pool": "sagpool", "pool_options": {"act": "relu"}},
+    "maxcutpool": {"pool": "maxcutpool", "connect": "closest"},
+    "maxcutpool, induced": {
+        "pool": "maxcutpool",
+        "pool_options": {"sampler": "rwsv", "conv_channels": [8, 4], "mlp_channels": []},
+    },
     "mid": {"pool": "mid"},
     "mid, projected": {"pool": "mid", "pool_options": {"scorer": "projection", "merge": "mean"}},
     "closest": {"connect": "closest"},

@@ -24,7 +24,7 @@ from gtpool.study.split_rules import choose_split
 from gtpool.study.start import load_base, new_network, run_data, with_start
 
 SMILES = Path(__file__).parents[1] / "fixtures" / "ogb_smiles.txt"
-HEAD = ("head.", "shift", "scale")
+HEAD = ("head.", "graph_features.", "shift", "scale")
 TINY = {"epochs": 2, "batch_size": 32}
 
 
@@ -242,3 +242,15 @@ def test_the_command_says_what_is_trained(gtpool, home, base, tmp_path):
     )
     code, out, err = gtpool("train", home / "new.csv", "--freeze-encoder", *words)
     assert (code, "requires train.start" in err) == (2, True)
+
+
+def test_features_of_whole_molecules_are_new_as_the_head_is(spec, base):
+    described = replace(spec, data=replace(spec.data, molecule_features=("rdkit2d",)))
+    loaded = load_data(described.data)
+    data = run_data(described, loaded.dataset, choose_split(described.split, loaded))
+    network = new_network(described, data)
+    columns = len(data.schema.recipe.descriptors)
+    assert network.graph_features.mean.numel() == columns > 200
+    first = members_of(load_bundle(base).model)[42 % 3]
+    assert same(body(first.state_dict()), body(network.state_dict()))
+    assert run_one(described, device="cpu").status == "done"

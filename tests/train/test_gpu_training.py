@@ -48,6 +48,7 @@ MODELS = {
     "sagpool": {"pool": "sagpool"},
     "topkpool by rwsv": {"pool": "topkpool", "pool_options": {"sampler": "rwsv"}},
     "mincutpool": {"pool": "mincutpool"},
+    "maxcutpool": {"pool": "maxcutpool", "connect": "closest"},
     "dmon": {"pool": "dmon"},
     "diffpool": {"pool": "diffpool", "conv": "ogb-gcn", "read_input": True},
     "structpool": {"pool": "structpool", "levels": 2},

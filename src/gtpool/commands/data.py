@@ -9,8 +9,10 @@ from gtpool.commands.options import (
     Contradictions,
     DataDir,
     EncodeGiven,
+    FeatureColumns,
     Features,
     GroupColumn,
+    MoleculeFeatures,
     SmilesColumn,
     SplitColumn,
     TargetColumns,
@@ -42,10 +44,12 @@ def list_datasets(data_dir: DataDir = None) -> None:
 
 
 @app.command("info")
-def describe_dataset(
+def describe_dataset(  # noqa: PLR0917 - an option each
     data: Annotated[str, typer.Argument(help="Dataset name, CSV file, folder or .jsonl file.")],
     features: Features = None,
     encode: EncodeGiven = None,
+    molecule_features: MoleculeFeatures = None,
+    feature_columns: FeatureColumns = None,
     smiles_column: SmilesColumn = None,
     target_columns: TargetColumns = None,
     split_column: SplitColumn = None,
@@ -75,6 +79,8 @@ def describe_dataset(
         group_column=group_column,
         time_column=time_column,
         contradictions=contradictions,
+        molecule_features=molecule_features,
+        feature_columns=feature_columns,
     )
     given = {name: value for name, value in options.items() if value is not None}
     spec = DataSpec.from_json(given)

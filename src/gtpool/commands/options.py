@@ -60,6 +60,22 @@ TargetColumns = Annotated[
         "CSV columns to predict, separated by commas; * for all others. (default: the only other)"
     ),
 ]
+MoleculeFeatures = Annotated[
+    str | None,
+    _data(
+        "Descriptors of whole molecules that the head reads: rdkit2d, morgan, separated by commas; "
+        "or none. (default: none)"
+    ),
+]
+FeatureColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--features-columns",
+        "--feature-columns",
+        help="CSV columns of numbers that the head reads, separated by commas. (default: none)",
+        rich_help_panel="Data",
+    ),
+]
 SplitColumn = Annotated[str | None, _data("CSV column with the values train, valid and test.")]
 GroupColumn = Annotated[
     str | None,
@@ -126,6 +142,8 @@ def data_options(
     group_column: str | None = None,
     time_column: str | None = None,
     contradictions: str | None = None,
+    molecule_features: str | None = None,
+    feature_columns: str | None = None,
 ) -> dict[str, Any]:
     """Return options of ``DataSpec`` from the command line; None if not given."""
     return {
@@ -138,8 +156,15 @@ def data_options(
         "time_column": time_column,
         "contradictions": contradictions,
         "task": task,
-        "encode": [] if encode == "none" else None if encode is None else split_names(encode),
+        "encode": _names_or_none(encode),
+        "molecule_features": _names_or_none(molecule_features),
+        "feature_columns": _names_or_none(feature_columns),
     }
+
+
+def _names_or_none(text: str | None) -> list[str] | None:
+    """Return the names of a list, none of them for the word "none"; None if not given."""
+    return [] if text == "none" else None if text is None else split_names(text)
 
 
 def metric_options(metric: str | None) -> dict[str, str | None]:

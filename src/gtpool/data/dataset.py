@@ -18,7 +18,8 @@ from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import layout_from_sizes, offsets
 
 _WHOLE = (torch.int64, torch.int32)
-_SAVED = ("x", "edge_index", "edge_attr", "sizes", "edge_counts", "y")
+_SAVED = ("x", "edge_index", "sizes", "edge_counts", "y")
+_OPTIONAL = ("edge_attr", "graph_features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,8 @@ class GraphDataset:
     schema: Schema
     chain: tuple[CoarseningStep, ...] = ()
     """Coarsening steps of all graphs as one batch; see ``gtpool.data.coarsening.with_chain``."""
+    graph_features: Tensor | None = None
+    """Features of each graph, as read, NaN where missing, float32 [G, D]."""
     node_ptr: Tensor = field(init=False)
     """First node of each graph, and the number of nodes, on the CPU, [G + 1]."""
     edge_ptr: Tensor = field(init=False)
@@ -94,13 +97,15 @@ class GraphDataset:
         # Row by row: torch gathers from a vector twice as fast as from the columns of a matrix.
         ends = torch.stack([row.index_select(0, edges) for row in self.edge_index])
         first = levels[0].ptr[:-1].int().to(device, non_blocking=True)
+        own, features = index.to(device, non_blocking=True), self.graph_features
         return PackedBatch(
             _widen(self.x.index_select(0, nodes)),
             ends.add_(first.index_select(0, edge_plan.batch)).long(),
             None if self.edge_attr is None else _widen(self.edge_attr.index_select(0, edges)),
-            self.y.index_select(0, index.to(device, non_blocking=True)),
+            self.y.index_select(0, own),
             tuple(levels),
             take_chain(self.chain, self.chain_edge_ptrs, index, levels[0], nodes),
+            None if features is None else features.index_select(0, own),
         )
 
     def to(self, device: torch.device | str) -> Self:
@@ -112,6 +117,7 @@ class GraphDataset:
             edge_attr=None if self.edge_attr is None else self.edge_attr.to(device),
             y=self.y.to(device),
             chain=tuple(step.to(device) for step in self.chain),
+            graph_features=None if self.graph_features is None else self.graph_features.to(device),
         )
 
     def standardized(self, train: Sequence[int] | Tensor) -> Self:
@@ -208,7 +214,7 @@ class GraphDataset:
 
         An existing dataset is replaced; a folder with any other file is an error.
         """
-        tensors = {name: getattr(self, name) for name in _SAVED}
+        tensors = {name: getattr(self, name) for name in (*_SAVED, *_OPTIONAL)}
         kept = {name: part for name, part in tensors.items() if part is not None}
         write_folder(folder, kept, self.schema.to_json())
 
@@ -217,11 +223,10 @@ class GraphDataset:
         """Load a dataset from a folder that ``save`` wrote; tensors are memory-mapped."""
         tensors, saved = read_folder(folder)
         try:
-            x, edge_index, sizes, edge_counts, y = (
-                tensors[name] for name in _SAVED if name != "edge_attr"
-            )
-            edge_attr, schema = tensors.get("edge_attr"), Schema.from_json(saved)
-            return cls(x, edge_index, edge_attr, sizes, edge_counts, y, schema)
+            x, edge_index, sizes, edge_counts, y = (tensors[name] for name in _SAVED)
+            edge_attr, features = (tensors.get(name) for name in _OPTIONAL)
+            parts = (x, edge_index, edge_attr, sizes, edge_counts, y, Schema.from_json(saved))
+            return cls(*parts, graph_features=features)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{folder} does not hold a sound dataset ({error}); delete it and save it again"
@@ -314,6 +319,7 @@ def _check_dataset(data: GraphDataset) -> None:
             raise ValueError(f"{data.schema.name}: {name} has {rows} rows, expected {expected}")
     _check_edges(data)
     _check_values(data)
+    _check_graph_features(data)
 
 
 def _check_edges(data: GraphDataset) -> None:
@@ -328,6 +334,19 @@ def _check_edges(data: GraphDataset) -> None:
             f"graph {int(graph[at])} of {data.schema.name} has nodes 0 to "
             f"{int(data.sizes[graph[at]]) - 1}, but an edge {edge_index[:, at].tolist()}"
         )
+
+
+def _check_graph_features(data: GraphDataset) -> None:
+    names, features = data.schema.recipe.graph_columns, data.graph_features
+    shape = None if features is None else list(features.shape)
+    if shape != ([len(data), len(names)] if names else None):
+        raise ValueError(
+            f"{data.schema.name}: graph_features has the shape {shape}, and its recipe names "
+            f"{len(names)} columns for {len(data)} graphs"
+        )
+    if features is not None and features.isinf().any():
+        graph, column = features.isinf().nonzero()[0].tolist()
+        raise ValueError(f"graph {graph} of {data.schema.name}: {names[column]!r} is infinite")
 
 
 def _check_values(data: GraphDataset) -> None:

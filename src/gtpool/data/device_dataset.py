@@ -128,6 +128,8 @@ class DeviceDataset:
     """Edge features, sorted by target as ``entering`` is, [E, F]."""
     chain: tuple[_CoarseningStep, ...] = ()
     """Coarsening steps, if the dataset has them."""
+    graph_features: Tensor | None = None
+    """Features of each graph, [G, D]."""
 
     @classmethod
     def of(
@@ -169,6 +171,7 @@ class DeviceDataset:
             data.edge_counts,
             _features(data, target, source) if edge_features else None,
             _chain(data),
+            data.graph_features,
         )
 
     @property
@@ -240,11 +243,14 @@ class DeviceDataset:
         sink = ops.gather_shifted(self.entering.own, edge, edges, levels[0].start)
         csr = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
         x = ops.gather_features(self.x, node, self.dtype)
-        y = self.y.index_select(0, flat.clamp(min=0))
+        own_or_first, features = flat.clamp(min=0), self.graph_features
+        y = self.y.index_select(0, own_or_first)
+        features = None if features is None else features.index_select(0, own_or_first)
         attr = self.edge_attr
         attr = None if attr is None else ops.gather_features(attr, edge, self.dtype)
         chain = self._gather_chain(index, capacity, levels)
-        return PaddedBatch(x, csr, levels, y, flat >= 0, self._bonds(edge), attr, chain)
+        bonds = self._bonds(edge)
+        return PaddedBatch(x, csr, levels, y, flat >= 0, bonds, attr, chain, features)
 
     def _gather_chain(
         self, index: Tensor, capacity: Capacity, levels: Sequence[PaddedLayout]

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, standardize_columns
+from gtpool.data.descriptors import MOLECULE_FEATURES
 from gtpool.data.encoding_names import count_columns
 from gtpool.data.encodings import with_encodings
 from gtpool.data.features import FEATURES, RawGraphs, label_columns
+from gtpool.data.graph_features import other_graph_columns
 from gtpool.data.schema import TASKS, Recipe, Schema
 from gtpool.spec import AtomOrder, ShapeSpec
 
@@ -38,6 +40,8 @@ def read_schema(value: Any, where: str, shape: ShapeSpec | None = None) -> Schem
         and all(_are_labels(labels, counts) for labels, counts in _labels(recipe))
         and {type(recipe.degree), type(recipe.edge_weighted), type(recipe.coded)} == {bool}
         and _all(str, recipe.encode)
+        and all(_all(str, part) for part in _named_features(recipe))
+        and set(recipe.molecule_features) <= set(MOLECULE_FEATURES)
         and _are_counts(recipe.attributes, recipe.edge_attributes)
         and (recipe.max_degree is None or _are_counts(recipe.max_degree))
         and _are_statistics(recipe, where)
@@ -88,6 +92,11 @@ def _check_columns(recipe: Recipe, shape: ShapeSpec, where: str) -> None:
     nodes = recipe.encoded + (recipe.attributes + len(recipe.labels) + degrees or 1)
     edges = recipe.edge_attributes + len(recipe.edge_labels)
     fits = (nodes, edges) == (shape.node_width, shape.edge_width)
+    if len(recipe.graph_columns) != shape.graph_width:
+        raise ValueError(
+            f"{where} does not hold a sound model: its recipe makes {len(recipe.graph_columns)} "
+            f"features of the whole graph, but its network takes {shape.graph_width}"
+        )
     if recipe.coded or recipe.kind == "molecule":  # codes are no columns of this kind
         nodes, fits = recipe.encoded, recipe.encoded == shape.node_width
     elif recipe.kind == "given":  # all columns of the source are attributes, or none
@@ -168,6 +177,8 @@ def check_recipe(data: GraphDataset, recipe: Recipe) -> None:
         recipe: The model's recipe.
     """
     found, same = data.schema.recipe, {"mean": None, "std": None, "atom_order": "given"}
+    if found.graph_columns != recipe.graph_columns:
+        raise ValueError(other_graph_columns(data.schema.name, found, recipe))
     if replace(found, **same) != replace(recipe, **same):
         raise ValueError(
             f"{data.schema.name} has other features ({_summary(found)}) than the model was trained "
@@ -193,6 +204,12 @@ def check_fit(data: GraphDataset, shape: ShapeSpec, *, edges: bool) -> None:
         found, made = ("floats", "codes") if sizes else ("codes", "floats")
         raise ValueError(f"the node features of {name} are {found}, the model was made for {made}")
     check_codes(data, sizes, ())
+    columns = 0 if data.graph_features is None else data.graph_features.size(1)
+    if columns != shape.graph_width:
+        raise ValueError(
+            f"{name} has {columns} features of the whole graph, but the model was made for "
+            f"{shape.graph_width}"
+        )
     if not edges:
         return
     columns = len(shape.edge_categories) or shape.edge_width
@@ -237,6 +254,10 @@ def check_codes(data: GraphDataset, nodes: tuple[int, ...], edges: tuple[int, ..
 def _labels(recipe: Recipe) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Return the labels of nodes and of edges, each with the sizes of their columns."""
     return (recipe.labels, recipe.label_columns), (recipe.edge_labels, recipe.edge_label_columns)
+
+
+def _named_features(recipe: Recipe) -> tuple[Any, Any, Any]:
+    return recipe.molecule_features, recipe.descriptors, recipe.feature_columns
 
 
 def _all(kind: type, values: Any) -> bool:  # noqa: ANN401

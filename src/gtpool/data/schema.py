@@ -12,6 +12,15 @@ Task = Literal["classes", "binary", "regression"]
 TASKS = ("classes", "binary", "regression")
 FLOAT32_MAX = 3.4028234663852886e38
 """The largest float32; features and targets must not exceed it."""
+_LATER = (  # fields of a recipe that version 0.1 does not know
+    "label_columns",
+    "edge_label_columns",
+    "encode",
+    "coded",
+    "molecule_features",
+    "descriptors",
+    "feature_columns",
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,12 @@ class Recipe:
     """Structural encodings, such as "rwse:16": the leading columns, continuous as attributes."""
     coded: bool = False
     """Whether codes of categories follow the encodings, as floats."""
+    molecule_features: tuple[str, ...] = ()
+    """Sets of descriptors of whole molecules, such as "rdkit2d"."""
+    descriptors: tuple[str, ...] = ()
+    """Names of their columns, the leading ones of ``graph_features``."""
+    feature_columns: tuple[str, ...] = ()
+    """Columns of a table that follow the descriptors."""
 
     @property
     def encoded(self) -> int:
@@ -62,6 +77,11 @@ class Recipe:
     def continuous(self) -> int:
         """Number of leading continuous columns: encodings, then attributes."""
         return self.encoded + self.attributes
+
+    @property
+    def graph_columns(self) -> tuple[str, ...]:
+        """Names of the columns of ``graph_features``."""
+        return self.descriptors + self.feature_columns
 
     @property
     def label_sets(self) -> tuple[tuple[int, ...], ...]:
@@ -97,8 +117,7 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values that ``from_json`` reads back."""
         value = asdict(self)
-        # Unknown to version 0.1.
-        for later in ("label_columns", "edge_label_columns", "encode", "coded"):
+        for later in _LATER:
             if not value["recipe"][later]:
                 del value["recipe"][later]
         return value

@@ -13,6 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.descriptors import check_molecule_features
 from gtpool.data.encoding_names import parse_encodings
 from gtpool.data.encodings import with_encodings
 from gtpool.data.formats import FORMATS, Format, format_of
@@ -23,6 +24,7 @@ from gtpool.data.formats.reader import (
     Loaded,
     inference_from_dataset,
 )
+from gtpool.data.graph_features import with_graph_features
 from gtpool.data.locate import cache_dir, find_raw
 from gtpool.data.molecule import b3db_smiles, load_b3db
 from gtpool.data.registry import DATASETS, dataset_info
@@ -41,6 +43,7 @@ def load(
     features: str = "gmt",
     atom_order: AtomOrder = "canonical",
     encode: Sequence[str] = (),
+    molecule_features: Sequence[str] = (),
 ) -> GraphDataset:
     """Load a dataset by name, or your own graphs by path.
 
@@ -59,6 +62,8 @@ def load(
         atom_order: Atom order of SMILES, as in ``read_molecules``.
         encode: Structural encodings of nodes in order, such as ("rwse:16", "cycles"), the leading
             columns of ``x``; see ``gtpool.ops.encodings``.
+        molecule_features: Descriptors of SMILES in order, such as ("rdkit2d", "morgan"), as
+            ``graph_features``.
 
     Example:
         >>> data = load("MUTAG")
@@ -66,8 +71,13 @@ def load(
         (188, 7, ('-1', '1'))
     """
     parse_encodings(encode)
+    check_molecule_features(molecule_features)
     spec = DataSpec(
-        source=str(source), features=features, atom_order=atom_order, encode=tuple(encode)
+        source=str(source),
+        features=features,
+        atom_order=atom_order,
+        encode=tuple(encode),
+        molecule_features=tuple(molecule_features),
     )
     if isinstance(source, str) and source in DATASETS:
         return _load_named(spec, data_dir)
@@ -89,6 +99,7 @@ def load_source(spec: DataSpec, data_dir: Path | None = None) -> Loaded:
         data_dir: Where to look first for a dataset known by name.
     """
     parse_encodings(spec.encode)  # before files are read
+    check_molecule_features(spec.molecule_features)
     if spec.source in DATASETS:
         return Loaded(_load_named(spec, data_dir), spec.source)
     return _load_path(spec.source, spec)
@@ -130,7 +141,12 @@ def read_for_inference(
             find_raw(source, data_dir), schema, InferenceOptions(source)
         )
     recipe = schema.recipe
-    spec = DataSpec(source=source, atom_order=recipe.atom_order, encode=recipe.encode)
+    spec = DataSpec(
+        source=source,
+        atom_order=recipe.atom_order,
+        encode=recipe.encode,
+        molecule_features=recipe.molecule_features * (DATASETS[source].family == "embedded"),
+    )
     return inference_from_dataset(_load_named(spec, data_dir), schema)
 
 
@@ -165,6 +181,8 @@ def _load_path(source: str | Path, spec: DataSpec) -> Loaded:
     path, form = _find(source)
     if "features" not in form.options:
         _refuse_features(str(path), spec.features)
+    if spec.molecule_features and not form.smiles:
+        raise ValueError(f"molecule_features applies only to SMILES, not to {path}")
     found = form.reader.read(path, spec)
     return found._replace(dataset=with_encodings(found.dataset, spec.encode))
 
@@ -175,15 +193,20 @@ def _load_named(spec: DataSpec, data_dir: Path | None) -> GraphDataset:
     form = FORMATS.get(family)
     if form is None or "features" not in form.options:
         _refuse_features(name, spec.features)
+    if spec.molecule_features and family != "embedded":
+        raise ValueError(f"molecule_features applies only to SMILES, not to {name}")
     if family == "synthetic":
         return with_encodings(_GENERATORS[name](DATASETS[name].graphs), spec.encode)
     folder = find_raw(name, data_dir)
     variant = spec.features if form is not None else spec.atom_order
-    variant = "+".join([variant, *spec.encode]).replace(":", "")
+    variant = "+".join([variant, *spec.encode, *spec.molecule_features]).replace(":", "")
     entry = cache_dir() / "graphs" / f"{name}-{variant}-{_digest(name, folder)}"
     with suppress(OSError, ValueError):  # not there, or damaged
         return GraphDataset.load(entry)
-    if spec.encode:
+    if spec.molecule_features:
+        data = _load_named(replace(spec, molecule_features=()), data_dir)
+        data = with_graph_features(data, b3db_smiles(), spec.molecule_features)
+    elif spec.encode:
         data = with_encodings(_load_named(replace(spec, encode=()), data_dir), spec.encode)
     elif form is None:
         data = load_b3db(spec.atom_order)

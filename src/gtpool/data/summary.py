@@ -34,7 +34,7 @@ def describe(data: GraphDataset, columns: Sequence[str] = ()) -> dict[str, str]:
 
 
 def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
-    """Return one line: number of graphs, task, target, its classes or range, and encodings.
+    """Return one line: number of graphs, task, target, its classes or range, and added features.
 
     Args:
         data: The graphs.
@@ -53,6 +53,8 @@ def describe_targets(data: GraphDataset, columns: Sequence[str] = ()) -> str:
     line = f"{len(data):,} {what}; {said}: {listed}{more}"
     if data.schema.recipe.encode:
         line = f"{line}; {describe_encodings(data)}"
+    if data.schema.recipe.graph_columns:
+        line = f"{line}; {describe_graph_features(data)}"
     return "".join(c if c.isprintable() else " " for c in line)
 
 
@@ -60,6 +62,13 @@ def describe_encodings(data: GraphDataset) -> str:
     """Return the structural encodings of a dataset and their number of columns."""
     recipe = data.schema.recipe
     return f"encodings: {', '.join(recipe.encode)} ({recipe.encoded} per node)"
+
+
+def describe_graph_features(data: GraphDataset) -> str:
+    """Return the features of whole graphs of a dataset and their number."""
+    recipe = data.schema.recipe
+    listed = ", ".join([*recipe.molecule_features, *recipe.feature_columns])
+    return f"features of whole molecules: {listed} ({len(recipe.graph_columns)})"
 
 
 def _counted(data: GraphDataset) -> list[str]:

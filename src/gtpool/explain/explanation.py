@@ -143,7 +143,7 @@ def explain(
     kind = _task(data, model.shape.outputs, task)
     model, graph = frozen_copy(model), data.take([index])
     numbers = range(graph.x.size(0)) if numbers is None else numbers
-    outputs = graph_outputs(model, graph.x, graph.edge_index, graph.edge_attr)
+    outputs = graph_outputs(model, graph)
     member = nearest_member(outputs, kind)
     network, own = members_of(model)[member], member_inputs(model, graph, member)
     logits, steps = average_outputs(outputs, kind), trace_pooling(network, own)[1]

@@ -40,7 +40,8 @@ def node_importance(
 
     Args:
         model: A frozen network in evaluation mode.
-        graph: One graph; categorical features are masked after the encoder.
+        graph: One graph; categorical features are masked after the encoder, those of the whole
+            graph are not.
         target: The class or task to explain.
         task: Task of the model.
         epochs: Training steps of the mask.
@@ -52,11 +53,10 @@ def node_importance(
     x = model.encoder(graph.x)  # as is, unless it has codes
     given = (x, graph.edge_index, graph.edge_attr)
     with torch.no_grad():
-        raw = _ScaledOutput(model, target, task, 1.0)(*given)
+        raw = _ScaledOutput(model, target, task, 1.0, graph.graph_features)(*given)
         size = max(1.0, raw.abs().max().item() / MAX_LOGIT)
-    answer = _ScaledOutput(
-        model, target, task, size
-    ).eval()  # or the explainer leaves the model training
+    answer = _ScaledOutput(model, target, task, size, graph.graph_features)
+    answer.eval()  # or the explainer leaves the model training
     explainer = Explainer(
         answer,
         GNNExplainer(epochs=epochs, lr=LEARNING_RATE, node_feat_size=SIZE_PENALTY),
@@ -81,17 +81,17 @@ def probability_of_part(
     """Return the probability of the target for the subgraph of some nodes."""
     kept = torch.tensor(sorted(nodes), device=graph.x.device)
     edges, edge_attr = induced_edges(graph.edge_index, graph.edge_attr, kept, graph.x.size(0))
-    outputs = graph_outputs(model, graph.x[kept], edges, edge_attr)
+    part = graph._replace(x=graph.x[kept], edge_index=edges, edge_attr=edge_attr)
+    outputs = graph_outputs(model, part)
     return probability(average_outputs(outputs, task), target, task)
 
 
 @torch.no_grad()
-def graph_outputs(
-    model: Predictor, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None
-) -> Tensor:
+def graph_outputs(model: Predictor, graph: PackedBatch) -> Tensor:
     """Return the outputs of each member of a model for one graph, [1, M, outputs]."""
+    ends, attr, features = graph.edge_index, graph.edge_attr, graph.graph_features
     outputs = [
-        network(member_features(model, x, member), edge_index, edge_attr)
+        network(member_features(model, graph.x, member), ends, attr, graph_features=features)
         for member, network in enumerate(members_of(model))
     ]
     return torch.stack(outputs, 1)
@@ -107,13 +107,14 @@ def probability(logits: Tensor, target: int, task: Task) -> float:
 class _ScaledOutput(nn.Module):
     """A model with scaled logits of all classes, or with the scaled output of one task."""
 
-    def __init__(self, model: Classifier, target: int, task: Task, size: float) -> None:
+    def __init__(
+        self, model: Classifier, target: int, task: Task, size: float, features: Tensor | None
+    ) -> None:
         super().__init__()
         self.model, self.target, self.task, self.size = model, target, task, size
+        self.features = features
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
-        out = (
-            self.model(x, edge_index, edge_attr, encoded=True) - self.model.shift
-        ) / self.model.scale
-        out = out / self.size
+        out = self.model(x, edge_index, edge_attr, graph_features=self.features, encoded=True)
+        out = (out - self.model.shift) / self.model.scale / self.size
         return out if self.task == "classes" else out[:, [self.target]]

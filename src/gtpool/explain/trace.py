@@ -64,7 +64,8 @@ def trace_pooling(model: Classifier, graphs: PackedBatch) -> tuple[Tensor, list[
     """Return the logits of a model, [G, outputs], and its steps that drop nodes."""
     steps: list[PoolingStep] = []
     if not model.ratios:
-        return model(graphs.x, graphs.edge_index, graphs.edge_attr, graphs.batch), steps
+        given = (graphs.x, graphs.edge_index, graphs.edge_attr, graphs.batch)
+        return model(*given, graph_features=graphs.graph_features), steps
 
     def note(pool: Any, x: Tensor, graph: Any) -> None:  # noqa: ANN401 - a dropping pooler's
         given = (x, graph.edge_index, graph.edge_attr)

@@ -21,6 +21,7 @@ _FLAT: dict[str, Any] = {"pool": "none", "levels": 1, "convs_per_level": 3}
 _SAGPOOL, _TOPK = "Lee et al. 2019, 1904.08082", "Gao and Ji 2019, 1905.05178"
 _ASAP, _MID = "Ranjan et al. 2020, 1911.07979", "Liu et al. 2023, 2306.12726"
 _KMIS = "Bacciu et al. 2023, 2208.03523"
+_MAXCUT = "Abate and Bianchi 2024, 2409.05100"
 _GTPOOL = "Li et al. 2023, 2310.20250"
 
 
@@ -61,6 +62,18 @@ METHODS: dict[str, Method] = {
     "mid-sagpool": Method(_MID, "dropping", {"pool": "mid"}),
     "mid-topkpool": Method(
         _MID, "dropping", {"pool": "mid", "pool_options": {"scorer": "projection"}}
+    ),
+    "maxcutpool": Method(
+        _MAXCUT, "dropping", {"pool": "maxcutpool", "connect": "closest"}, auxiliary=True
+    ),
+    "maxcutpool-rws": Method(
+        _MAXCUT, "dropping", {**_sampled("maxcutpool", "rws"), "connect": "closest"}, auxiliary=True
+    ),
+    "maxcutpool-rwsv": Method(
+        _MAXCUT,
+        "dropping",
+        {**_sampled("maxcutpool", "rwsv"), "connect": "closest"},
+        auxiliary=True,
     ),
     "diffpool": Method(
         "Ying et al. 2018, 1806.08804", "clustering", {"pool": "diffpool"}, auxiliary=True

@@ -66,8 +66,9 @@ def check_shape(shape: ShapeSpec, spec: ModelSpec) -> None:
     for name in ("node_categories", "edge_categories"):
         for count in getattr(shape, name):
             check_count(f"each of {name}", count)
-    if shape.node_width:
-        check_count("node_width", shape.node_width)
+    for name in ("node_width", "graph_width"):
+        if getattr(shape, name):
+            check_count(name, getattr(shape, name))
 
 
 def _check_connect(spec: ModelSpec) -> None:

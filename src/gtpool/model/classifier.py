@@ -12,6 +12,7 @@ from gtpool.model import READS_EDGES
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
 from gtpool.model.encoder import check_codes, check_nodes, make_encoder
+from gtpool.model.graph_features import GraphFeatures, check_graph_features
 from gtpool.model.readout import READOUTS
 from gtpool.model.virtual_node import VirtualNode
 from gtpool.nn import Linear
@@ -79,8 +80,10 @@ class Classifier(nn.Module):
         make_readout = READOUTS[spec.readout]
         self.readouts = nn.ModuleList(make_readout(inner, spec, shape) for _ in range(reads))
         channels = [cast("int", readout.out_channels) for readout in self.readouts]
+        columns = shape.graph_width
+        self.graph_features = GraphFeatures(columns, spec.dropout) if columns else None
         self.head = _head(
-            sum(channels) if spec.combine == "cat" else channels[0],
+            (sum(channels) if spec.combine == "cat" else channels[0]) + columns,
             width,
             shape.outputs,
             spec.dropout,
@@ -101,6 +104,8 @@ class Classifier(nn.Module):
         """Set training or evaluation mode; all but the head of a frozen network never trains."""
         super().train(mode and not self.frozen)
         self.head.train(mode)
+        if self.graph_features is not None:
+            self.graph_features.train(mode)
         self.training = mode
         return self
 
@@ -135,6 +140,7 @@ class Classifier(nn.Module):
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         *,
+        graph_features: Tensor | None = None,
         encoded: bool = False,
     ) -> Tensor:
         """Return the logits of each graph, [G, outputs], after a check of the inputs.
@@ -145,6 +151,7 @@ class Classifier(nn.Module):
             edge_index: Source and target of each edge, [2, E].
             edge_attr: Edge features, [E, ...].
             batch: Graph of each node, sorted, [N]; without it the nodes are one graph.
+            graph_features: Features of each graph, as read, NaN if missing, [G, F].
             encoded: Whether ``x`` is what ``encoder`` gave. Floats are, where the model has codes
                 alone.
         """
@@ -156,10 +163,12 @@ class Classifier(nn.Module):
         check_edges(edge_index, edge_attr, batch, x.size(0))
         self._check_edge_features(edge_attr)
         level = layout_from_batch(edge_index.new_zeros(x.size(0)) if batch is None else batch)
+        check_graph_features(graph_features, level.sizes.numel(), self.shape.graph_width)
         plan = self.coarsening
         chain = coarsen_graphs(edge_index, level, plan) if plan else ()
         x = x if encoded else self.encoder(x)
-        return self.run(x, PackedGraph(edge_index, edge_attr, level, (), chain))[0]
+        graph = PackedGraph(edge_index, edge_attr, level, (), chain)
+        return self.run(x, graph, features=graph_features)[0]
 
     def classify(self, graphs: PackedBatch, note: Note | None = None) -> Tensor:
         """Return the logits of a ``PackedBatch``, which is already checked, [G, outputs].
@@ -179,7 +188,8 @@ class Classifier(nn.Module):
             )
         level, *later = graphs.levels
         parts = (graphs.edge_index, graphs.edge_attr, level, tuple(later), graphs.chain)
-        return self.run(self.encoder(graphs.x), PackedGraph(*parts), note)
+        x, features = self.encoder(graphs.x), graphs.graph_features
+        return self.run(x, PackedGraph(*parts), note, features)
 
     def _check_edge_features(self, edge_attr: Tensor | None) -> None:
         """Raise a ValueError for edge features that the convolution cannot read."""
@@ -195,13 +205,20 @@ class Classifier(nn.Module):
                 f"{'edge weights' if first else 'edge features'}"
             )
 
-    def run(self, x: Tensor, graph: Backend, note: Note | None = None) -> Outputs:
+    def run(
+        self,
+        x: Tensor,
+        graph: Backend,
+        note: Note | None = None,
+        features: Tensor | None = None,
+    ) -> Outputs:
         """Return logits and auxiliary loss on any back-end, for one run or for many.
 
         Args:
             x: Encoded nodes, [N, D].
             graph: The graphs of the batch.
             note: Called before each pooling step with the pooler, its input and the graphs.
+            features: Features of each graph, NaN if missing, [G, F].
         """
         reads: list[Tensor] = []
         losses: list[Tensor] = []
@@ -225,6 +242,8 @@ class Classifier(nn.Module):
         if not self.pools:
             reads.append(self.readouts[0](x, graph))
         h = torch.cat(reads, 1) if self.spec.combine == "cat" else sum(reads[1:], reads[0])
+        if self.graph_features is not None:
+            h = torch.cat([h, self.graph_features(features)], 1)
         logits = per_run(torch.add, per_run(torch.mul, self.head(h), self.scale), self.shift)
         return logits, torch.stack(losses).sum(0) if losses else None
 

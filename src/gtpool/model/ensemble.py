@@ -106,7 +106,7 @@ class ModelEnsemble(nn.Module):
         graph = PaddedGraph.of(batch, self.runs, self.longest, self.ops)
         weights = self.fixed | self._views(self.theta)
         weights = {f"net.{name}": part for name, part in weights.items()}
-        return functional_call(network, weights, (batch.x, graph))
+        return functional_call(network, weights, (batch.x, graph, batch.graph_features))
 
     def _views(self, theta: Tensor) -> dict[str, Tensor]:
         """Return views of the parameters by name, [R, ...] each."""
@@ -122,7 +122,7 @@ class _Network(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, x: Tensor, graph: Backend) -> Outputs:
+    def forward(self, x: Tensor, graph: Backend, features: Tensor | None) -> Outputs:
         if self.net.shape.node_categories:
             x = self.net.encoder.encode_one_hot(x)  # pyright: ignore[reportCallIssue]
-        return self.net.run(x, graph)
+        return self.net.run(x, graph, features=features)

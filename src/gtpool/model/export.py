@@ -48,13 +48,15 @@ def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> Exp
 def inputs_of(batch: PaddedBatch) -> tuple[Tensor, ...]:
     """Return the inputs of an exported program: nodes, edges, edge features and layouts.
 
-    Edge features or codes are included only if the network reads them. The layout of each level is
-    the first row of each graph, the nodes of each graph, and the graph of each row.
+    Edge features or codes, and features of graphs, are included only if the network reads them. The
+    layout of each level is the first row of each graph, the nodes of each graph, and the graph of
+    each row.
     """
     levels = (part for rows in batch.levels for part in rows)
     edges = () if batch.edge_types is None else (batch.edge_types.entering.long(),)
     edges = edges if batch.edge_attr is None else (batch.edge_attr,)
-    return batch.x, batch.csr.source, batch.csr.sink, *edges, *levels
+    features = () if batch.graph_features is None else (batch.graph_features,)
+    return batch.x, batch.csr.source, batch.csr.sink, *edges, *features, *levels
 
 
 def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
@@ -65,6 +67,8 @@ def empty_batch(model: Classifier, capacity: Capacity) -> PaddedBatch:
     # Two tensors, not one twice: export would take them for one input.
     source, sink = (torch.full((capacity.edges,), -1) for _ in range(2))
     batch = _batch(torch.zeros(capacity.nodes[0], width), source, sink, levels)
+    if columns := model.shape.graph_width:
+        batch = batch._replace(graph_features=torch.zeros(capacity.graphs, columns))
     if model.reads_edge_numbers:
         return batch._replace(edge_attr=torch.zeros(capacity.edges, model.shape.edge_width))
     codes = torch.zeros(capacity.edges, len(model.edge_categories), dtype=torch.long)
@@ -79,15 +83,19 @@ class _Flat(nn.Module):
         self.stack = ModelEnsemble([model], longest)
         self.stack.ops = torch_ops()
         self.coded, self.numbers = bool(model.edge_categories), model.reads_edge_numbers
+        self.described = model.shape.graph_width > 0
 
     def forward(self, x: Tensor, source: Tensor, sink: Tensor, *plan: Tensor) -> Tensor:
-        first = int(self.coded or self.numbers)
+        edges = int(self.coded or self.numbers)
+        first = edges + self.described
         levels = tuple(PaddedLayout(*plan[at : at + 3]) for at in range(first, len(plan), 3))
         batch = _batch(x, source, sink, levels)
         if self.coded:
             batch = batch._replace(edge_types=EdgeTypes(plan[0], plan[0]))
         if self.numbers:
             batch = batch._replace(edge_attr=plan[0])
+        if self.described:
+            batch = batch._replace(graph_features=plan[edges])
         return cast("Tensor", self.stack(batch))
 
 

@@ -2,7 +2,7 @@
 
 from gtpool.model.classifier import Classifier
 
-_HEAD = ("head.", "shift", "scale")
+_HEAD = ("head.", "graph_features.", "shift", "scale")
 """Weights that belong to the targets."""
 
 

@@ -14,6 +14,7 @@ from gtpool.pool.edgepool import EdgePool
 from gtpool.pool.gtpool import GTPool
 from gtpool.pool.haarpool import HaarPool
 from gtpool.pool.kmispool import KMISPool
+from gtpool.pool.maxcutpool import MaxCutPool
 from gtpool.pool.mid import MIDPool
 from gtpool.pool.mincutpool import MinCutPool
 from gtpool.pool.partition import ChainPool
@@ -28,6 +29,7 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "topkpool": TopKPool,
     "asap": ASAPool,
     "mid": MIDPool,
+    "maxcutpool": MaxCutPool,
     "diffpool": DiffPool,
     "mincutpool": MinCutPool,
     "dmon": DMoN,

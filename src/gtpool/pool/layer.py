@@ -27,6 +27,8 @@ class Dropped(NamedTuple):
     """The kept nodes, as returned by ``Backend.keep``."""
     score: Tensor
     """Score of every node, [N]."""
+    loss: Tensor | None = None
+    """Auxiliary loss of each graph, [G]."""
 
 
 class DropPool(nn.Module):
@@ -94,7 +96,7 @@ class DropPool(nn.Module):
     def pool(self, x: Tensor, graph: Backend, *, edges: bool = True) -> Pooled:
         """Return the pooled graphs; with ``edges=False`` their edges are undefined."""
         out, after = self.step(x, graph, edges=edges)
-        return Pooled(out.x, after)
+        return Pooled(out.x, after, out.loss)
 
     def forward(
         self,

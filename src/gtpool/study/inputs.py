@@ -27,6 +27,7 @@ _TABLE_OPTIONS = (
     "time_column",
     "contradictions",
     "task",
+    "feature_columns",
 )
 _State = tuple[tuple[Path, int, int], ...]
 
@@ -94,6 +95,7 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
         edge_width=edge_width,
         edge_categories=edge_categories,
         edge_weighted=dataset.schema.recipe.edge_weighted,
+        graph_width=0 if dataset.graph_features is None else dataset.graph_features.size(1),
         mean_nodes=-(-int(dataset.sizes.sum()) // len(dataset)),
         common_nodes=int(dataset.sizes.sort()[0][4 * (len(dataset) - 1) // 10]),
     )

@@ -1,8 +1,9 @@
 """Fine-tuning: the network of a run and its features, new or from a trained model.
 
 A run whose spec has ``train.start`` copies all weights of the trained model but those of the head,
-and standardises features by the statistics of that model. Of an ensemble, the run with seed s and
-fold f takes member (s + f) mod M.
+and standardises the features of nodes by the statistics of that model. The head is new, and so are
+the features of whole graphs that it reads. Of an ensemble, the run with seed s and fold f takes
+member (s + f) mod M.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ from gtpool.model.transfer import copy_encoder, count_trained, freeze_encoder
 from gtpool.spec import RunSpec, ShapeSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.fit import seeded
+
+_OF_HEAD = ("molecule_features", "descriptors", "feature_columns")
+"""Parts of a recipe that the head alone reads; those of the new graphs hold."""
 
 
 class BaseModel(NamedTuple):
@@ -142,6 +146,7 @@ def start_recipe(base: BaseModel, member: int, data: GraphDataset) -> Recipe:
             f"{data.schema.name} has the encodings {', '.join(found.encode) or 'none'}, but "
             f"{base.folder} was trained with others: give --encode {wanted}"
         )
+    recipe = replace(recipe, **{name: getattr(found, name) for name in _OF_HEAD})
     check_recipe(data, recipe)
     return replace(recipe, atom_order=found.atom_order)
 
@@ -168,8 +173,10 @@ def network_shape(spec: RunSpec, data: GraphDataset) -> ShapeSpec:
 def start_shape(base: BaseModel, data: GraphDataset) -> ShapeSpec:
     """Return the shape of a trained model with the outputs of new graphs."""
     start_recipe(base, 0, data)
-    check_fit(data, base.model.shape, edges=base.model.uses_edge_features)
-    return replace(base.model.shape, outputs=data.schema.num_outputs)
+    width, outputs = shape_of(data).graph_width, data.schema.num_outputs
+    shape = replace(base.model.shape, outputs=outputs, graph_width=width)
+    check_fit(data, shape, edges=base.model.uses_edge_features)
+    return shape
 
 
 def new_network(spec: RunSpec, data: GraphDataset) -> Classifier:

@@ -16,6 +16,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.split import Split
 from gtpool.model.ensemble import ModelEnsemble
+from gtpool.model.graph_features import set_statistics
 from gtpool.ops.dropout import next_key
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
@@ -129,6 +130,7 @@ class CapturedTrainer:
         for name, part in (("shift", self.loss_of.shift), ("scale", self.loss_of.scale)):
             if part is not None:
                 self.ensemble.fixed[name].copy_(part)
+        set_statistics(self.ensemble.fixed, self.data.graph_features, trains)
         if self.spec.ema and self.average is None:
             self.average = WeightAverage(self.state, self.spec.ema, runs)
         size = self.spec.batch_size

@@ -15,6 +15,7 @@ from gtpool.data.split import Split
 from gtpool.graph import Coarsening, PackedBatch
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import pads_attention, why_not_captured
+from gtpool.model.graph_features import set_statistics
 from gtpool.model.predictor import Predictor, member_outputs
 from gtpool.ops.dropout import next_key, set_keys
 from gtpool.ops.padded_ops import WIDEST
@@ -102,6 +103,7 @@ def fit(
     evaluator = _Evaluator(model, data, split, spec, group)
     loss_of = Loss(data, [split.train], weigh=spec.class_weights, smoothing=spec.label_smoothing)
     set_target_scale(model, loss_of)
+    set_statistics(model.state_dict(), data.graph_features, [split.train])
     loop = _TrainLoop(model, data, split.train, spec, loss_of, group)
     random = torch.Generator().manual_seed(seed)
     state: dict[str, Tensor] = {}

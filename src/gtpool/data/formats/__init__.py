@@ -57,6 +57,7 @@ FORMATS: dict[str, Format] = {
             "time_column",
             "contradictions",
             "task",
+            "feature_columns",
         ),
         smiles=True,
     ),

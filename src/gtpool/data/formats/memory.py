@@ -15,6 +15,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.encodings import with_encodings
 from gtpool.data.features import featurize, learn_recipe
 from gtpool.data.formats.nx import from_networkx_raw
+from gtpool.data.graph_features import apply_graph_features, with_graph_features
 from gtpool.data.inference import apply_recipe, unknown_labels
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Task
@@ -127,6 +128,7 @@ def concatenate(parts: Sequence[GraphDataset]) -> GraphDataset:
     if len(parts) == 1:
         return parts[0]
     edge_attrs = [part.edge_attr for part in parts if part.edge_attr is not None]
+    features = [part.graph_features for part in parts if part.graph_features is not None]
     return GraphDataset(
         torch.cat([part.x for part in parts]),
         torch.cat([part.edge_index for part in parts], 1),
@@ -135,6 +137,7 @@ def concatenate(parts: Sequence[GraphDataset]) -> GraphDataset:
         torch.cat([part.edge_counts for part in parts]),
         torch.cat([part.y for part in parts]),
         parts[0].schema,
+        graph_features=torch.cat(features) if features else None,
     )
 
 
@@ -144,6 +147,7 @@ def read_graphs(
     *,
     features: str = "gmt",
     encode: Sequence[str] = (),
+    molecule_features: Sequence[str] = (),
     node_features: Sequence[str] = (),
     node_label: str | None = None,
     edge_features: Sequence[str] = (),
@@ -156,6 +160,7 @@ def read_graphs(
         recipe: Recipe of a trained model; by default it is learned from the graphs.
         features: For networkx graphs, as the arguments after ``encode``; see ``from_networkx``.
         encode: Structural encodings of nodes, if there is no ``recipe``.
+        molecule_features: Descriptors of SMILES, keys of ``MOLECULE_FEATURES``, likewise.
         node_features: Numeric node attributes.
         node_label: Node attribute with an integer label.
         edge_features: Numeric edge attributes.
@@ -170,13 +175,22 @@ def read_graphs(
         schema = replace(graphs.schema, task="regression", targets=())
         data = _follow(replace(graphs, y=torch.empty(len(graphs), 0), schema=schema), recipe)
     else:
-        named = _Attributes(features, node_features, node_label, edge_features, edge_weight)
+        named = _Attributes(
+            features, node_features, node_label, edge_features, edge_weight, molecule_features
+        )
         data = next(
             read(graphs, recipe, named)
             for kind, read in IN_MEMORY.items()
             if isinstance(graphs[0], kind)
         )
-    return with_encodings(data, encode) if recipe is None else data
+    if recipe is not None:
+        return data
+    if tuple(molecule_features) not in {(), data.schema.recipe.molecule_features}:
+        raise ValueError(
+            f"molecule_features {', '.join(molecule_features)} can be computed only from a list of "
+            "SMILES; a GraphDataset must have them already"
+        )
+    return with_encodings(data, encode)
 
 
 def class_labels(graphs: GraphInputs, y: Any = None) -> Array:  # noqa: ANN401
@@ -275,16 +289,18 @@ class _Attributes(NamedTuple):
     node_label: str | None
     edge_features: Sequence[str]
     edge_weight: str | None
+    molecule_features: Sequence[str]
 
 
 def _of_smiles(smiles: list[str], recipe: Recipe | None, named: _Attributes) -> GraphDataset:
-    del named
     order = "canonical" if recipe is None else recipe.atom_order
     molecules = read_molecules(smiles, atom_order=order)
     for at, reason in molecules.failed:
         raise ValueError(f"molecule {at} cannot be read: {reason} ({smiles[at][:60]!r})")
     data = molecules.to_dataset(torch.empty(len(smiles), 0), "molecules", "regression", ())
-    return _follow(data, recipe)
+    if recipe is None:
+        return with_graph_features(data, smiles, named.molecule_features)
+    return apply_recipe(apply_graph_features(data, smiles, recipe), recipe)
 
 
 def _of_pyg(graphs: list[Data], recipe: Recipe | None, named: _Attributes) -> GraphDataset:

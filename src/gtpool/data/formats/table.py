@@ -1,5 +1,6 @@
 """Tables of SMILES in CSV or TSV files: one molecule per row, targets in columns."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from gtpool.data.formats.reader import (
     Loaded,
     Skipped,
 )
+from gtpool.data.graph_features import apply_graph_features, with_graph_features
 from gtpool.data.inference import apply_recipe
 from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import FLOAT32_MAX, TASKS, Schema, Task
@@ -45,6 +47,8 @@ class _TableRow(NamedTuple):
     time: str = ""
     record: tuple[str, ...] = ()
     """All cells, not stripped, if requested."""
+    features: tuple[str, ...] = ()
+    """Cells of the feature columns."""
 
 
 class Table(NamedTuple):
@@ -82,6 +86,8 @@ def read_table(
     group_column: str | None = None,
     time_column: str | None = None,
     contradictions: Literal["keep", "drop"] = "keep",
+    molecule_features: Sequence[str] = (),
+    feature_columns: Sequence[str] = (),
 ) -> Table:
     """Return the molecules of a table and their targets.
 
@@ -105,6 +111,9 @@ def read_table(
         time_column: Column of numbers or ISO dates, for a split by time.
         contradictions: "drop" leaves out all rows of a molecule with contradicting targets, as
             ``gtpool.data.duplicates.contradictions`` finds them.
+        molecule_features: Descriptors of each molecule, keys of ``MOLECULE_FEATURES``.
+        feature_columns: Columns of numbers that are features of the whole molecule; a missing
+            value, marked as in targets, is NaN.
     """
     path = Path(path)
     if not need_targets and (target_columns or task):
@@ -117,6 +126,7 @@ def read_table(
         group_column=group_column,
         time_column=time_column,
         need_targets=need_targets,
+        feature_columns=feature_columns,
     )
     kind = _task(task, names, found)
     unlabelled = [row for row in found if kind == "classes" and is_missing(row.cells[0])]
@@ -141,9 +151,12 @@ def read_table(
     if not rows or (strict and skipped):
         raise ValueError(_refusal(path, skipped, len(found)))
     y, targets = _pack(path, rows, labels, names, kind)
+    data = molecules.to_dataset(y, Path(name_without_gz(path)).stem, kind, targets)
+    smiles, numbers = [row.smiles for row in rows], _feature_values(path, rows, feature_columns)
+    data = with_graph_features(data, smiles, molecule_features, feature_columns, numbers)
     return Table(
-        molecules.to_dataset(y, Path(name_without_gz(path)).stem, kind, targets),
-        tuple(row.smiles for row in rows),
+        data,
+        tuple(smiles),
         tuple(row.line for row in rows),
         None if split_column is None else tuple(row.split for row in rows),
         tuple(skipped),
@@ -163,6 +176,8 @@ class _TableReader(FormatReader):
             split_column=spec.split_column,
             task=spec.task,
             atom_order=spec.atom_order,
+            molecule_features=spec.molecule_features,
+            feature_columns=spec.feature_columns,
             group_column=spec.group_column,
             time_column=spec.time_column,
             contradictions=spec.contradictions,
@@ -198,6 +213,7 @@ class _TableReader(FormatReader):
             trained_targets=options.trained_targets,
             need_targets=columns is not None,
             keep_records=True,
+            feature_columns=schema.recipe.feature_columns,
         )
         tasks = 1 if schema.task == "classes" else schema.num_outputs
         if columns is not None and len(names) != tasks:
@@ -205,9 +221,11 @@ class _TableReader(FormatReader):
                 f"{path}: target columns given: {len(names)}; the model has {tasks} "
                 f"target{'s' * (tasks > 1)}"
             )
-        smiles, order = [row.smiles for row in found], schema.recipe.atom_order
+        reasons, values = _readable_features(found, schema.recipe.feature_columns)
+        left = [at for at in range(len(found)) if at not in reasons]
+        smiles, order = [found[at].smiles for at in left], schema.recipe.atom_order
         molecules = read_molecules(smiles, atom_order=order)
-        reasons = dict(molecules.failed)
+        reasons |= {left[position]: reason for position, reason in molecules.failed}
         rows = [
             InputRow(
                 row.line,
@@ -223,6 +241,9 @@ class _TableReader(FormatReader):
         data = None
         if graphs:
             data = molecules.to_dataset(torch.empty(graphs, 0), path.stem, "regression", ())
+            smiles, values = molecules.select_rows(smiles), molecules.select_rows(values)
+            numbers = torch.tensor(values) if schema.recipe.feature_columns else None
+            data = apply_graph_features(data, smiles, schema.recipe, numbers)
             data = apply_recipe(data, schema.recipe)
         return InferenceData("line", rows, data, tuple(header), tuple(names))
 
@@ -260,6 +281,7 @@ def read_rows(
     trained_column: str | None = None,
     trained_targets: Sequence[str] = (),
     keep_records: bool = False,
+    feature_columns: Sequence[str] = (),
 ) -> tuple[list[str], list[str], list[_TableRow]]:
     """Return the names of all columns, unchanged, the names of the target columns, and the rows.
 
@@ -272,14 +294,15 @@ def read_rows(
     header = [name.strip() for name in written]
     smiles_column = smiles_column or _smiles_column(path, header, trained_column)
     if need_targets and target_columns is None and trained_targets:
-        target_columns = _target_columns(path, header, smiles_column, trained_targets)
+        taken = {smiles_column, *feature_columns}
+        target_columns = _target_columns(path, header, taken, trained_targets)
     special = {
         "smiles_column": smiles_column,
         "split_column": split_column,
         "group_column": group_column,
         "time_column": time_column,
     }
-    columns = _choose(path, header, special, target_columns, need_targets)
+    columns = _choose(path, header, special, target_columns, need_targets, feature_columns)
     rows = [columns.row(line, cells, keep_records) for line, cells in records]
     if not rows:
         raise ValueError(f"{path} has a header, but no row below it")
@@ -300,6 +323,41 @@ def read_label(path: Path, row: _TableRow, names: list[str], kind: Task) -> Labe
     return values[0] if kind == "classes" else values
 
 
+def _read_features(row: _TableRow, columns: Sequence[str], where: str) -> list[float]:
+    """Return the numbers of the feature columns of a row, NaN where missing."""
+    values: list[float] = []
+    for name, cell in zip(columns, row.features, strict=True):
+        try:
+            values.append(math.nan if is_missing(cell) else _read_number(cell))
+        except ValueError as error:
+            raise ValueError(f"{where}column {name!r}: {cell[:60]!r} {error}") from None
+    return values
+
+
+def _readable_features(
+    rows: Sequence[_TableRow], columns: Sequence[str]
+) -> tuple[dict[int, str], list[list[float]]]:
+    """Return why rows have unreadable features, by position, and the numbers of all others."""
+    reasons, values = dict[int, str](), list[list[float]]()
+    for position, row in enumerate(rows):
+        try:
+            values.append(_read_features(row, columns, ""))
+        except ValueError as error:
+            reasons[position] = str(error)
+    return reasons, values
+
+
+def _feature_values(path: Path, rows: Sequence[_TableRow], columns: Sequence[str]) -> Tensor:
+    """Return the numbers of the feature columns, [G, columns]; raise if a column has none."""
+    values = torch.tensor(
+        [_read_features(row, columns, f"{path}, line {row.line}, ") for row in rows]
+    )
+    blank = [name for name, column in zip(columns, values.T, strict=True) if column.isnan().all()]
+    if blank:
+        raise ValueError(f"{path}, column {_listed(blank)}: blank in all rows that can be used")
+    return values
+
+
 def is_missing(cell: str) -> bool:
     """Whether a cell of a target column is blank or marks a missing value."""
     return cell.lower() in _BLANK
@@ -309,11 +367,14 @@ class _Columns(NamedTuple):
     special: list[int | None]
     """Columns of SMILES, split, group and time."""
     targets: list[int]
+    features: list[int]
 
     def row(self, line: int, cells: list[str], keep: bool) -> _TableRow:
         smiles, *others = ("" if at is None else cells[at].strip() for at in self.special)
         targets = [cells[column].strip() for column in self.targets]
-        return _TableRow(line, smiles, targets, *others, record=tuple(cells) if keep else ())
+        record = tuple(cells) if keep else ()
+        features = tuple(cells[column].strip() for column in self.features)
+        return _TableRow(line, smiles, targets, *others, record=record, features=features)
 
 
 def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
@@ -329,10 +390,10 @@ def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
 
 
 def _target_columns(
-    path: Path, header: list[str], smiles_column: str, trained: Sequence[str]
+    path: Path, header: list[str], taken: set[str], trained: Sequence[str]
 ) -> Sequence[str]:
     """Return the default target columns: the model's own, or for a missing one the only other."""
-    others = [name for name in header if name != smiles_column]
+    others = [name for name in header if name not in taken]
     if len(trained) > 1 or trained[0] in others:
         return trained
     if len(others) == 1:
@@ -349,13 +410,16 @@ def _choose(
     special: Mapping[str, str | None],
     target_columns: Sequence[str] | None,
     need_targets: bool,
+    feature_columns: Sequence[str],
 ) -> _Columns:
     """Return the indices of the given or default columns."""
     places = [
         None if name is None else _find(path, header, name, option)
         for option, name in special.items()
     ]
-    others = [name for name in header if name not in special.values()]
+    features = [_find(path, header, name, "feature_columns") for name in feature_columns]
+    taken = {*special.values(), *feature_columns}
+    others = [name for name in header if name not in taken]
     if isinstance(target_columns, str):
         target_columns = [target_columns]
     wanted = others if target_columns is None or list(target_columns) == ["*"] else target_columns
@@ -367,14 +431,14 @@ def _choose(
             f"beside the SMILES there are {_listed(others)}"
         )
     targets = [_find(path, header, name, "target_columns") for name in wanted]
-    chosen = [*targets, *(place for place in places if place is not None)]
+    chosen = [*targets, *(place for place in places if place is not None), *features]
     twice = [header[column] for column in chosen if chosen.count(column) > 1]
     if twice:
         raise ValueError(
             f"{path}: column {twice[0]!r} is chosen twice; "
-            "SMILES, targets, split, group and time need a column each"
+            "SMILES, targets, split, group, time and features need a column each"
         )
-    return _Columns(places, targets)
+    return _Columns(places, targets, features)
 
 
 def _find(path: Path, header: list[str], name: str, option: str) -> int:
