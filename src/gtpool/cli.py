@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gtpool import __version__
-from gtpool.commands import cluster, data, study
+from gtpool.commands import cluster, data, reproduce, study
 from gtpool.commands.bench import bench
 from gtpool.commands.demo import demo
 from gtpool.commands.explain import explain
@@ -27,6 +27,7 @@ app.command("list")(list_names)
 app.add_typer(data.app, name="data", help="List, describe and download datasets.")
 app.add_typer(cluster.app, name="cluster", help="Batch scripts for clusters.")
 app.add_typer(study.app, name="study", help="Reproduce the tables and figures of the paper.")
+app.add_typer(reproduce.app, name="reproduce", help="Repeat committed results and compare.")
 
 
 def main() -> None:
@@ -88,7 +89,7 @@ def _stop(*_: object) -> NoReturn:
 
 
 _ENDED = {130: "interrupted", 128 + signal.SIGTERM: "stopped by SIGTERM"}
-_RESUMING = ("train", "search", "study", "bench", "data")
+_RESUMING = ("train", "search", "study", "reproduce", "bench", "data")
 _KEPT = "; finished work is stored, repeat the command to resume"
 
 

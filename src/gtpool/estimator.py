@@ -319,6 +319,11 @@ class _GraphEstimator:
     def _load(cls, folder: Path | str) -> tuple[Self, dict[str, Any]]:
         """Return the estimator of a bundle and its metadata."""
         bundle = load_bundle(folder)
+        if bundle.blend is not None:
+            raise ValueError(
+                f"{folder} is a blend with boosted trees, which an estimator cannot predict with; "
+                "use gtpool.predict.predict_source or `gtpool predict`"
+            )
         schema = read_schema(bundle.about.get("schema"), str(folder), bundle.model.shape)
         if schema.task not in cls._tasks or schema.num_outputs != bundle.model.shape.outputs:
             raise ValueError(

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from gtpool.data.delimited import format_csv, safe_cell
+from gtpool.data.descriptors import describe_molecules, descriptor_names
 from gtpool.data.formats.reader import InferenceData, RowUnit, true_targets
 from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.schema import Recipe, Schema, Task
-from gtpool.data.sources import read_for_inference
+from gtpool.data.sources import read_for_inference, smiles_of
 from gtpool.model.bundle import Bundle
 from gtpool.model.predictor import EnsemblePredictor, members_of
 from gtpool.ops.average import average_outputs, member_spread, probabilities
@@ -89,7 +90,8 @@ def predict_source(
         smiles_column=smiles_column,
         trained_column=bundle.part("run", "data").get("smiles_column"),
     )
-    outputs, read = _drop_overflowed(_outputs(bundle, read, device), read)
+    outputs = _outputs(bundle, read, device, _smiles(bundle, source, read, data_dir))
+    outputs, read = _drop_overflowed(outputs, read)
     told = decode_outputs(schema, outputs)
     rows: list[Prediction] = []
     for row in read.rows:
@@ -140,7 +142,8 @@ def evaluate_source(
         target_columns=target_columns,
         trained_targets=targets,
     )
-    outputs, read = _drop_overflowed(_outputs(bundle, read, device), read)
+    outputs = _outputs(bundle, read, device, _smiles(bundle, source, read, data_dir))
+    outputs, read = _drop_overflowed(outputs, read)
     told = [row for row in read.rows if row.reason is None]
     labelled = [place for place, row in enumerate(told) if row.label is not None]
     if not labelled:
@@ -322,6 +325,28 @@ def _drop_overflowed(outputs: Tensor, read: InferenceData) -> tuple[Tensor, Infe
     return outputs[finite], read._replace(rows=rows)
 
 
+def blend_members(bundle: Bundle, outputs: Tensor, smiles: Sequence[str]) -> Tensor:
+    """Return the outputs of each member of a blend; those of another model are unchanged.
+
+    Args:
+        bundle: A trained model, from ``load_bundle``.
+        outputs: Outputs of each network on some molecules, [graphs, members, outputs].
+        smiles: The molecules.
+    """
+    blend = bundle.blend
+    if blend is None:
+        return outputs
+    where = str(bundle.folder or "the model")
+    columns = descriptor_names(blend.features)
+    if columns != blend.columns:
+        raise ValueError(
+            f"{where} was trained on other descriptors than this version of rdkit has "
+            f"({len(blend.columns)} and {len(columns)} columns): install the rdkit of its training"
+        )
+    found = describe_molecules(smiles, blend.features)
+    return blend.apply(outputs, found, schema_of(bundle).task)
+
+
 def finite_graphs(outputs: Tensor) -> Tensor:
     """Return whether all outputs of a graph are finite, of every member, [graphs].
 
@@ -331,11 +356,28 @@ def finite_graphs(outputs: Tensor) -> Tensor:
     return outputs.isfinite().flatten(1).all(1)
 
 
-def _outputs(bundle: Bundle, read: InferenceData, device: str) -> Tensor:
+def _smiles(
+    bundle: Bundle, source: str | Path, read: InferenceData, data_dir: Path | None
+) -> list[str]:
+    """Return the SMILES of the readable graphs for a blend; empty for other models."""
+    rows = [row for row in read.rows if row.reason is None]
+    if bundle.blend is None or not rows:
+        return []
+    found = smiles_of(source, rows, data_dir)
+    if found is None:
+        raise ValueError(
+            f"{source} has no SMILES, which the boosted trees of this model need: give a table of "
+            "SMILES"
+        )
+    return found
+
+
+def _outputs(bundle: Bundle, read: InferenceData, device: str, smiles: Sequence[str]) -> Tensor:
     """Return the outputs of each member for the readable graphs, [graphs, members, outputs]."""
     if read.data is None:
         return torch.empty(0, len(members_of(bundle.model)), bundle.model.shape.outputs)
     check_fit(read.data, bundle.model.shape, edges=bundle.model.uses_edge_features)
     chosen = choose_device(device)
     model, data = bundle.model.to(chosen), read.data.to(chosen)
-    return predict_members(model, data, torch.arange(len(data))).cpu()
+    outputs = predict_members(model, data, torch.arange(len(data))).cpu()
+    return blend_members(bundle, outputs, smiles)

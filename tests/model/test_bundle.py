@@ -9,7 +9,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from gtpool.data.sources import load, read_for_inference
-from gtpool.model.bundle import Bundle, load_bundle, save_bundle
+from gtpool.model.bundle import FORMAT, Bundle, load_bundle, save_bundle
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.predict import predict_source, schema_of
@@ -246,10 +246,10 @@ DAMAGE = {
         lambda folder: (folder / "config.json").write_text('{"format": NaN}'),
         "NaN",
     ),
-    "newer": (_config(lambda c: c.update(format=4)), "format 4.*format 3; upgrade gtpool"),
-    "format 0": (_config(lambda c: c.update(format=0)), "format must be from 1 to 3, got 0"),
-    "format true": (_config(lambda c: c.update(format=True)), "from 1 to 3, got True"),
-    "format text": (_config(lambda c: c.update(format="2")), "from 1 to 3, got 2"),
+    "newer": (_config(lambda c: c.update(format=FORMAT + 1)), "format 5.*format 4; upgrade gtpool"),
+    "format 0": (_config(lambda c: c.update(format=0)), "format must be from 1 to 4, got 0"),
+    "format true": (_config(lambda c: c.update(format=True)), "from 1 to 4, got True"),
+    "format text": (_config(lambda c: c.update(format="2")), "from 1 to 4, got 2"),
     "extra key": (_config(lambda c: c.update(hook="os.system")), "key 'hook' is unknown"),
     "no about": (_config(lambda c: c.pop("about")), "key 'about' is missing"),
     "about": (_config(lambda c: c.update(about=[])), "'about' must be an object"),

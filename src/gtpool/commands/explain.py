@@ -42,7 +42,12 @@ def explain(
     from gtpool.model.bundle import load_bundle
     from gtpool.model.predictor import members_of
     from gtpool.report.diversity import diversity_table, judge_diversity
-    from gtpool.report.explanation import ENSEMBLE_NOTE, connectivity_table, write_explanation
+    from gtpool.report.explanation import (
+        BLEND_NOTE,
+        ENSEMBLE_NOTE,
+        connectivity_table,
+        write_explanation,
+    )
 
     check_output(output, data)
     bundle = load_bundle(model)
@@ -66,6 +71,9 @@ def explain(
         f"GNNExplainer, {epochs} steps, seed {seed}."
     )
     notes = [note, ENSEMBLE_NOTE] if members > 1 else [note]
+    if bundle.blend is not None:
+        notes.append(BLEND_NOTE)
+        typer.echo(BLEND_NOTE)
     write_explanation(output, f"Explanations of predictions on {data}", found, notes)
     if found.diversity is not None:
         typer.echo(diversity_table(found.diversity).terminal())

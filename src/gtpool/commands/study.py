@@ -90,7 +90,7 @@ def run(  # noqa: PLR0917 - an option each
     named = named_runs(studies or (), only, seeds, choices)
     wanted = [spec for spec, _ in named]
     wanted = wanted if shard is None else part_of(wanted, shard)
-    elsewhere = _evidence(known)
+    elsewhere = evidence(known)
     rows = read_rows(elsewhere)
     sources = elsewhere if rows else []
     done = {key for key, row in rows.items() if row.done}
@@ -151,7 +151,7 @@ def status(
         status_total,
     )
 
-    sources = [*_evidence(known), *existing(output_dir)]
+    sources = [*evidence(known), *existing(output_dir)]
     rows = read_rows(sources)
     found = cell_statuses(studies or (), only, seeds, rows, choices=choices, on=on)
     typer.echo(status_table(found, by_cell=cells).terminal(text=(0, 1, 2) if cells else (0,)))
@@ -286,5 +286,6 @@ def _report_command(known: list[Path], folder: Path, choices: Path | None) -> st
     return join(("gtpool", "report", *places, *more))
 
 
-def _evidence(known: list[Path] | None) -> list[Path]:
+def evidence(known: list[Path] | None) -> list[Path]:
+    """Return where committed results are: the given places, or those of a clone."""
     return known or existing(EVIDENCE)

@@ -100,6 +100,13 @@ def train(  # noqa: PLR0917 - an option each
             "--recipe paper)"
         ),
     ] = None,
+    blend: Annotated[
+        bool | None,
+        _training(
+            "Predict by networks and gradient boosting on descriptors together; needs SMILES and "
+            "scikit-learn. (default: no)"
+        ),
+    ] = None,
     split_type: SplitType = None,
     copies: Copies = None,
     epochs: Annotated[
@@ -205,6 +212,7 @@ def train(  # noqa: PLR0917 - an option each
             "ensemble": ensemble,
             "bag": bag,
             "handover": handover,
+            "blend": blend,
         },
         "data": data_options(
             data,
@@ -243,7 +251,7 @@ def train(  # noqa: PLR0917 - an option each
 
     from gtpool.report.progress import Progress
     from gtpool.report.result_tables import runs_table
-    from gtpool.report.results import describe_final, write_results
+    from gtpool.report.results import describe_final, describe_trees, write_results
     from gtpool.study.cross_validate import RunConfig, cross_validate
     from gtpool.study.summarize import metric_title
 
@@ -261,6 +269,8 @@ def train(  # noqa: PLR0917 - an option each
             ensemble=plan.ensemble,
             bag=plan.bag,
             handover=plan.handover,
+            blend=plan.blend,
+            boosting=True,
             watch=watch,
             on_start=partial(_on_start, plan, folder, folds is not None),
             **how._asdict(),
@@ -273,8 +283,10 @@ def train(  # noqa: PLR0917 - an option each
     typer.echo(runs_table(done.runs, done.ensembles).terminal())
     score = f"{done.cell.text} ({done.cell.evidence})"
     typer.echo(f"\ntest {metric_title(done.metric)}: {score}")
-    if done.ensembles is not None:
+    if plan.ensemble > 1:
         typer.echo(f"single members: {done.single.text} ({done.single.evidence})")
+    for line in describe_trees(done):
+        typer.echo(printable(line))
     _print_context(done)
     _print_scores(done)
     for what, path in files.items():

@@ -1,11 +1,14 @@
 """Bundles: a trained model in a folder of ``config.json``, ``model.safetensors`` and ``README.md``.
 
+A blend also has ``trees.json``, its boosted trees.
+
 A bundle contains no code. The weights are plain numbers; the JSON is checked key by key.
 
 ``config.json`` names its format. Format 1 is that of gtpool 0.1 and the default if none is named.
 Format 2 adds ``atom_order`` to the feature recipe, and stores the file name of the data instead of
 its path. Format 3 stores an ensemble: ``members`` is the number of networks, each tensor has a
 leading axis of members, and feature statistics are tensors. A single network is stored in format 2.
+Format 4 is that of a blend: as before, with the key ``blend``.
 Options that an older config lacks get the values of its time.
 """
 
@@ -21,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpool.atomic import new_folder, recover_folder
+from gtpool.model.blend import Blend
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor, members_of
@@ -28,10 +32,16 @@ from gtpool.model.readout import LEARNED_READOUTS
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
-FORMAT = 3
-"""Newest format that ``load_bundle`` reads; ``save_bundle`` uses it for ensembles."""
-_SINGLE = 2  # format of a single network
-FILES = _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
+FORMAT = 4
+"""Newest format that ``load_bundle`` reads."""
+_SINGLE, _ENSEMBLE, _BLEND = 2, 3, 4  # formats that ``save_bundle`` uses
+FILES = _CONFIG, _WEIGHTS, _CARD, _TREES = (
+    "config.json",
+    "model.safetensors",
+    "README.md",
+    "trees.json",
+)
+"""Files of a bundle; only a blend has the last."""
 _KEYS = {"format", "model", "shape", "about"}
 _MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members, [M, C]
 _Json = dict[str, Any]
@@ -54,6 +64,8 @@ class Bundle(NamedTuple):
     ensemble also ``members``, the seed, fold and validation loss of each."""
     folder: Path | None = None
     """Folder that it was loaded from; None for a new bundle."""
+    blend: Blend | None = None
+    """Boosted trees that predict together with the model, if it is a blend."""
 
     def part(self, *names: str) -> dict[str, Any]:
         """Return the table at a path of keys in ``about``; empty if there is none."""
@@ -63,7 +75,9 @@ class Bundle(NamedTuple):
         return cast("_Json", found) if isinstance(found, dict) else {}
 
 
-def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> None:
+def save_bundle(
+    folder: Path | str, model: Predictor, about: dict[str, Any], blend: Blend | None = None
+) -> None:
     """Write a model to a folder, atomically.
 
     An existing model in the folder is replaced. A folder with any other file raises an error.
@@ -73,6 +87,7 @@ def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> 
         model: The trained network or ensemble.
         about: Metadata of JSON types. NaN and infinities are stored as null. Of the paths of data
             and of the model that training started from, only the last name is stored.
+        blend: Boosted trees that predict together with the model.
     """
     folder = Path(folder)
     config = {
@@ -82,7 +97,9 @@ def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> 
         "about": _without_path(about),
     }
     if isinstance(model, EnsemblePredictor):
-        config |= {"format": FORMAT, "members": len(model.members)}
+        config |= {"format": _ENSEMBLE, "members": len(model.members)}
+    if blend is not None:
+        config |= {"format": _BLEND, "blend": True}
     try:
         text = json.dumps(_finite(config), indent=1, allow_nan=False)
     except TypeError as error:
@@ -90,7 +107,10 @@ def save_bundle(folder: Path | str, model: Predictor, about: dict[str, Any]) -> 
     with new_folder(folder, FILES, "a model") as made:
         save_file(_tensors(model), made / _WEIGHTS)
         (made / _CONFIG).write_text(text, encoding="utf-8")
-        (made / _CARD).write_text(model_card(model, about), encoding="utf-8")
+        (made / _CARD).write_text(model_card(model, about, blend), encoding="utf-8")
+        if blend is not None:
+            trees = json.dumps(blend.to_json(), allow_nan=False)
+            (made / _TREES).write_text(trees, encoding="utf-8")
 
 
 def load_bundle(folder: Path | str) -> Bundle:
@@ -120,7 +140,8 @@ def load_bundle(folder: Path | str) -> Bundle:
     # Untrusted options can fail anywhere in the layers that take them.
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{folder} does not hold a valid model: {_brief(error)}") from error
-    return Bundle(model, config["about"], folder)
+    blend = _read_blend(folder, model) if config.get("blend") else None
+    return Bundle(model, config["about"], folder, blend)
 
 
 def _tensors(model: Predictor) -> dict[str, Tensor]:
@@ -176,11 +197,7 @@ def _check_files(folder: Path) -> None:
 
 def _read_config(folder: Path) -> _Json:
     path = folder / _CONFIG
-    try:
-        text = path.read_text(encoding="utf-8")
-        config = json.loads(text, parse_constant=_refuse_constant, parse_float=_read_float)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+    config = _read_json(path)
     if not isinstance(config, dict):
         raise ValueError(f"{path} does not describe a model: it must be a JSON object")
     config = cast("_Json", config)
@@ -192,7 +209,9 @@ def _read_config(folder: Path) -> _Json:
         )
     if type(number) is not int or number < 1:
         raise ValueError(f"{path}: format must be from 1 to {FORMAT}, got {_brief(number)}")
-    keys = _KEYS | ({"members"} if number > _SINGLE else set())
+    keys = _KEYS | ({"members"} if number == _ENSEMBLE else set())
+    if number == _BLEND:
+        keys |= {"blend"} | ({"members"} & set(config))
     if set(config) != keys:
         wrong = min(set(config) ^ keys)
         is_there = "unknown" if wrong in config else "missing"
@@ -201,6 +220,26 @@ def _read_config(folder: Path) -> _Json:
         if not isinstance(config[key], dict):
             raise ValueError(f"{path}: {key!r} must be an object")
     return config
+
+
+def _read_json(path: Path) -> Any:  # noqa: ANN401
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_read_float)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def _read_blend(folder: Path, model: Predictor) -> Blend:
+    """Return the trees of a blend, after a check."""
+    path = folder / _TREES
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is not a whole model: it holds no {_TREES}")
+    content = _read_json(path)
+    try:
+        return Blend.from_json(content, len(members_of(model)), model.shape.outputs)
+    except ValueError as error:
+        raise ValueError(f"{path} does not hold the trees of a blend: {_brief(error)}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -272,7 +311,7 @@ def _check_options(spec: ModelSpec, shape: ShapeSpec) -> None:
 
 def _build(config: _Json, tensors: dict[str, Tensor]) -> Predictor:
     """Return the network or ensemble of a config, after a check of the tensors."""
-    if config["format"] <= _SINGLE:
+    if "members" not in config:
         return _build_one(config, tensors)
     count = check_value(int, config["members"], "members")
     if count < 1 or any(part.shape[:1] != (count,) for part in tensors.values()):

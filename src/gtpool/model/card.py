@@ -10,6 +10,7 @@ import math
 import re
 from typing import Any, cast
 
+from gtpool.model.blend import Blend
 from gtpool.model.predictor import Predictor, members_of
 from gtpool.spec import FOLD_RULES
 
@@ -18,16 +19,17 @@ _LISTED = 20
 _MEANS = "the prediction is their mean probability or value, the spread its deviation over them"
 
 
-def model_card(model: Predictor, about: dict[str, Any]) -> str:
+def model_card(model: Predictor, about: dict[str, Any], blend: Blend | None = None) -> str:
     """Return the Markdown card of a model, with the hub's metadata in its front matter.
 
     Args:
         model: The trained network or ensemble.
         about: Metadata of the bundle. ``metrics`` are copied unchanged; ``license`` is an
             identifier of the hub, such as "mit".
+        blend: Boosted trees that predict together with the model.
     """
     lines = ["---", *_metadata(about), "---", "", f"# A gtpool model of {_clean(_name(about))}", ""]
-    lines += [*_facts(model, about), "", "## Figures", ""]
+    lines += [*_facts(model, about, blend), "", "## Figures", ""]
     lines += [f"- {what}: {value}" for what, value in _figures(about)] or ["None were stored."]
     lines += [
         "",
@@ -38,7 +40,8 @@ def model_card(model: Predictor, about: dict[str, Any]) -> str:
         "",
         "`config.json` holds the options of the network, the recipe of the features with its",
         "statistics, and the names of what is predicted; `model.safetensors` holds the weights.",
-        "Neither can execute anything.",
+        *(["`trees.json` holds the boosted trees."] if blend else []),
+        "None of them can execute anything." if blend else "Neither can execute anything.",
         "",
     ]
     return "\n".join(lines)
@@ -67,7 +70,7 @@ def _metadata(about: _Json) -> list[str]:
     return [f"{key}: {_yaml(value)}" for key, value in told.items()]
 
 
-def _facts(model: Predictor, about: _Json) -> list[str]:
+def _facts(model: Predictor, about: _Json, blend: Blend | None) -> list[str]:
     schema = _part(about, "schema")
     shown = _listed(schema.get("targets"))
     target = _listed(_part(about, "data").get("target_columns"))
@@ -83,11 +86,21 @@ def _facts(model: Predictor, about: _Json) -> list[str]:
         f"- features: {_clean(str(recipe))}, {columns} a node",
         f"- network: {count:,} parameters; {_clean(options)}",
         *([f"- ensemble: {len(members)} networks; {_MEANS}"] if len(members) > 1 else []),
+        *([_blend_line(blend)] if blend else []),
         *(
             f"- {_clean(name)}: {_clean(str(number))}"
             for name, number in _part(about, "versions").items()
         ),
     ]
+
+
+def _blend_line(blend: Blend) -> str:
+    """Return a line about the boosted trees of a blend."""
+    sets = _clean(" and ".join(blend.features))
+    return (
+        f"- blend: {blend.weight:.2f} × network + {1 - blend.weight:.2f} × boosted trees on "
+        f"{sets}; the weights are of probabilities or values"
+    )
 
 
 def _listed(names: object) -> str:

@@ -19,7 +19,7 @@ def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> Exp
     """Return a program that maps the tensors of ``inputs_of`` to logits.
 
     The program runs without gtpool. It uses plain PyTorch operations, and its shapes are fixed by
-    the capacity.
+    the capacity. The boosted trees of a blend are not in the program.
 
     Args:
         model: The trained classifier, on a CPU; an ensemble raises an error that says what to do.

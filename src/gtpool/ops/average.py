@@ -34,6 +34,34 @@ def average_outputs(outputs: Tensor, task: str) -> Tensor:
     return logsigmoid(outputs).logsumexp(1) - logsigmoid(-outputs).logsumexp(1)
 
 
+def blend_outputs(first: Tensor, second: Tensor, weight: float, task: str) -> Tensor:
+    """Return the logits of ``weight`` times one prediction plus ``1 - weight`` times another.
+
+    Probabilities are averaged, or the values of a regression, as in ``average_outputs``.
+
+    Args:
+        first: Logits or values, [..., K].
+        second: The same of the other predictor.
+        weight: Weight of the first, from 0 to 1.
+        task: "classes", "binary" or "regression".
+
+    Example:
+        >>> blend_outputs(torch.tensor([1.0]), torch.tensor([2.0]), 0.25, "regression").tolist()
+        [1.75]
+    """
+    first, second = first.double(), second.double()
+    if task == "regression":
+        return weight * first + (1 - weight) * second
+    one, other = first.new_tensor([weight, 1 - weight]).log()
+    if task == "classes":
+        return torch.logaddexp(first.log_softmax(-1) + one, second.log_softmax(-1) + other)
+    yes, no = (
+        torch.logaddexp(logsigmoid(sign * first) + one, logsigmoid(sign * second) + other)
+        for sign in (1, -1)
+    )
+    return yes - no
+
+
 def probabilities(outputs: Tensor, task: str) -> Tensor:
     """Return the probabilities of logits, or the values of a regression, in float64.
 

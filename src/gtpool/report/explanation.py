@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 MOST_LISTED = 500
 """Maximum number of nodes in the table of a graph."""
 
+BLEND_NOTE = (
+    "The model is a blend with boosted trees. The explanation and its probabilities are those of "
+    "the network alone; `gtpool predict` gives those of the blend."
+)
 ENSEMBLE_NOTE = (
     "Predictions and probabilities are the means over the members, ± their standard deviation. The "
     "pooling steps and the importance of a graph are those of the member whose prediction is "

@@ -82,7 +82,7 @@ def _section_values(section: MethodSection, number: int) -> dict[str, Any]:
     return {
         "name": section.name,
         "cell": cell,
-        "single": None if section.ensembles is None else summarize(section.rows),
+        "single": None if cell.members == 1 else summarize(section.rows),
         "metric": metric_title(cell.metric),
         "facts": _facts(section.rows, done),
         "runs": runs_table(section.rows, section.ensembles),

@@ -83,7 +83,7 @@ def runs_table(rows: Sequence[RunResult], ensembles: ScoreGrid | None = None) ->
 
     Args:
         rows: The runs.
-        ensembles: Test metric of each ensemble of seeds, as further columns.
+        ensembles: Test metric of each ensemble of seeds or blend, as further columns.
     """
     laid, rule = score_grid(rows), rows[0].spec.split.rule
     folded, heads = has_folds(rule), [f"seed {seed}" for seed in laid.seeds]
@@ -91,7 +91,8 @@ def runs_table(rows: Sequence[RunResult], ensembles: ScoreGrid | None = None) ->
         laid = laid._replace(values=laid.values + ensembles.values)
         several = len(ensembles.seeds) > 1
         heads += [
-            f"ensemble {n}" if several else "ensemble" for n, _ in enumerate(ensembles.seeds, 1)
+            f"{ensembles.kind} {n}" if several else ensembles.kind
+            for n, _ in enumerate(ensembles.seeds, 1)
         ]
     lines = [
         (

@@ -19,6 +19,7 @@ from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatt
 from gtpool.report.progress import Progress
 from gtpool.report.result_tables import TextTable, methods_table, scores_table, tasks_table
 from gtpool.spec import DataSpec
+from gtpool.study.boosting import FEATURES
 from gtpool.study.cross_validate import CrossValidation, RunConfig, plan_runs
 from gtpool.study.final_model import FinalModel
 from gtpool.study.heldout import (
@@ -99,6 +100,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     files = {"page": folder / "report.html"}
     notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
     section = method_section(title, rows, result.predictions, schema, result.ensembles)
+    notes += [f"{line[0].upper()}{line[1:]}." for line in describe_trees(result)]
     if result.plan.bag:
         notes.append(f"{BAG_NOTE.capitalize()}.")
     notes += [f"{note[0].upper()}{note[1:]}." for note in result.copy_notes]
@@ -119,6 +121,30 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     write_report(files["page"], title, [section], notes, loaded.skipped)
     _remove_stale(folder, files.values())
     return files
+
+
+def describe_trees(result: CrossValidation) -> list[str]:
+    """Return lines about boosted trees on the same folds, and about their blend.
+
+    Args:
+        result: Result of ``cross_validate``.
+    """
+    trees = result.trees
+    if trees is None:
+        return []
+    what = f"gradient boosting on descriptors ({' and '.join(FEATURES)})"
+    if trees.alone is None:
+        return [f"{what} {trees.reason}"]
+    alone = f"{what}: {trees.alone.text} ({trees.alone.evidence})"
+    if trees.blend is None or trees.networks is None:
+        return [alone]
+    weight, folded = trees.blend.weight, len({part.fold for part in result.predictions}) > 1
+    how = "each fold tested with that of the others" if folded else "from the validation part"
+    return [
+        f"blend: {weight:.2f} × networks + {1 - weight:.2f} × gradient boosting (weight: {how})",
+        f"networks alone: {trees.networks.text} ({trees.networks.evidence})",
+        alone,
+    ]
 
 
 def compare_methods(
@@ -312,14 +338,14 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             }
             for run in final.runs
         ]
-    save_bundle(folder, final.model, about)
+    save_bundle(folder, final.model, about, None if result.trees is None else result.trees.blend)
 
 
 def _metrics(final: FinalModel, result: CrossValidation) -> dict[str, Any]:
     """Return the figures of the saved model; an ensemble of folds has no test part of its own."""
     row = final.run
     found = {"metric": row.metric, "valid_loss": final.valid_loss}
-    if len(final.runs) == 1:
+    if len(final.runs) == 1 and not result.plan.blend:
         return {**found, "test": row.test, "valid_metric": row.valid_metric}
     scores = result.ensembles
     if len({run.spec.split.fold for run in final.runs}) > 1 or scores is None:

@@ -11,11 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS
 from gtpool.reproduce.candidates import config_runs
 from gtpool.reproduce.panel import CANDIDATES, PANEL, candidate_runs, chosen_runs
 from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
-from gtpool.spec import RunSpec, did_you_mean
+from gtpool.spec import RunSpec, SplitSpec, did_you_mean
 from gtpool.study.recipe import ENCODE, recipe
 
 _Options = Mapping[str, Any]
@@ -233,6 +234,26 @@ def _best_cells() -> tuple[StudyCell, ...]:
     )
 
 
+def _repeated_cells() -> tuple[StudyCell, ...]:
+    """Lay out the recipe "best" and its rivals on five stratified 5-fold cross-validations."""
+    named = {"best": "gtpool-v", **{method: method for method in _RIVALS}}
+    return tuple(
+        StudyCell(
+            line,
+            dataset,
+            tuple(
+                replace(run, split=SplitSpec(rule="stratified", folds=5, fold=fold, seed=repeat))
+                for run in chosen_runs(method, dataset)[:1]
+                for repeat in range(5)
+                for fold in range(5)
+            ),
+        )
+        for line, method in named.items()
+        for dataset in DATASETS
+        if SOURCES[dataset].family == "TU"
+    )
+
+
 def _panel_cells() -> tuple[StudyCell, ...]:
     """Lay out the candidates of the panel."""
     return tuple(
@@ -333,6 +354,13 @@ STUDIES: dict[str, Study] = {
         "one that validation chose on the other datasets of the panel.",
         10,
         _best_cells(),
+    ),
+    "repeated": Study(
+        "Repeated cross-validation: the recipe best and its rivals",
+        "Five stratified 5-fold cross-validations of each dataset, one seed: 25 test parts. "
+        "`comparison.compare` tests all pairs of methods at once.",
+        1,
+        _repeated_cells(),
     ),
     "panel": Study(
         "Candidates of the recipe best",

@@ -1,8 +1,10 @@
 """Comparison of methods in the report: ranks, tests and claims. No torch."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 from gtpool.reproduce.claims import CLAIMS, Figures, Verdict, published_figures
+from gtpool.reproduce.comparison import Comparison, compare
 from gtpool.reproduce.stats import PairedTest, corrected_t_test, fold_differences, rank_methods
 from gtpool.reproduce.study_parts import (
     Picture,
@@ -28,6 +30,16 @@ _TESTS = (
     "further pairs: the mean difference is that of the two figures. The best baseline is the one "
     "with the best figure on test parts, which favours it; of equals there is a line each. p is "
     "two-sided and not corrected for the number of datasets."
+)
+MATTERS = 1.0
+"""Smallest difference that matters, in points: below a tenth of a usual spread over folds."""
+_COMPARISON = (
+    "All methods at once, on the test parts of one repeated cross-validation. Where variances "
+    "differ by a factor of 9 at most: repeated-measures ANOVA and Tukey's HSD with simultaneous "
+    "95 % intervals; else Friedman's test and Conover's with Holm's correction. Training parts "
+    "overlap, so variances of means are corrected (Nadeau and Bengio, 2003). Methods marked "
+    f"“with the best” cannot be told from the best at 0.05. A difference below {MATTERS:g} point "
+    "does not matter."
 )
 _CLAIMS = (
     "Sentences of the paper's results section. An answer compares means as they are; how far they "
@@ -80,6 +92,72 @@ def paired_section(compared: Sequence[CellResult]) -> ReportSection:
     return ReportSection(
         "tests", "Against the best baseline", (_TESTS, *none), {}, (sheet,) if lines else ()
     )
+
+
+def comparison_section(found: Sequence[CellResult]) -> ReportSection:
+    """Return the comparison of all methods of a repeated cross-validation, for each dataset."""
+    heads = ("dataset", "method", "mean", "with the best", "behind the best", "95 % interval")
+    heads += ("p, adjusted", "verdict", "test parts", "test")
+    lines: list[tuple[TableCell, ...]] = []
+    for dataset in dict.fromkeys(result.place.dataset for result in found):
+        there = [one for one in found if one.place.dataset == dataset and one.settled]
+        if len(there) > 1:
+            lines += _comparison_rows(dataset, there)
+    none = () if lines else ("No dataset has two methods with all test parts yet.",)
+    sheet = ReportTable("Methods by dataset, the best first.", heads, tuple(lines))
+    return ReportSection(
+        "comparison",
+        "All methods at once",
+        (_COMPARISON, *none),
+        {},
+        (sheet,) if lines else (),
+    )
+
+
+def _comparison_rows(dataset: str, there: Sequence[CellResult]) -> list[tuple[TableCell, ...]]:
+    """Return a row for each method of a dataset."""
+    by_line = {result.place.line: result for result in there}
+    made = compare_cells(there)
+    to_best = {pair.second: pair for pair in made.pairs if pair.first == made.best[0]}
+    rows: list[tuple[TableCell, ...]] = []
+    for line, mean in made.means.items():
+        pair = to_best.get(line)
+        told: tuple[TableCell, ...] = (TableCell("–"),) * 4
+        if pair is not None:
+            interval = "–" if isnan(pair.low) else f"{pair.low:.2f} to {pair.high:.2f}"
+            told = (
+                number_cell(pair.difference, "z.2f"),
+                text_cell(interval),
+                TableCell("< 0.001" if pair.p < 0.001 else f"{pair.p:.3f}", pair.p),
+                text_cell(
+                    f"best is {made.verdict(pair, MATTERS)}"
+                    if pair.p <= 0.05
+                    else made.verdict(pair, MATTERS)
+                ),
+            )
+        rows.append(
+            (
+                text_cell(dataset),
+                text_cell(line),
+                TableCell(f"{mean:.2f}", mean, runs=by_line[line].name),
+                text_cell("yes" if line in made.best else "no"),
+                *told,
+                number_cell(made.blocks, "d"),
+                text_cell(made.test),
+            )
+        )
+    return rows
+
+
+def compare_cells(there: Sequence[CellResult]) -> Comparison:
+    """Return the comparison of cells with the same test parts, in points."""
+    sizes = [row.split for row in there[0].rows]
+    overlap = sum(size.test for size in sizes) / sum(size.train for size in sizes)
+    scores = {
+        result.place.line: [100 * value for value in result.grid.values[0] if value is not None]
+        for result in there
+    }
+    return compare(scores, overlap=overlap)
 
 
 def claims_section(found: Mapping[str, Sequence[CellResult]]) -> ReportSection:

@@ -8,7 +8,12 @@ from gtpool.report.progress import format_seconds
 from gtpool.reproduce.paper import Study
 from gtpool.reproduce.published import TABLE_1, TABLE_6
 from gtpool.reproduce.status import count_status
-from gtpool.reproduce.study_compare import claims_section, paired_section, ranks_section
+from gtpool.reproduce.study_compare import (
+    claims_section,
+    comparison_section,
+    paired_section,
+    ranks_section,
+)
 from gtpool.reproduce.study_parts import (
     MISSING,
     PARTIAL,
@@ -29,6 +34,7 @@ _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs",
 _FEW = 3  # minimum seeds of a box plot
 
 _MAIN, _TUNED = "table1", "tuned"  # studies whose methods are ranked and tested together
+_REPEATED = "repeated"
 _POOLED = "pooled"  # part of the name of rows whose choice used test labels of other folds
 _HOW = (
     "A figure is the test metric at the epoch of the lowest validation loss (OGB's sets: of the "
@@ -73,6 +79,8 @@ def make_report(
         parts.append(study_section(name, study, found[name]))
         if name == _MAIN:
             parts += [seeds_section(compared), ranks_section(compared), paired_section(compared)]
+        if name == _REPEATED:
+            parts.append(comparison_section(found[name]))
     parts += [claims_section(found), dataset_section(), *more]
     everything = [result for several in found.values() for result in several]
     return Report("GTPool: what the paper says, and what was measured", parts, everything)

@@ -56,7 +56,7 @@ class RequestReader:
         self._shape, self._edges = model.shape, model.uses_edge_features
         # rdkit holds the GIL while it reads a molecule. With one reader at a time, other threads
         # get the GIL after at most one molecule.
-        self._rdkit = Lock()
+        self.rdkit = Lock()
 
     def example(self) -> str | _Record:
         """Return an example: a SMILES, or a graph with all inputs of the model."""
@@ -130,7 +130,7 @@ class RequestReader:
         for at in range(0, len(left), _CHUNK):
             numbers = left[at : at + _CHUNK]
             batch = _until(deadline, (smiles[number] for number in numbers))
-            with self._rdkit:
+            with self.rdkit:
                 found = read_molecules(batch, atom_order=self._recipe.atom_order)
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():

@@ -181,6 +181,9 @@ class Model(BaseModel):
     versions: dict[str, Any]
     levels: int = Field(description="Number of pooling steps.")
     members: int = Field(description="Number of networks whose mean is the prediction.")
+    network_weight: float = Field(
+        description="Weight of the networks, from 0 to 1; below 1 in a blend with boosted trees."
+    )
     limits: ModelLimits
 
 

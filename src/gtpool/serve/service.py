@@ -20,7 +20,7 @@ from gtpool.explain import explain, name_nodes
 from gtpool.model import method_name
 from gtpool.model.bundle import Bundle
 from gtpool.model.predictor import Predictor, members_of
-from gtpool.predict import OVERFLOW, decode_outputs, finite_graphs, schema_of
+from gtpool.predict import OVERFLOW, blend_members, decode_outputs, finite_graphs, schema_of
 from gtpool.report.explanation import draw_survivors
 from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits, RequestError, too_busy
@@ -30,6 +30,7 @@ from gtpool.serve.request_reader import ParsedRequest, RequestReader
 _Json = dict[str, Any]
 _T = TypeVar("_T")
 
+_DESCRIBED = 8  # molecules between two looks at the clock
 _READERS = 4  # threads, so that a long list of molecules does not delay short ones
 
 
@@ -46,7 +47,7 @@ class Service:
     def __init__(
         self, bundle: Bundle, limits: Limits, *, batch: bool, device: torch.device
     ) -> None:
-        self.limits, self.schema = limits, schema_of(bundle)
+        self.limits, self.schema, self._bundle = limits, schema_of(bundle), bundle
         self.reader = RequestReader(bundle.model, self.schema, limits)
         _try(self.reader)
         self._about = _described(bundle, self.schema, self.reader.takes, limits)
@@ -91,7 +92,9 @@ class Service:
         """
         question = await _in(self._readers, lambda: self.reader.read_predict(body, deadline))
         outputs = await self._outputs(question)
-        return await _in(self._readers, lambda: _dumped(self._answered(question, outputs)))
+        return await _in(
+            self._readers, lambda: _dumped(self._answered(question, outputs, deadline))
+        )
 
     async def explain(self, body: bytes, deadline: float) -> bytes:
         """Return the JSON response to ``/explain``.
@@ -105,7 +108,8 @@ class Service:
         self._to_explain += 1
         try:
             question = await _in(self._readers, lambda: self.reader.read_explain(body, deadline))
-            answered = self._answered(question, await self._outputs(question))
+            outputs = await self._outputs(question)
+            answered = await _in(self._readers, lambda: self._answered(question, outputs, deadline))
             told = await _in(self._explainer, lambda: self._explain(question, deadline))
         finally:
             self._to_explain -= 1
@@ -131,13 +135,27 @@ class Service:
             return torch.empty(0, 1, self.schema.num_outputs)
         return await asyncio.wrap_future(self._batcher.submit(question.data))
 
-    def _answered(self, question: ParsedRequest, outputs: Tensor) -> _Json:
+    def _answered(self, question: ParsedRequest, outputs: Tensor, deadline: float) -> _Json:
         """Return the content of ``/predict``; a single graph without prediction is a 422."""
+        if self._bundle.blend is not None:
+            outputs = self._blended(question, outputs, deadline)
         rows = _rows(question, outputs, self.schema)
         if len(rows) == 1 and rows[0]["reason"] is not None:
             raise RequestError(422, rows[0]["reason"], question.places[0])
         schema = self.schema
         return {"task": schema.task, "targets": schema.targets, "predictions": rows}
+
+    def _blended(self, question: ParsedRequest, outputs: Tensor, deadline: float) -> Tensor:
+        """Return the outputs of a blend; the trees read the SMILES of a few graphs at a time."""
+        smiles = [text for at, text in enumerate(question.ids) if at not in question.reasons]
+        parts: list[Tensor] = []
+        for at, part in enumerate(outputs.split(_DESCRIBED)):
+            if monotonic() > deadline:
+                raise TimeoutError
+            with self.reader.rdkit:
+                names = smiles[at * _DESCRIBED : (at + 1) * _DESCRIBED]
+                parts.append(blend_members(self._bundle, part, names))
+        return torch.cat(parts)
 
     def _explain(self, question: ParsedRequest, deadline: float) -> _Json:
         if question.data is None:
@@ -175,6 +193,7 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
         "versions": bundle.part("versions"),
         "levels": len(members_of(bundle.model)[0].pools),
         "members": len(members_of(bundle.model)),
+        "network_weight": 1.0 if bundle.blend is None else bundle.blend.weight,
         "limits": {
             "graphs": limits.graphs,
             "nodes": limits.nodes,

@@ -18,12 +18,14 @@ from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.pool import POOLS
 from gtpool.spec import RunSpec
+from gtpool.study.blend import BesideTrees, check_blend, fit_beside
 from gtpool.study.executor import Executor, Watcher
 from gtpool.study.final_model import FinalModel, load_final
 from gtpool.study.heldout import HeldOut, read_held_out
 from gtpool.study.inputs import Loaded, expand_folds, load_data
 from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Handover, Plan, check_plan, make_plan
+from gtpool.study.recipe import is_table
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
 from gtpool.study.scores import all_scores
@@ -90,13 +92,15 @@ class CrossValidation:
     loaded: Loaded
     """The dataset with its source."""
     predictions: list[HeldOut]
-    """Test predictions of each finished run, or of each ensemble, sorted by seed and fold."""
+    """Test predictions of each finished run, ensemble or blend, sorted by seed and fold."""
     chosen: FinalModel | None
     """The model to use on other graphs, as ``plan.handover`` says; None if all runs failed."""
+    trees: BesideTrees | None = None
+    """Boosted trees on the same folds, and their blend with the networks; None if not asked for."""
 
     @cached_property
     def cell(self) -> MetricSummary:
-        """Mean and standard deviation of the test metric: of runs, or of ensembles of runs."""
+        """Mean and standard deviation of the test metric: of runs, or of ensembles or blends."""
         scores = self.ensembles
         if scores is None:
             return self.single
@@ -109,11 +113,12 @@ class CrossValidation:
 
     @cached_property
     def ensembles(self) -> ScoreGrid | None:
-        """Test metric of each ensemble, by first seed and fold; None for ensembles of one run."""
-        if self.plan.ensemble == 1:
+        """Test metric of each ensemble or blend, by first seed and fold; None for single runs."""
+        if self.plan.ensemble == 1 and not self.plan.blend:
             return None
         task = self.loaded.dataset.schema.task
-        return ensemble_scores(self.runs, self.predictions, self.plan, task)
+        scores = ensemble_scores(self.runs, self.predictions, self.plan, task)
+        return scores._replace(kind="blend") if self.plan.blend else scores
 
     @cached_property
     def scores(self) -> dict[str, MetricSummary]:
@@ -175,6 +180,8 @@ def cross_validate(
     ensemble: int | None = None,
     bag: bool | None = None,
     handover: Handover | None = None,
+    blend: bool | None = None,
+    boosting: bool = False,
     folder: Path | str | None = None,
     data_dir: Path | None = None,
     jobs: int = 1,
@@ -206,6 +213,10 @@ def cross_validate(
             The test part stays; this is another protocol.
         handover: "folds" (default) makes the models of all folds one ensemble, which becomes
             ``chosen``; "best" takes the fold with the lowest validation loss.
+        blend: Let boosted trees on descriptors of molecules predict together with the networks;
+            needs scikit-learn and a source with SMILES.
+        boosting: Also measure such trees alone on the same folds, if scikit-learn is installed and
+            the source is a table of SMILES.
         folder: Store of finished runs, so that repeating the call does only missing runs. By
             default nothing is stored.
         data_dir: Folder searched first for a dataset known by name.
@@ -233,7 +244,8 @@ def cross_validate(
         >>> sum(len(part.graph) for part in result.predictions)
         188
     """
-    given = {"seeds": seeds, "ensemble": ensemble, "bag": bag, "handover": handover}
+    given: dict[str, Any] = {"seeds": seeds, "ensemble": ensemble, "bag": bag}
+    given |= {"handover": handover, "blend": blend}
     training = {"start": None if start is None else str(start), "freeze_encoder": freeze_encoder}
     plan = _plan(data, spec, given, training, recipe)
     specs, loaded = plan_runs(plan, data_dir)
@@ -244,12 +256,17 @@ def cross_validate(
         runs = how.run(specs, keep=True, watch=watch, loaded=loaded)
         store = Store(place)
         parts = read_held_out(runs, store.artifact, loaded.dataset.schema.task)
+        chosen, trees = load_final(runs, plan, loaded, store, data_dir), None
+        if chosen is not None and (plan.blend or (boosting and is_table(plan.run.data.source))):
+            trees = fit_beside(runs, chosen.runs, parts, plan, loaded, store, data_dir)
+        blended = None if trees is None else trees.predictions
         return CrossValidation(
             plan=plan,
             runs=runs,
             loaded=loaded,
-            predictions=average_members(parts, plan),
-            chosen=load_final(runs, plan, loaded, store, data_dir),
+            predictions=average_members(parts, plan) if blended is None else blended,
+            chosen=chosen,
+            trees=trees,
         )
 
 
@@ -282,6 +299,7 @@ def plan_runs(
         loaded=loaded,
     )
     choose_split(specs[0].split, loaded, data_dir)
+    check_blend(plan, loaded, data_dir)
     return specs, loaded
 
 

@@ -84,7 +84,7 @@ def load_final(
     picked = runs_of_model(runs, plan)
     if not picked:
         return None
-    members = [_load_member(run, loaded, store, data_dir) for run in picked]
+    members = [load_member(run, loaded, store, data_dir) for run in picked]
     networks, recipes = zip(*members, strict=True)
     schema = loaded.dataset.schema
     if len(picked) == 1:
@@ -113,10 +113,17 @@ def _stacked(parts: Sequence[Any]) -> Tensor | None:
     return torch.tensor(parts, dtype=torch.double) if parts and parts[0] is not None else None
 
 
-def _load_member(
+def load_member(
     run: RunResult, loaded: Loaded, store: Store, data_dir: Path | None
 ) -> tuple[Classifier, Recipe]:
-    """Return the network of a run and the recipe of its training part."""
+    """Return the network of a run and the recipe of its training part.
+
+    Args:
+        run: A finished run.
+        loaded: Its data.
+        store: Holds its weights.
+        data_dir: Folder searched first for index files.
+    """
     spec = run.spec
     split = choose_split(spec.split, loaded, data_dir)
     if split.digest != run.split.digest:

@@ -42,6 +42,8 @@ class Plan(NamedTuple):
     """What becomes the saved model."""
     recipe: str = "paper"
     """Name of the recipe that completed the options."""
+    blend: bool = False
+    """Whether boosted trees on descriptors of molecules predict together with the networks."""
 
     @property
     def data(self) -> str:
@@ -66,6 +68,8 @@ class Plan(NamedTuple):
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
         own = {name: part for name, part in self._asdict().items() if name != "run"}
+        if not self.blend:  # unknown to version 0.2
+            del own["blend"]
         return {**own, **self.run.to_json()}
 
 
@@ -93,7 +97,7 @@ def make_plan(
 
     Args:
         settings: Content of a settings file: ``recipe``, ``seeds``, ``ensemble``, ``bag``,
-            ``handover`` and the parts of a ``RunSpec``.
+            ``handover``, ``blend`` and the parts of a ``RunSpec``.
         options: Command-line options by part; None if not given.
         recipe: Name of the recipe if neither settings nor options name one.
     """
@@ -101,7 +105,8 @@ def make_plan(
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
     recipe = top.pop("recipe", "paper" if _is_complete(settings) else recipe)
-    members = {name: top.pop(name) for name in ("ensemble", "bag", "handover") if name in top}
+    own = ("ensemble", "bag", "handover", "blend")
+    members = {name: top.pop(name) for name in own if name in top}
     members.setdefault("handover", "best" if recipe == "paper" else "folds")
     for part in _PARTS:
         held = top.get(part, {})
@@ -138,6 +143,7 @@ def check_plan(plan: Plan) -> Plan:
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     check_value(bool, plan.bag, "bag")
+    check_value(bool, plan.blend, "blend")
     check_value(Handover, plan.handover, "handover")
     if plan.bag and (plan.ensemble == 1 or plan.run.split.bag):
         raise ValueError(

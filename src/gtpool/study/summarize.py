@@ -71,6 +71,8 @@ class ScoreGrid(NamedTuple):
     """Numbered from 0; a single 0 where the split has no folds."""
     values: tuple[tuple[float | None, ...], ...]
     """One row per seed, one column per fold; None for a failed or missing run."""
+    kind: str = "ensemble"
+    """What a score is of, if not of a single run: "ensemble" or "blend"."""
 
     @property
     def means(self) -> tuple[float | None, ...]:
