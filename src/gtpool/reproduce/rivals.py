@@ -16,19 +16,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gtpool.data.delimited import format_csv
 from gtpool.data.descriptors import describe_molecules
 from gtpool.data.locate import cache_dir
+from gtpool.data.merge import merge_tables
 from gtpool.data.split import Split
 from gtpool.model.bundle import load_bundle
 from gtpool.predict import predict_source
 from gtpool.report.results import write_results
-from gtpool.reproduce.molecules import MoleculeTable, write_rows
+from gtpool.reproduce.molecules import SETS, MoleculeTable, load_set, write_rows
 from gtpool.study.cross_validate import cross_validate
+from gtpool.study.store import write_atomic
 
 Vector = NDArray[np.double]
 CHEMPROP = "2.3.1"
 """Version of chemprop that the environment gets."""
 TREES = 500
+BASE_SETS = ("ogbg-moltox21", "ogbg-moltoxcast")
+"""Sets that the base model of fine-tuning is trained on."""
+BASE = {
+    "data": {"target_columns": ["*"]},
+    "split": {"rule": "random"},
+    "train": {"epochs": 30, "warmup": 3},
+}
+"""Options of the base model; the recipe supplies the rest."""
 
 
 class Job(NamedTuple):
@@ -116,6 +127,28 @@ def network(job: Job, settings: Mapping[str, Any]) -> Answer:
     spent = time.process_time() - start
     (found,) = done.predictions
     return Answer(found.output[:, -1], spent, _versions("gtpool", "torch", "rdkit"))
+
+
+def fine_tuned(job: Job, settings: Mapping[str, Any]) -> Answer:
+    """Train as ``network`` does, but start from the base model."""
+    training = {**settings.get("train", {}), "start": str(base_model())}
+    return network(job, {**settings, "train": training})
+
+
+def base_model() -> Path:
+    """Return a network trained on sets of OGB without the panel's molecules; it is trained once."""
+    folder = cache_dir() / "molecules-base"
+    model = folder / "results" / "model"
+    if model.exists():
+        return model
+    folder.mkdir(parents=True, exist_ok=True)
+    panel, table = folder / "panel.csv", folder / "base.csv"
+    smiles = [[text] for name in SETS for text in load_set(name).smiles]
+    write_atomic(panel, format_csv([["smiles"], *smiles]).encode())
+    merged = merge_tables(BASE_SETS, exclude=[str(panel)])
+    write_atomic(table, format_csv([merged.header, *merged.rows]).encode())
+    done = cross_validate(table, BASE, device="cpu", folder=folder / "runs")
+    return write_results(folder / "results", done)["model"]
 
 
 def trees(job: Job, make: Callable[[int], Any], features: Sequence[str]) -> Answer:
@@ -238,6 +271,10 @@ CANDIDATES: dict[str, Method] = {
     "RDKit 2D": _candidate(("rdkit2d",), epochs=50),
     "RDKit 2D + Morgan": _candidate(("rdkit2d", "morgan"), epochs=50),
     "RDKit 2D + Morgan, 100 epochs": _candidate(("rdkit2d", "morgan"), epochs=100),
+    "fine-tuned": partial(fine_tuned, settings={"train": {"epochs": 50}}),
+    "fine-tuned, frozen encoder": partial(
+        fine_tuned, settings={"train": {"epochs": 50, "freeze_encoder": True}}
+    ),
     "RDKit 2D + Morgan, batch 64": _candidate(("rdkit2d", "morgan"), epochs=50, batch_size=64),
 }
 """Single networks that compete to be the default, on the choosing half."""
