@@ -142,7 +142,7 @@ def test_outputs_equal_a_loop_over_graphs(runs, heads, channels, scale, seed):
 @example(runs=RAGGED, heads=1, channels=8, some=False, through_lse=True, seed=0)
 @example(runs=[[0, 0]], heads=1, channels=8, some=True, through_lse=False, seed=0)
 @example(runs=[[64, 1]], heads=1, channels=24, some=True, through_lse=False, seed=0)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_gradients_equal_a_loop_over_graphs(runs, heads, channels, some, through_lse, seed):
     runs = [list(sizes) for sizes in runs]
     rows = rows_of(runs)
@@ -173,8 +173,9 @@ def assert_gradients(runs, rows, parts, some, through_lse, scale=0.4, **close):
     torch.testing.assert_close(found.double(), wanted, **(close or CLOSE))
 
 
-@pytest.mark.parametrize("rows_and_keys", [(16, 32), (32, 16), (64, 64)])
-@pytest.mark.parametrize("some", [False, True])
+@pytest.mark.parametrize(
+    ("rows_and_keys", "some"), [((16, 32), False), ((32, 16), True), ((64, 64), True)]
+)
 def test_the_size_of_blocks_changes_nothing(monkeypatch, rows_and_keys, some):
     for part in (attention, attention_backward):
         monkeypatch.setattr(part, "_block", lambda *_: TileConfig(*rows_and_keys, 4, 2))
@@ -208,7 +209,7 @@ def test_extreme_logits_stay_finite():
 
 
 def test_padding_has_zeros():
-    rows = rows_of(RAGGED, padding=20)
+    rows = rows_of([[1, 0, 7]], padding=20)
     parts = projected(rows, 2, 8)
     out, lse = attention.attend(*parts, rows, 1.0)
     grad = attention.attend_backward(*parts, out, lse, torch.ones_like(out), rows, 1.0)
