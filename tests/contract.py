@@ -13,7 +13,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from math import ceil
 from typing import NamedTuple
 
@@ -533,6 +533,7 @@ def odd_batches() -> list[tuple[str, Graphs]]:
     return [*alone, ("together", pack(list(ODD_GRAPHS.values()), seed=0))]
 
 
+@cache
 def complete_graphs(dtype: torch.dtype) -> Graphs:
     """Give complete graphs whose nodes are all alike, so that points fall on borders.
 

@@ -106,7 +106,7 @@ def edges_within(sizes, count=40):
 )
 @example(sizes=[1], heads=3, channels=5, scale=None, held=1, long=True, seed=0)
 @example(sizes=[1] * 9, heads=1, channels=5, scale=None, held=1, long=False, seed=0)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_equals_the_definition(sizes, heads, channels, scale, held, long, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_sums, "HELD", held)
@@ -311,10 +311,9 @@ def test_shapes_that_differ_are_named():
         attend_linear(q, k[:, :1], v, ptr)
 
 
-@pytest.mark.parametrize("sizes", ["[20_000]", "[40] * 500"], ids=["one large", "many small"])
-def test_memory_grows_with_nodes_not_with_their_square(sizes):
+def test_memory_grows_with_nodes_not_with_their_square():
     """The n x n weights of 20,000 nodes would be 1,600 MB a head."""
-    program = f"""
+    program = """
 import resource, torch
 from gtpool.ops.attention_linear import attend_linear, edge_attention_linear
 torch.set_num_threads(1)
@@ -326,7 +325,8 @@ def step(sizes):
     (out.sum() + weight.sum()).backward()
 step([1000])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-step({sizes})
+for sizes in ([40] * 500, [20_000]):
+    step(sizes)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run(
