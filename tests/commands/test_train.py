@@ -19,6 +19,7 @@ from threading import Thread
 import pytest
 import torch
 from torch_geometric.data import Data
+from waiting import wait_for
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.jsonl import write_jsonl
@@ -233,11 +234,9 @@ def test_what_cannot_go_on_does_not_promise_it_when_it_is_stopped(trained, gtpoo
 def test_stopped_by_ctrl_c_and_started_again(gtpool, tmp_path, jobs):
     folder = tmp_path / "out"
     job = start(folder, "--jobs", jobs)
-    while not list(folder.glob("runs/*.json")):
-        assert job.poll() is None, job.communicate()
-        time.sleep(0.02)
+    wait_for(lambda: list(folder.glob("runs/*.json")), job)
     os.killpg(job.pid, signal.SIGINT)  # what a terminal does
-    out, err = job.communicate(timeout=60)
+    out, err = job.communicate(timeout=300)
     assert job.returncode == 130
     last = err.splitlines()[-1]
     assert last.startswith("gtpool: interrupted; ")
@@ -272,19 +271,14 @@ def running(group):
 def test_stopped_by_sigterm_it_says_so_and_its_workers_end(tmp_path):
     folder = tmp_path / "out"
     job = start(folder, "--jobs", "2")
-    while not list(folder.glob("runs/*.json")):
-        assert job.poll() is None, job.communicate()
-        time.sleep(0.02)
+    wait_for(lambda: list(folder.glob("runs/*.json")), job)
     job.terminate()  # the driver alone, as a scheduler does
-    _, err = job.communicate(timeout=10)
+    _, err = job.communicate(timeout=300)
     assert job.returncode == 143
     assert "SIGTERM" in err.splitlines()[-1]
     assert "resume" in err.splitlines()[-1]
     assert "Traceback" not in err
-    end = time.monotonic() + 5
-    while running(job.pid):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: not running(job.pid))
     assert [path for path in folder.rglob("*") if path.suffix == ".tmp"] == []
 
 

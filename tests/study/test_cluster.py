@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from safetensors.torch import load_file
 from torch import equal
+from waiting import wait_for
 
 from gtpool.commands.options import choose_executor
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
@@ -115,14 +115,6 @@ def finished(store):
     """Name, time and content of each row file."""
     files = (store.folder / "runs").glob("*.json")
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
-
-
-def wait_for(condition, process=None, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process is None or process.poll() is None, "it ended too soon"
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.05)
 
 
 def descendants(pid):
@@ -472,7 +464,7 @@ def test_after_a_cut_link_the_runs_go_on_elsewhere_in_less_than_a_minute(
         wait_for(lambda: workers(far.pid) and begun.exists(), driver)
         wait_for(lambda: len(begun.read_text().split()) >= 2, driver)
         cut()
-        wait_for(lambda: len(begun.read_text().split()) > len(LONG), driver, seconds=60)
+        wait_for(lambda: len(begun.read_text().split()) > len(LONG), driver)
         assert driver.wait() == 0
     assert [row.status for row in store.rows()] == ["done"] * len(LONG)
 

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, TrainSpec
 from gtpool.study.inputs import expand_folds
@@ -56,14 +56,6 @@ def start(folder, jobs=1):
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-
-
-def wait_for(condition, process=None, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process is None or process.poll() is None, "it ended too soon"
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.01)
 
 
 def finished(folder):
@@ -174,7 +166,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_is_finished(tmp_path, reference, jo
     crew = children(process.pid)
     before = finished(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=30)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode != 0
     assert said.count("Traceback") == 1  # the parent's, and none of a worker
     assert said.rstrip().endswith("KeyboardInterrupt")
