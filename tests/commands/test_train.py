@@ -230,10 +230,9 @@ def test_what_cannot_go_on_does_not_promise_it_when_it_is_stopped(trained, gtpoo
     assert not (tmp_path / "said.csv").exists()
 
 
-@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_stopped_by_ctrl_c_and_started_again(gtpool, tmp_path, jobs):
+def test_stopped_by_ctrl_c_and_started_again(gtpool, tmp_path):
     folder = tmp_path / "out"
-    job = start(folder, "--jobs", jobs)
+    job = start(folder)
     wait_for(lambda: list(folder.glob("runs/*.json")), job)
     os.killpg(job.pid, signal.SIGINT)  # what a terminal does
     out, err = job.communicate(timeout=300)
@@ -248,7 +247,7 @@ def test_stopped_by_ctrl_c_and_started_again(gtpool, tmp_path, jobs):
     done = {path: path.read_bytes() for path in folder.glob("runs/*.json")}
     assert 1 <= len(done) < 10
 
-    code, _, err = gtpool("train", "MUTAG", *LONG, "--jobs", jobs, "--output-dir", folder)
+    code, _, err = gtpool("train", "MUTAG", *LONG, "--output-dir", folder)
     assert code == 0
     assert f"{len(done)} of 10 runs are done already" in err
     assert all(path.read_bytes() == content for path, content in done.items())
