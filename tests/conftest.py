@@ -76,3 +76,16 @@ def shown_warnings(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Start Chromium once for all tests of a module."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium here (apt-get install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()

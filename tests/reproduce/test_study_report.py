@@ -2,7 +2,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -682,18 +681,6 @@ def test_the_command_writes_all_formats_of_real_rows_without_torch(real):
     assert (real / "report.tex").read_text().isascii()
     cells = sum(len(several.cells) for several in STUDIES.values())
     assert len((real / "report.csv").read_text().splitlines()) == cells + 1
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no chromium here (apt-get install chromium)")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture
