@@ -10,6 +10,8 @@ import torch
 
 from gtpool.cli import main
 
+DATA = os.environ.get("GTPOOL_DATA")
+
 # Without a GPU Triton's kernels are tested in its interpreter, which must be chosen before import.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -32,10 +34,17 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def data_dir():
-    folder = os.environ.get("GTPOOL_DATA")
-    if not folder:
+    if not DATA:
         pytest.skip("GTPOOL_DATA does not name a folder with the datasets")
-    return Path(folder)
+    return Path(DATA)
+
+
+@pytest.fixture(scope="module")
+def no_data_folder():
+    """Hide the datasets of this machine, and with them the fixed folds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GTPOOL_DATA", raising=False)
+        yield
 
 
 @pytest.fixture

@@ -32,14 +32,7 @@ MAIN = "from gtpool.cli import main; main()"
 TINY = ("--folds", "3", "--width", "16", "--epochs", "2")
 B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()[1:]
 MOLECULES = [line.split("\t") for line in B3DB[:30] + B3DB[-30:]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _alone(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        patch.setenv("GTPOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 def test_a_memory_that_is_full_is_one_sentence(gtpool, tmp_path):

@@ -41,37 +41,30 @@ ENDLESS = replace(SPEC, train=TrainSpec(epochs=10**6, warmup=1, patience=10**6))
 FOLDS = expand_folds(SPEC)[:6]
 LONG = [replace(spec, train=TrainSpec(epochs=200, warmup=2)) for spec in FOLDS[:4]]
 GTPOOL = str(Path(sys.executable).with_name("gtpool"))
-
-
-@pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch):
-    monkeypatch.delenv("GTPOOL_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The folds, one after the other in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        store = Store(tmp_path_factory.mktemp("reference"))
-        run_many(FOLDS, store, keep=True)
-        return store
+    store = Store(tmp_path_factory.mktemp("reference"))
+    run_many(FOLDS, store, keep=True)
+    return store
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(request):
     """Two nodes of one core each, to which every ``RayExecutor`` in this process then belongs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        ray = import_ray()
-        from ray.cluster_utils import Cluster  # noqa: PLC0415 - after the settings
+    request.getfixturevalue("no_data_folder")  # workers have the environment of now
+    ray = import_ray()
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 - after the settings
 
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-        nodes.add_node(num_cpus=1)
-        ray.init(nodes.address, logging_level="WARNING")
-        yield nodes
-        ray.shutdown()
-        nodes.shutdown()
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes.add_node(num_cpus=1)
+    ray.init(nodes.address, logging_level="WARNING")
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
 
 
 class Log:

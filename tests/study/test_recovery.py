@@ -15,7 +15,7 @@ from gtpool.study.inputs import expand_folds
 from gtpool.study.run import run_many
 from gtpool.study.store import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_data_folder")]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 
 NUMBERS = ("spec", "test", "valid_loss", "valid_metric", "epoch", "other_rules", "curves", "split")
@@ -26,17 +26,10 @@ SPEC = RunSpec(
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch):
-    monkeypatch.delenv("GTPOOL_DATA", raising=False)
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The ten folds, one after the other in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        return numbers(run_many(folds(), Store(tmp_path_factory.mktemp("reference"))))
+    return numbers(run_many(folds(), Store(tmp_path_factory.mktemp("reference"))))
 
 
 def folds(spec=SPEC):

@@ -48,11 +48,7 @@ TINY = """
 "model.ratio" = [0.5, 0.25]
 "train.lr" = [1e-3, 1e-2]
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch):
-    monkeypatch.delenv("GTPOOL_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 class Untested:
@@ -581,12 +577,10 @@ def study(folder):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        process = start(folder)
-        assert process.communicate()[0]
-        assert process.returncode == 0
-        return [trial._replace(number=0) for trial in study(folder).tried()]
+    process = start(folder)
+    assert process.communicate()[0]
+    assert process.returncode == 0
+    return [trial._replace(number=0) for trial in study(folder).tried()]
 
 
 @pytest.mark.slow
