@@ -707,14 +707,30 @@ def refuses(part: str, call: Callable[[], object]) -> None:
     assert part in told
 
 
-def compare(ours: tuple, theirs: tuple, asking: list[Tensor]) -> None:
-    """Compare outputs, and gradients of a function of all of them."""
+def compare(
+    ours: tuple, theirs: tuple, asking: list[Tensor], their_own: list[Tensor] | None = None
+) -> None:
+    """Compare outputs, and gradients of a function of all of them; theirs may have own weights."""
     gradients = [
-        torch.autograd.grad(sum(part.sin().sum() for part in parts), asking, materialize_grads=True)
-        for parts in (ours, theirs)
+        torch.autograd.grad(sum(part.sin().sum() for part in parts), leaves, materialize_grads=True)
+        for parts, leaves in ((ours, asking), (theirs, their_own or asking))
     ]
     for one, other in zip((*ours, *gradients[0]), (*theirs, *gradients[1]), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(one, other.view_as(one), rtol=1e-9, atol=1e-9)
+
+
+def compare_with_pyg(
+    ours: nn.Module, theirs: nn.Module, graphs: Graphs, own: list[Tensor], their_own: list[Tensor]
+) -> None:
+    """Compare a pooler that drops nodes with PyG's, whose nodes stand in order of their scores."""
+    x = graphs.x.requires_grad_()
+    out, (their_x, edge_index, edge_attr, batch, perm, score) = ours(*graphs), theirs(*graphs)
+    by = perm.argsort()
+    assert out.perm.tolist() == perm[by].tolist()
+    assert torch.equal(out.perm[out.edge_index], perm[edge_index])
+    assert torch.equal(out.batch, batch[by])
+    assert edge_attr is None or torch.equal(out.edge_attr, edge_attr)
+    compare((out.x, out.score), (their_x[by], score[by]), [x, *own], [x, *their_own])
 
 
 def graph_of(nodes: int, edges: list[tuple[int, int]]) -> Graphs:
