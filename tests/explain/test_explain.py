@@ -46,7 +46,7 @@ OPTIONS = [
     {"pool": "asap", "pool_options": {"sampler": "rws"}, "combine": "cat"},
     {"read_input": True, "convs_per_level": 2, "jump": True},
 ]
-few = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+few = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 
 
 @st.composite

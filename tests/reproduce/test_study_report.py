@@ -690,6 +690,7 @@ def visit(browser, real):
 
     def start(**options):
         context = browser.new_context(**options)
+        context.set_default_timeout(120_000)  # of a busy machine
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: noise.append(str(error)))
