@@ -35,6 +35,7 @@ def test_paper_map_has_every_equation_table_and_figure():
     assert set(re.findall(r"\| figure (\d)", PAPER_MAP)) == set("1234")
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     stale = runpy.run_path(str(ROOT / "docs/tables.py"))["stale"](write=False)

@@ -46,6 +46,7 @@ def test_a_backward_pass_and_wider_numbers_need_more(attention):
     assert memory_needed(**LARGE, attention=attention, training=False, itemsize=2) == least
 
 
+@pytest.mark.slow
 def test_need_is_within_a_factor_of_two_of_the_peak_of_attention_and_its_gradients():
     program = """
 from gtpool.pool.gtpool import GTPool
