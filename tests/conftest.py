@@ -47,6 +47,25 @@ def no_data_folder():
         yield
 
 
+@pytest.fixture(scope="module")
+def unwritten_is_nan():
+    """Fill what torch.empty and its kin return with NaN: an entry left unwritten shows."""
+
+    def poisoned(make):
+        def made(*args, **kwargs):
+            new = make(*args, **kwargs)
+            if new.is_floating_point():
+                return new.fill_(torch.nan)
+            return new if new.dtype == torch.bool else new.fill_(torch.iinfo(new.dtype).max)
+
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+            patch.setattr(owner, name, poisoned(getattr(owner, name)))
+        yield
+
+
 @pytest.fixture
 def inductor():
     """Name torch.compile's default back-end, with several threads and an empty cache."""

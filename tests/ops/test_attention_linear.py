@@ -310,6 +310,7 @@ def test_shapes_that_differ_are_named():
         attend_linear(q, k[:, :1], v, ptr)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_nodes_not_with_their_square():
     program = """
 from gtpool.ops.attention_linear import attend_linear, edge_attention_linear

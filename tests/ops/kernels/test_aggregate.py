@@ -20,19 +20,7 @@ CLOSE = {
 # Runs, rows of each at level 0 with three of padding, edges of each.
 CASES = {"one run": (1, 18, 60), "three runs": (3, 9, 16), "dense": (1, 12, 300), "none": (2, 6, 0)}
 DROPPED = [(0.0, torch.float64), (0.5, torch.float32), (0.5, torch.bfloat16)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unwritten_is_nan():
-    """Fill what torch.empty and its kin return with NaN: an entry left unwritten shows."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("empty", "empty_like"):
-            patch.setattr(torch, name, poisoned(getattr(torch, name)))
-        yield
-
-
-def poisoned(make):
-    return lambda *args, **kwargs: make(*args, **kwargs).fill_(torch.nan)
+pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
 
 
 def linked(case, *, dropped=0.0, seed=0):

@@ -1,49 +1,27 @@
 """The Triton attention against a loop over graphs; in Triton's interpreter where no GPU is."""
 
 import os
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from padded_rows import padded_layout
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from gtpool.ops.kernels import attention, attention_backward
 from gtpool.ops.kernels.tile import TileConfig
-from gtpool.padded_batch import PaddedLayout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = float("nan")
 # Triton's interpreter multiplies bfloat16 matrices as if they were integers.
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unwritten_is_nan():
-    """Fill what new_empty returns with NaN: an entry left unwritten shows."""
-    make = torch.Tensor.new_empty
-
-    def poisoned(*args, **kwargs):
-        new = make(*args, **kwargs)
-        return new.fill_(NAN) if new.is_floating_point() else new
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "new_empty", poisoned)
-        yield
-
-
-def rows_of(runs, padding=2):
-    """Lay out runs, each a list of sizes; the longest has so many rows of padding."""
-    capacity = max(map(sum, runs)) + padding
-    size = torch.tensor(runs)
-    start = size.cumsum(1) - size + capacity * torch.arange(len(runs))[:, None]
-    batch = torch.full((len(runs) * capacity,), size.numel())
-    for graph, (at, nodes) in enumerate(zip(start.flatten(), size.flatten(), strict=True)):
-        batch[at : at + nodes] = graph
-    return PaddedLayout(start.flatten().to(DEVICE), size.flatten().to(DEVICE), batch.to(DEVICE))
+rows_of = partial(padded_layout, device=DEVICE)
+pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
 
 
 def padding_of(rows):

@@ -23,23 +23,7 @@ CLOSE = {
 CASES = [(1, 0, torch.float32), (3, 1, torch.float32), (2, 1, torch.bfloat16)]
 if DEVICE == "cpu":
     CASES += [(2, 0, torch.float64)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unwritten_is_nan():
-    """Fill what torch.empty returns with NaN: an entry left unwritten shows."""
-    empty = torch.empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            torch,
-            "empty",
-            lambda *args, **kwargs: (
-                made.fill_(torch.nan)
-                if (made := empty(*args, **kwargs)).is_floating_point()
-                else made
-            ),
-        )
-        yield
+pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
 
 
 def graphs(count=12, largest=7, edges=14, seed=0):
