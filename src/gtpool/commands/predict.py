@@ -29,6 +29,13 @@ def predict(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="CSV or TSV file to write; - for stdout.")
     ],
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Add conformal sets of labels, or lowest and highest values, that hold the truth "
+            "with this frequency, such as 0.9. (default: none)"
+        ),
+    ] = None,
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -45,7 +52,12 @@ def predict(
     if not to_stdout:
         check_output(output, data)
     found = predict_source(
-        load_bundle(model), data, data_dir=data_dir, smiles_column=smiles_column, device=device
+        load_bundle(model),
+        data,
+        data_dir=data_dir,
+        smiles_column=smiles_column,
+        device=device,
+        coverage=coverage,
     )
     if to_stdout:
         sys.stdout.buffer.write(predictions_text(found).encode())
