@@ -94,10 +94,14 @@ class Prediction(BaseModel):
         "value; null for a single network."
     )
     set: list[str] | dict[str, list[int]] | None = Field(
-        description="Conformal set of classes, or of labels by target; null without coverage."
+        None,
+        description="With coverage: conformal set of classes, or of labels by target; null if "
+        "there is no prediction.",
     )
     interval: dict[str, list[float | None]] | None = Field(
-        description="Lowest and highest value by target, of a regression; null without coverage."
+        None,
+        description="With coverage, of a regression: lowest and highest value by target, null for "
+        "no limit.",
     )
     reason: str | None = Field(description="Why there is no prediction, else null.")
 

@@ -246,19 +246,19 @@ def _rows(
             for part in (said.probabilities, said.spread)
         )
         row = {"id": name, "prediction": said.value, "probabilities": chances, "spread": spread}
-        rows.append({**row, **_regions(said, schema), "reason": reason})
+        more = {} if question.coverage is None else _regions(said, schema)
+        rows.append({**row, **more, "reason": reason})
     return rows
 
 
 def _regions(said: Decoded, schema: Schema) -> _Json:
     """Return the conformal set or interval of a prediction, None where there is none."""
-    found: _Json = {"set": None, "interval": None}
-    if said.regions and schema.task == "classes":
-        found["set"] = said.regions[0]
-    elif said.regions:
-        kind = "interval" if schema.task == "regression" else "set"
-        found[kind] = _finite(dict(zip(schema.targets, said.regions, strict=True)))
-    return found
+    kind = "interval" if schema.task == "regression" else "set"
+    if not said.regions:
+        return {kind: None}
+    if schema.task == "classes":
+        return {kind: said.regions[0]}
+    return {kind: _finite(dict(zip(schema.targets, said.regions, strict=True)))}
 
 
 class ExplanationWorker:

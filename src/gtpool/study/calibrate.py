@@ -140,8 +140,8 @@ def choose_threshold(p: Tensor, y: Tensor, metric: Metric) -> tuple[float, ...]:
     """Return the probability from which on a task is 1 for the best value of a metric, by task.
 
     Tried are 0.5 and values between the probabilities of neighbouring graphs: at most 100 by ranks
-    of the graphs of each label. Of thresholds that are equally good the one nearest to 0.5 is
-    taken, which is also that of a task without two labels.
+    of the graphs of each label. None of these predicts one label for all graphs. Of thresholds that
+    are equally good the one nearest to 0.5 is taken, which is also that of a task of one label.
 
     Args:
         p: Probabilities, [G, 2] or [G, T].
