@@ -130,6 +130,7 @@ def evaluate_source(
     smiles_column: str | None = None,
     target_columns: Sequence[str] = (),
     device: str = "auto",
+    coverage: float | None = None,
 ) -> dict[str, Any]:
     """Return metrics of the predictions against the labels of a source.
 
@@ -143,6 +144,7 @@ def evaluate_source(
             If that is one column and it is missing, the only other column is used. Names of the
             model's targets are matched in any order, other names by position.
         device: "auto", "cpu" or "cuda".
+        coverage: Stated coverage of conformal sets or intervals to measure; None for none.
 
     Returns:
         ``metric``, its ``value``, ``higher_is_better``, all ``scores`` by name (None if undefined),
@@ -150,9 +152,12 @@ def evaluate_source(
         classes also ``targets`` and the ``confusion`` matrix, with one row per true class. For
         several tasks also ``tasks``, each with its ``task``, ``value`` (None if undefined), number
         of ``labels`` and ``scores``. For a table also ``compared``: each ``column`` with the
-        model's ``target`` (None if its name is unknown).
+        model's ``target`` (None if its name is unknown). With ``coverage`` also ``covered``, the
+        share of the known targets that are in their conformal set or interval.
     """
     schema = schema_of(bundle)
+    if coverage is not None:
+        bundle.calibration.limits(coverage)
     trained, targets = bundle.part("run", "data"), _trained_targets(bundle, schema)
     read = read_for_inference(
         source,
@@ -188,6 +193,9 @@ def evaluate_source(
         "graphs": len(labelled),
         "left_out": [{read.unit: number, "reason": why} for number, why in sorted(left_out)],
     }
+    if coverage is not None:
+        inside = bundle.calibration.covers(shares, y, schema.task, coverage)
+        found["covered"] = inside.nanmean().item()
     if read.targets:
         pairs = zip(read.targets, targets or [None], strict=True)
         found["compared"] = [{"column": column, "target": target} for column, target in pairs]

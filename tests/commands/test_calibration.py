@@ -9,6 +9,7 @@ from time import monotonic
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 
 from gtpool.data.molecule import b3db_smiles
 from gtpool.estimator import GraphClassifier
@@ -20,7 +21,18 @@ from gtpool.serve.limits import Limits, RequestError
 from gtpool.serve.service import Service
 from gtpool.study.cross_validate import cross_validate
 
-TINY = ("--pool", "gin", "--folds", "3", "--width", "8", "--epochs", "3")
+TINY = (
+    "--pool",
+    "gin",
+    "--folds",
+    "3",
+    "--width",
+    "8",
+    "--epochs",
+    "3",
+    "--molecule-features",
+    "none",
+)
 SMILES = [text for text in b3db_smiles() if len(text) < 20][:120]
 OXYGEN = ["yes" if "O" in text else "no" for text in SMILES]
 SIZES = [len(text) + 0.5 for text in SMILES]
@@ -59,7 +71,7 @@ def test_training_says_what_the_calibration_does(trained):
     page, card = (home / "report.html").read_text(), (home / "model" / "README.md").read_text()
     for start in ("calibrated by temperature", "threshold ", "coverage of conformal sets"):
         (line,) = (line for line in out.splitlines() if line.startswith(start))
-        assert line[1:] in page
+        assert escape(line[1:]) in page
     assert "log loss" in out
     assert "how often predictions are right" in page
     assert (home / "reliability.svg").read_text().startswith("<svg")
@@ -123,6 +135,20 @@ def test_a_coverage_adds_a_column(trained, gtpool, home):
     code, _, err = gtpool("predict", model, home / "new.csv", "-o", "-", "--coverage", "0.999")
     assert code != 0
     assert "120 held-out graphs" in err
+
+
+def test_evaluate_measures_the_coverage(trained, gtpool, home):
+    bundle = load_bundle(trained[0] / "model")
+    regions = [
+        row.regions[0] for row in predict_source(bundle, home / "mine.csv", coverage=0.8).rows
+    ]
+    share = np.mean([truth in region for truth, region in zip(OXYGEN, regions, strict=True)])
+    options = ("evaluate", trained[0] / "model", home / "mine.csv", "--coverage", "0.8")
+    code, out, err = gtpool(*options)
+    assert code == 0, err
+    assert f"stated coverage 80 %, measured {100 * share:.2f} %" in out
+    found = evaluate_source(bundle, home / "mine.csv", coverage=0.8)
+    assert found["covered"] == pytest.approx(share)
 
 
 def test_the_service_answers_as_predict_does(trained, home):

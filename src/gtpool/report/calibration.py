@@ -38,8 +38,9 @@ def describe_calibration(result: CrossValidation) -> list[str]:
         )
         lines.append(f"calibrated by temperature {_listed(chosen.temperature)}: {figures} ({how})")
     if chosen.threshold and chosen.metric:
-        name = metric_name(chosen.metric)
-        lines.append(f"threshold {_listed(chosen.threshold)}, chosen by {name} ({how})")
+        name, targets = metric_name(chosen.metric), result.loaded.dataset.schema.targets
+        of = f" of {targets[1]!r}" if task == "classes" else ""
+        lines.append(f"threshold{of} {_listed(chosen.threshold)}, chosen by {name} ({how})")
     if found.coverage:
         kind = "intervals" if task == "regression" else "sets"
         told = ", ".join(_covered(part, task) for part in found.coverage)
