@@ -53,7 +53,7 @@ CASES = [
 BY_STRUCTURE = {
     **{
         f"{name}, {sampler}": partial(POOLS[name], order="structure", sampler=sampler)
-        for name in ("gtpool-v", "sagpool", "topkpool", "asap")
+        for name in ("gtpool-v", "sagpool", "topkpool", "asap", "reppool")
         for sampler in ("rws", "rwsv", "topk")
     },
     **{

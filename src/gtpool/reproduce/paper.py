@@ -176,9 +176,9 @@ _TOPK = {"model": METHODS["gtpool-topk"].model}
 
 _GIN_SUM = {"conv": "gin", "readout": "sum"}
 
-WHEELED = ("maxcutpool", "kmis")
+WHEELED = ("maxcutpool", "reppool", "kmis")
 """Poolers beyond the paper's second table that a wheel can choose for."""
-BEYOND = ("graphtrans", "maxcutpool", "dmon", "kmis", "edgepool")
+BEYOND = ("graphtrans", "maxcutpool", "reppool", "dmon", "kmis", "edgepool")
 """Methods beyond the paper's first table."""
 
 HYPOTHESES: dict[str, dict[str, Any]] = {
