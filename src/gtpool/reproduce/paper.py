@@ -354,18 +354,13 @@ STUDIES: dict[str, Study] = {
     "long-range": Study(
         "What solves the task long-range",
         "Networks of four levels with two GCNs each, width 32, batch norm and residual "
-        "connections; 80 epochs, the lowest validation loss counts. The flat GCN has as many "
-        "convolutions.",
+        "connections; 80 epochs, the lowest validation loss counts.",
         1,
         _variant_cells(
             {
                 "kmis": _four_levels(pool="kmis"),
-                "edgepool": _four_levels(pool="edgepool"),
                 "gtpool-v, closest": _four_levels(connect="closest"),
                 "gtpool-v, rwse": _four_levels({"encode": ENCODE}),
-                "gcn, rwse": _four_levels(
-                    {"encode": ENCODE}, pool="none", levels=1, convs_per_level=8
-                ),
             },
             ("long-range",),
         ),
