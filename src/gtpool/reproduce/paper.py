@@ -359,7 +359,6 @@ STUDIES: dict[str, Study] = {
         _variant_cells(
             {
                 "kmis": _four_levels(pool="kmis"),
-                "gtpool-v, closest": _four_levels(connect="closest"),
                 "gtpool-v, rwse": _four_levels({"encode": ENCODE}),
             },
             ("long-range",),
