@@ -121,19 +121,8 @@ def test_edges_equal_those_of_loops_over_nodes(case):
     check()
 
 
-<<<<<<< HEAD
-def marks(case, law):
-    return [pytest.mark.slow] if (case.split("-")[0], law) == ("maxcutpool", "compile") else []
-
-
-@pytest.mark.parametrize(
-    ("case", "law"),
-    [pytest.param(case, law, marks=marks(case, law)) for case in CHANGED for law in ORDERLY],
-)
-=======
 @pytest.mark.parametrize("case", [case for case in CHANGED if case.rsplit("-", 1)[0] in LAWFUL])
 @pytest.mark.parametrize("law", ORDERLY)
->>>>>>> main
 def test_law(case, law):
     LAWS[law](CHANGED[case])
 
