@@ -15,6 +15,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "bench"
 TEXT = {
     "",
     "dataset",
+    "encoding",
     "network",
     "loop",
     "method",
@@ -212,6 +213,18 @@ BRIEFS = (
             "share": "packed / PyG",
         },
     ),
+    Brief(
+        "encodings",
+        "Structural encodings of whole datasets and of one large graph, one thread",
+        ("dataset", "encode"),
+        {
+            "dataset": "dataset",
+            "encode": "encoding",
+            "graphs": "graphs",
+            "cpu_seconds": "processor seconds",
+            "peak_mb": "peak, MB",
+        },
+    ),
     Brief("start", "Start of the program", ("command",), {"command": "command", "ms": "ms"}),
 )
 
@@ -277,6 +290,8 @@ def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "–"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
