@@ -482,6 +482,7 @@ EXCEPTIONS = {
 OWN_TESTS = {
     "kmis": "as many clusters as the scores ask for: see partition_laws.py, test_kmispool.py",
     "edgepool": "as many clusters as the scores ask for: see partition_laws.py, test_edgepool.py",
+    "sepg": "no parameters, and as many clusters as the tree has: see test_sepg.py",
     "haarpool": "no parameters, and as many clusters as the graph asks for: see test_haarpool.py",
 }
 
@@ -682,11 +683,12 @@ def loss_of(out: tuple) -> Tensor:
 
 
 def results_of(pool: nn.Module, graphs: Graphs) -> list[Tensor]:
-    """Give all outputs and the gradients of the parameters."""
-    out = pool(*graphs)
+    """Give all outputs and the gradients of the features and the parameters."""
+    x = graphs.x.clone().requires_grad_()
+    out = pool(x, *graphs[1:])
     loss = loss_of(out)
     loss.backward()
-    return [*tensors(out), loss, *(p.grad for p in pool.parameters() if p.requires_grad)]
+    return [*tensors(out), loss, x.grad, *(p.grad for p in pool.parameters() if p.requires_grad)]
 
 
 def same(one: tuple, other: tuple) -> None:

@@ -431,6 +431,7 @@ CHAINED = {
     "mean": {"readout": "mean"},
     "two levels": {"levels": 2, "readout": "gmt", "norm": "batch", "read_input": True},
     "linear": {"conv": "linear", "convs_per_level": 2},
+    "sepg": {"pool": "sepg"},
 }
 
 

@@ -47,14 +47,14 @@ def spectral_clusters(edge_index: Tensor, weight: Tensor, level: GraphLayout) ->
     between = edge_index[0] != edge_index[1]
     edge_index, weight = edge_index[:, between], weight[between]
     wanted = cluster_counts(level.sizes)
-    part = _components(edge_index, level.batch.numel())
+    part = connected_components(edge_index, level.batch.numel())
     part = _pair_isolated(part, wanted, level)
     count = _share_out(part, wanted, level)  # clusters of each component, [P]
     inside = _split(part, count, edge_index, weight)  # cluster of each node in its component
-    return _by_first(offsets(count)[part] + inside, int(wanted.sum()))
+    return number_by_first(offsets(count)[part] + inside, int(wanted.sum()))
 
 
-def _components(edge_index: Tensor, num_nodes: int) -> Tensor:
+def connected_components(edge_index: Tensor, num_nodes: int) -> Tensor:
     """Return the connected component of each node, numbered in order of first nodes, [N]."""
     first = torch.arange(num_nodes)
     while True:
@@ -208,7 +208,7 @@ def _without_empty(cluster: Tensor, distance: Tensor, k: int) -> tuple[Tensor, T
         cluster = torch.where(lacks.unsqueeze(1), moved, cluster)
 
 
-def _by_first(cluster: Tensor, number: int) -> Tensor:
+def number_by_first(cluster: Tensor, number: int) -> Tensor:
     """Return clusters renumbered in order of their first nodes, [N]."""
     node = torch.arange(cluster.numel())
     first = node.new_zeros(number).scatter_reduce_(0, cluster, node, "amin", include_self=False)

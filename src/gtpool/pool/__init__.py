@@ -19,6 +19,7 @@ from gtpool.pool.mid import MIDPool
 from gtpool.pool.mincutpool import MinCutPool
 from gtpool.pool.partition import ChainPool
 from gtpool.pool.sagpool import SAGPool
+from gtpool.pool.sepg import SEPG
 from gtpool.pool.structpool import StructPool
 from gtpool.pool.topkpool import TopKPool
 
@@ -36,6 +37,7 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "structpool": StructPool,
     "kmis": KMISPool,
     "edgepool": EdgePool,
+    "sepg": SEPG,
     "haarpool": HaarPool,
 }
 """Factory of each pooler; its arguments are the width, what ``sized_by`` says, and options."""
