@@ -483,6 +483,8 @@ OWN_TESTS = {
     "kmis": "as many clusters as the scores ask for: see partition_laws.py, test_kmispool.py",
     "edgepool": "as many clusters as the scores ask for: see partition_laws.py, test_edgepool.py",
     "sepg": "no parameters, and as many clusters as the tree has: see test_sepg.py",
+    "graclus": "no parameters, and as many clusters as the matching has: see test_graclus.py",
+    "ndp": "no parameters, and as many nodes as the cut asks for: see test_ndp.py",
     "haarpool": "no parameters, and as many clusters as the graph asks for: see test_haarpool.py",
 }
 

@@ -432,6 +432,8 @@ CHAINED = {
     "two levels": {"levels": 2, "readout": "gmt", "norm": "batch", "read_input": True},
     "linear": {"conv": "linear", "convs_per_level": 2},
     "sepg": {"pool": "sepg"},
+    "graclus": {"pool": "graclus"},
+    "ndp": {"pool": "ndp"},
 }
 
 

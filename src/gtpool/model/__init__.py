@@ -87,6 +87,8 @@ METHODS: dict[str, Method] = {
     "structpool": Method("Yuan and Ji 2020, ICLR", "clustering", {"pool": "structpool"}),
     "haarpool": Method("Wang et al. 2020, 1909.11580", "clustering", {"pool": "haarpool"}),
     "sepg": Method("Wu et al. 2022, 2206.13510", "clustering", {"pool": "sepg"}),
+    "graclus": Method("Dhillon et al. 2007, TPAMI", "clustering", {"pool": "graclus"}),
+    "ndp": Method("Bianchi et al. 2022, 1910.11436", "clustering", {"pool": "ndp"}),
     "kmis": Method(_KMIS, "clustering", {"pool": "kmis"}),
     "kmis-rws": Method(_KMIS, "clustering", _sampled("kmis", "rws")),
     "kmis-rwsv": Method(_KMIS, "clustering", _sampled("kmis", "rwsv")),

@@ -70,12 +70,8 @@ def ordered_graphs(edge_index: Tensor, level: GraphLayout) -> tuple[Tensor, list
         edge_index: Source and target of each edge, on the host, [2, E].
         level: The layout of the batch, on the host.
     """
-    both = torch.cat([edge_index, edge_index.flip(0)], 1)
-    both = both[:, both[0] != both[1]]
-    nodes = torch.arange(level.batch.numel())
-    pairs, weight = contract(both, torch.ones_like(both[0]), nodes, level)
-    order = canonical_order(pairs, weight, level)
-    place = torch.empty_like(order).index_copy_(0, order, nodes) - level.ptr[level.batch]
+    order, pairs, weight = ordered_edges(edge_index, level)
+    place = order.argsort() - level.ptr[level.batch]
     graphs = [list[dict[int, float]]({} for _ in range(size)) for size in level.sizes.tolist()]
     source, target = place[pairs].tolist()
     for graph, one, other, times in zip(
@@ -83,6 +79,24 @@ def ordered_graphs(edge_index: Tensor, level: GraphLayout) -> tuple[Tensor, list
     ):
         graphs[graph][one][other] = float(times)
     return order, graphs
+
+
+def ordered_edges(edge_index: Tensor, level: GraphLayout) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the nodes in an order that follows from the structure, the edges and their weights.
+
+    Args:
+        edge_index: Source and target of each edge, on the host, [2, E].
+        level: The layout of the batch, on the host.
+
+    Returns:
+        The order [N], the edges both ways without loops [2, E'], and the number of edges between
+        their nodes, either way, [E'].
+    """
+    both = torch.cat([edge_index, edge_index.flip(0)], 1)
+    both = both[:, both[0] != both[1]]
+    nodes = torch.arange(level.batch.numel())
+    pairs, weight = contract(both, torch.ones_like(both[0]), nodes, level)
+    return canonical_order(pairs, weight, level), pairs, weight
 
 
 def pool_shares(x: Tensor, chain: Sequence[CoarseningStep]) -> Tensor:

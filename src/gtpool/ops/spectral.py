@@ -138,13 +138,24 @@ def _cluster(adjacency: Tensor, k: int) -> Tensor:
     """Return the clusters of connected graphs of n nodes, [B, n, n] -> [B, n]."""
     n = adjacency.size(1)
     scale = 1 / adjacency.sum(2).sqrt()
-    laplacian = adjacency.mul(-scale.unsqueeze(2)).mul_(scale.unsqueeze(1))
-    laplacian.diagonal(dim1=1, dim2=2).copy_(1 + _NUDGE * _noise(n))
+    laplacian = nudged_laplacian(adjacency)
     if n % 2:  # the added row forms the last eigenvector, because no eigenvalue exceeds 2
         laplacian = torch.nn.functional.pad(laplacian, (0, 1, 0, 1))
         laplacian[:, n, n] = 3
     vectors = torch.linalg.eigh(laplacian).eigenvectors[:, :n, :k]
     return _kmeans(vectors * scale.unsqueeze(2), k)
+
+
+def nudged_laplacian(adjacency: Tensor) -> Tensor:
+    """Return normalised Laplacians whose diagonal separates equal eigenvalues, [..., n, n].
+
+    Args:
+        adjacency: Weights of the edges of connected graphs of several nodes, [..., n, n].
+    """
+    scale = 1 / adjacency.sum(-1).sqrt()
+    laplacian = adjacency.mul(-scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+    laplacian.diagonal(dim1=-2, dim2=-1).copy_(1 + _NUDGE * _noise(adjacency.size(-1)))
+    return laplacian
 
 
 def _noise(n: int) -> Tensor:
