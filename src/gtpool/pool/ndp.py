@@ -10,14 +10,10 @@ from gtpool.pool.partition import ChainPool
 class NDP(ChainPool):
     r"""Node decimation pooling, without parameters.
 
-    With the eigenvector u of the largest eigenvalue of
-    :math:`L_{sym} = I - D^{-1/2} A D^{-1/2}`, the cut
-
-    .. math::
-        \mathcal{V}^+ = \{i : u_i \geq 0\}, \qquad \mathcal{V}^- = \{i : u_i < 0\}
-
-    approximates a maximum cut. One side K stays; the other side is dropped and leaves its paths in
-    the Kron reduction of the Laplacian :math:`L = D - A`:
+    Let u be the eigenvector of the largest eigenvalue of :math:`I - D^{-1/2} A D^{-1/2}`. The nodes
+    i with :math:`u_i \ge 0` and those with :math:`u_i < 0` are the two sides of a cut, which is
+    close to a maximum cut. One side K stays. The other is dropped and leaves its paths in the Kron
+    reduction of the Laplacian :math:`L = D - A`:
 
     .. math::
         X' = X_K, \qquad

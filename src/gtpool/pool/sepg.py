@@ -16,8 +16,8 @@ class SEPG(ChainPool):
     entropy
 
     .. math::
-        H^T(G) = - \sum_{\alpha \in T, \alpha \neq root} \frac{g_\alpha}{vol(G)}
-            \log_2 \frac{vol(\alpha)}{vol(\alpha^-)}
+        H^T(G) = - \sum_{\alpha \in T, \alpha \ne root} \frac{g_\alpha}{vol(G)}
+            \mathrm{log}_2 \frac{vol(\alpha)}{vol(\alpha^-)}
 
     It is built greedily in three stages: pairs of the root's children are merged, each time the
     pair that lowers :math:`H^T` most; tree nodes are removed, each time the one that raises it
