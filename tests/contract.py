@@ -685,12 +685,15 @@ def loss_of(out: tuple) -> Tensor:
 
 
 def results_of(pool: nn.Module, graphs: Graphs) -> list[Tensor]:
-    """Give all outputs and the gradients of the features and the parameters."""
-    x = graphs.x.clone().requires_grad_()
-    out = pool(x, *graphs[1:])
+    """Give all outputs and the gradients of the parameters, or of the features without any."""
+    asking = [p for p in pool.parameters() if p.requires_grad]
+    if not asking:
+        graphs = graphs._replace(x=graphs.x.clone().requires_grad_())
+        asking = [graphs.x]
+    out = pool(*graphs)
     loss = loss_of(out)
     loss.backward()
-    return [*tensors(out), loss, x.grad, *(p.grad for p in pool.parameters() if p.requires_grad)]
+    return [*tensors(out), loss, *(part.grad for part in asking)]
 
 
 def same(one: tuple, other: tuple) -> None:

@@ -39,8 +39,8 @@ class SEPG(ChainPool):
         - Equal gains go by the structure around nodes (``gtpool.ops.canonical``). The result
           depends on the numbering only where colour refinement cannot tell nodes apart that are
           not symmetric.
-        - The authors' code builds another tree: it splits and lifts levels one by one, and each
-          connected component has a tree of its own.
+        - The authors' code starts from a tree of height 2, adds levels below its root and above its
+          leaves, and gives each connected component a tree of its own.
         - The diagonal of A' is left out, and edges weigh the edges they stand for. The authors'
           network drops both loops and weights.
         - Edges are followed both ways, and loops have no volume.
