@@ -11,6 +11,7 @@ import torch
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import RawGraphs
 from gtpool.data.formats.reader import featurize_known
+from gtpool.data.graph_features import apply_graph_features
 from gtpool.data.inference import apply_recipe, check_fit
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack_records
@@ -37,6 +38,8 @@ class ParsedRequest(NamedTuple):
     """Why a graph cannot be predicted, by index."""
     data: GraphDataset | None
     """The graphs without a reason, in order; None if there are none."""
+    coverage: float | None = None
+    """Stated coverage of conformal sets or intervals; None for none."""
 
 
 class RequestReader:
@@ -83,12 +86,17 @@ class RequestReader:
             deadline: When to raise a TimeoutError, by ``monotonic``.
         """
         if self.takes == "smiles":
-            smiles = parse(body, PredictSmiles)["smiles"]
+            asked = parse(body, PredictSmiles)
+            smiles, places = asked["smiles"], ("smiles",)
             if isinstance(smiles, str):
-                return self._molecules([smiles], ("smiles",), deadline)
-            return self._molecules(smiles, self._places("smiles", smiles), deadline)
-        graphs = parse(body, PredictGraphs)["graphs"]
-        return self._graphs(graphs, self._places("graphs", graphs))
+                smiles = [smiles]
+            else:
+                places = self._places("smiles", smiles)
+            found = self._molecules(smiles, places, deadline)
+        else:
+            asked = parse(body, PredictGraphs)
+            found = self._graphs(asked["graphs"], self._places("graphs", asked["graphs"]))
+        return found._replace(coverage=asked.get("coverage"))
 
     def read_explain(self, body: bytes, deadline: float) -> ParsedRequest:
         """Parse the body of ``/explain``, one graph within the limits for explanations.
@@ -134,8 +142,12 @@ class RequestReader:
                 found = read_molecules(batch, atom_order=self._recipe.atom_order)
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
+                failed = {failure.position for failure in found.failed}
+                known = [smiles[n] for place, n in enumerate(numbers) if place not in failed]
                 empty = torch.empty(found.sizes.numel(), 0)
-                parts.append(found.to_dataset(empty, "the request", "regression", ()))
+                part = found.to_dataset(empty, "the request", "regression", ())
+                with self.rdkit:
+                    parts.append(apply_graph_features(part, known, self._recipe))
                 nodes, edges = nodes + found.x.size(0), edges + found.edge_index.size(1)
                 self._check_size(nodes, edges, places[numbers[-1]])
         data = apply_recipe(concatenate(parts), self._recipe) if parts else None
