@@ -178,7 +178,17 @@ _GIN_SUM = {"conv": "gin", "readout": "sum"}
 
 WHEELED = ("maxcutpool", "reppool", "kmis")
 """Poolers beyond the paper's second table that a wheel can choose for."""
-BEYOND = ("graphtrans", "maxcutpool", "reppool", "dmon", "kmis", "edgepool")
+BEYOND = (
+    "graphtrans",
+    "maxcutpool",
+    "reppool",
+    "dmon",
+    "kmis",
+    "edgepool",
+    "sepg",
+    "graclus",
+    "ndp",
+)
 """Methods beyond the paper's first table."""
 
 HYPOTHESES: dict[str, dict[str, Any]] = {
