@@ -31,6 +31,7 @@ _Json = dict[str, Any]
 _T = TypeVar("_T")
 
 _DESCRIBED = 8  # molecules between two looks at the clock
+_QUICK = 8  # graphs whose answer the event loop writes: less than handing it to a thread
 _READERS = 4  # threads, so that a long list of molecules does not delay short ones
 
 
@@ -92,9 +93,12 @@ class Service:
         """
         question = await _in(self._readers, lambda: self.reader.read_predict(body, deadline))
         outputs = await self._outputs(question)
-        return await _in(
-            self._readers, lambda: _dumped(self._answered(question, outputs, deadline))
-        )
+
+        def answer() -> bytes:
+            return _dumped(self._answered(question, outputs, deadline))
+
+        quick = len(question.ids) <= _QUICK and self._bundle.blend is None
+        return answer() if quick else await _in(self._readers, answer)
 
     async def explain(self, body: bytes, deadline: float) -> bytes:
         """Return the JSON response to ``/explain``.
