@@ -11,6 +11,7 @@ import torch
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import RawGraphs
 from gtpool.data.formats.reader import featurize_known
+from gtpool.data.graph_features import apply_graph_features
 from gtpool.data.inference import apply_recipe, check_fit
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack_records
@@ -134,8 +135,12 @@ class RequestReader:
                 found = read_molecules(batch, atom_order=self._recipe.atom_order)
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
+                failed = {failure.position for failure in found.failed}
+                known = [smiles[n] for place, n in enumerate(numbers) if place not in failed]
                 empty = torch.empty(found.sizes.numel(), 0)
-                parts.append(found.to_dataset(empty, "the request", "regression", ()))
+                part = found.to_dataset(empty, "the request", "regression", ())
+                with self.rdkit:
+                    parts.append(apply_graph_features(part, known, self._recipe))
                 nodes, edges = nodes + found.x.size(0), edges + found.edge_index.size(1)
                 self._check_size(nodes, edges, places[numbers[-1]])
         data = apply_recipe(concatenate(parts), self._recipe) if parts else None

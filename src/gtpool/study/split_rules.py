@@ -14,6 +14,7 @@ from gtpool.data.grouped_split import (
     grouped_bag,
     grouped_folds,
     grouped_split,
+    halve_validation,
     read_times,
     strata_of,
     time_split,
@@ -52,7 +53,8 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     stratified folds for classes, and otherwise random folds.
 
     Copies of a molecule in a table stay in one part, except with the rules "scaffold" and "column".
-    With a bag, training and validation part are drawn anew from both; the test part stays.
+    With ``valid="half"``, half of the validation fold trains. With a bag, training and validation
+    part are drawn anew from both; the test part stays.
 
     Args:
         spec: Rule, fold, seed and bag.
@@ -63,9 +65,13 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
         raise ValueError(f"split.bag must be at least 0, got {spec.bag}")
     spec = resolve_split(spec, loaded, data_dir)
     split = _split(spec, loaded, data_dir)
+    data, groups = loaded.dataset, _groups(spec, loaded)
+    if spec.valid == "half" and spec.rule in FOLD_RULES:
+        alone, strata = torch.arange(len(data)), strata_of(data.y, data.schema.task)
+        whole = alone if groups is None else groups
+        split = halve_validation(split, spec.seed, groups=whole, strata=strata)
     if not spec.bag:
         return split
-    data, groups = loaded.dataset, _groups(spec, loaded)
     if groups is not None:
         return grouped_bag(split, spec.bag, groups, strata_of(data.y, data.schema.task))
     return bag_split(split, spec.bag, data.y if data.schema.task == "classes" else None)
