@@ -1,5 +1,7 @@
 """Prediction of a table of any length: in parts, on all cores, continued after an interruption."""
 
+import ctypes
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -177,7 +179,14 @@ def _predict_part(
     smiles = [row.id for row in read.rows if row.reason is None]
     found = predict_read(_load_once(job.model), read, job.device, smiles)
     text = predictions_text(found, job.delimiter, header=header)
+    _trim_memory()
     return text.encode(), _counts([row.reason for row in found.rows])
+
+
+def _trim_memory() -> None:
+    """Return freed memory to the system if the C library is glibc, else it grows with parts."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 _load_once = lru_cache(maxsize=1)(load_bundle)
