@@ -67,6 +67,7 @@ class _Job(NamedTuple):
     read: Callable[[Sequence[Any]], InferenceData]
     device: str
     delimiter: str
+    coverage: float | None
 
 
 def predict_file(
@@ -77,6 +78,7 @@ def predict_file(
     data_dir: Path | None = None,
     smiles_column: str | None = None,
     device: str = "auto",
+    coverage: float | None = None,
     tell: Tell | None = None,
 ) -> Summary:
     """Write the predictions for a source as CSV or TSV, as ``predictions_text`` returns them.
@@ -93,9 +95,17 @@ def predict_file(
         data_dir: Where to look first for a dataset known by name.
         smiles_column: SMILES column of a table, as for ``predict_source``.
         device: "auto", "cpu" or "cuda".
+        coverage: Stated coverage of conformal sets or intervals, as for ``predict_source``.
         tell: Called at the start and after each part of a long table.
     """
     bundle = load_bundle(model)
+    if coverage is not None:
+        bundle.calibration.limits(coverage)  # raises before the table is read
+    options: dict[str, Any] = {
+        "smiles_column": smiles_column,
+        "device": device,
+        "coverage": coverage,
+    }
     open_stream = partial(
         stream_for_inference,
         source,
@@ -107,16 +117,12 @@ def predict_file(
     total = 0 if stream is None else sum(1 for _ in stream.rows)  # also checks the whole file
     stream = open_stream() if total > FEW else None
     if stream is None:
-        return _predict_at_once(
-            bundle, source, output, data_dir=data_dir, smiles_column=smiles_column, device=device
-        )
+        return _predict_at_once(bundle, source, output, data_dir=data_dir, **options)
     if isinstance(output, Path) and rename_target(output) is None:  # a device or a pipe
         with output.open("wb") as opened:
-            return predict_file(
-                model, source, opened, smiles_column=smiles_column, device=device, tell=tell
-            )
+            return predict_file(model, source, opened, tell=tell, **options)
     delimiter = delimiter_of(output) if isinstance(output, Path) else ","
-    job = _Job(model, stream.read, device, delimiter)
+    job = _Job(model, stream.read, device, delimiter, coverage)
 
     def report(done: int) -> None:
         if tell is not None:
@@ -177,7 +183,7 @@ def _predict_part(
     rows, header = task
     read = job.read(rows)
     smiles = [row.id for row in read.rows if row.reason is None]
-    found = predict_read(_load_once(job.model), read, job.device, smiles)
+    found = predict_read(_load_once(job.model), read, job.device, smiles, job.coverage)
     text = predictions_text(found, job.delimiter, header=header)
     _trim_memory()
     return text.encode(), _counts([row.reason for row in found.rows])
@@ -200,7 +206,7 @@ def _counts(reasons: Sequence[str | None]) -> tuple[int, int, dict[str, int]]:
 
 def _digest(job: _Job, source: str, smiles_column: str | None) -> str:
     """Return a digest of all that the predictions follow from."""
-    options = (source, smiles_column, job.device, job.delimiter, PART)
+    options = (source, smiles_column, *job[2:], PART)
     digest = sha256(repr((__version__, version("rdkit"), version("torch"), options)).encode())
     files = [path for name in FILES if (path := job.model / name).is_file()]
     for path in (Path(source), *files):

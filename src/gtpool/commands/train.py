@@ -107,6 +107,19 @@ def train(  # noqa: PLR0917 - an option each
             "scikit-learn. (default: no)"
         ),
     ] = None,
+    threshold: Annotated[
+        str | None,
+        _training(
+            "Metric, such as mcc or balanced_accuracy, for which out-of-fold predictions choose "
+            "the probability from which on a graph is positive. (default: none, 0.5)"
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool | None,
+        _training(
+            "Divide logits by a temperature that out-of-fold predictions choose. (default: no)"
+        ),
+    ] = None,
     split_type: SplitType = None,
     copies: Copies = None,
     epochs: Annotated[
@@ -215,6 +228,8 @@ def train(  # noqa: PLR0917 - an option each
             "bag": bag,
             "handover": handover,
             "blend": blend,
+            "threshold": None if threshold is None else metric_options(threshold)["metric"],
+            "calibrate": calibrate,
         },
         "data": data_options(
             data,
@@ -251,6 +266,7 @@ def train(  # noqa: PLR0917 - an option each
     }
     plan = make_plan({} if config is None else read_settings(config), options, "best")
 
+    from gtpool.report.calibration import describe_calibration
     from gtpool.report.progress import Progress
     from gtpool.report.result_tables import runs_table
     from gtpool.report.results import describe_final, describe_trees, write_results
@@ -272,6 +288,8 @@ def train(  # noqa: PLR0917 - an option each
             bag=plan.bag,
             handover=plan.handover,
             blend=plan.blend,
+            threshold=plan.threshold,
+            calibrate=plan.calibrate,
             boosting=True,
             watch=watch,
             on_start=partial(_on_start, plan, folder, folds is not None),
@@ -287,7 +305,7 @@ def train(  # noqa: PLR0917 - an option each
     typer.echo(f"\ntest {metric_title(done.metric)}: {score}")
     if plan.ensemble > 1:
         typer.echo(f"single members: {done.single.text} ({done.single.evidence})")
-    for line in describe_trees(done):
+    for line in (*describe_trees(done), *describe_calibration(done)):
         typer.echo(printable(line))
     _print_context(done)
     _print_scores(done)

@@ -1,6 +1,7 @@
 """Bundles: a trained model in a folder of ``config.json``, ``model.safetensors`` and ``README.md``.
 
-A blend also has ``trees.json``, its boosted trees.
+A blend also has ``trees.json``, its boosted trees. ``calibration.json`` holds conformal scores,
+temperatures and threshold, if there are any.
 
 A bundle contains no code. The weights are plain numbers; the JSON is checked key by key.
 
@@ -8,7 +9,9 @@ A bundle contains no code. The weights are plain numbers; the JSON is checked ke
 Format 2 adds ``atom_order`` to the feature recipe, and stores the file name of the data instead of
 its path. Format 3 stores an ensemble: ``members`` is the number of networks, each tensor has a
 leading axis of members, and feature statistics are tensors. A single network is stored in format 2.
-Format 4 is that of a blend: as before, with the key ``blend``.
+Format 4 is that of a blend: as before, with the key ``blend``. Format 5 is that of a model with
+temperatures or a threshold, which an older version must not ignore: as before, with the key
+``calibration``.
 Options that an older config lacks get the values of its time.
 """
 
@@ -25,6 +28,7 @@ from torch import Tensor
 
 from gtpool.atomic import new_folder, recover_folder
 from gtpool.model.blend import Blend
+from gtpool.model.calibration import Calibration
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor, members_of
@@ -32,17 +36,20 @@ from gtpool.model.readout import LEARNED_READOUTS
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
-FORMAT = 4
+FORMAT = 5
 """Newest format that ``load_bundle`` reads."""
-_SINGLE, _ENSEMBLE, _BLEND = 2, 3, 4  # formats that ``save_bundle`` uses
-FILES = _CONFIG, _WEIGHTS, _CARD, _TREES = (
+_SINGLE, _ENSEMBLE, _BLEND, _CALIBRATED = 2, 3, 4, 5  # formats that ``save_bundle`` uses
+FILES = _CONFIG, _WEIGHTS, _CARD, _TREES, _CALIBRATION = (
     "config.json",
     "model.safetensors",
     "README.md",
     "trees.json",
+    "calibration.json",
 )
-"""Files of a bundle; only a blend has the last."""
+"""Files of a bundle; only a blend has trees, and not every model a calibration."""
 _KEYS = {"format", "model", "shape", "about"}
+_MORE = {_ENSEMBLE: {"members"}, _BLEND: {"blend"}, _CALIBRATED: {"calibration"}}
+_ANY = {_BLEND: {"members"}, _CALIBRATED: {"members", "blend"}}  # keys that a format may have
 _MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members, [M, C]
 _Json = dict[str, Any]
 _Task = Literal["classes", "binary", "regression"]
@@ -66,6 +73,8 @@ class Bundle(NamedTuple):
     """Folder that it was loaded from; None for a new bundle."""
     blend: Blend | None = None
     """Boosted trees that predict together with the model, if it is a blend."""
+    calibration: Calibration = Calibration()
+    """Temperatures, threshold and conformal scores; by default none of them."""
 
     def part(self, *names: str) -> dict[str, Any]:
         """Return the table at a path of keys in ``about``; empty if there is none."""
@@ -76,7 +85,11 @@ class Bundle(NamedTuple):
 
 
 def save_bundle(
-    folder: Path | str, model: Predictor, about: dict[str, Any], blend: Blend | None = None
+    folder: Path | str,
+    model: Predictor,
+    about: dict[str, Any],
+    blend: Blend | None = None,
+    calibration: Calibration | None = None,
 ) -> None:
     """Write a model to a folder, atomically.
 
@@ -88,6 +101,7 @@ def save_bundle(
         about: Metadata of JSON types. NaN and infinities are stored as null. Of the paths of data
             and of the model that training started from, only the last name is stored.
         blend: Boosted trees that predict together with the model.
+        calibration: Temperatures, threshold and conformal scores.
     """
     folder = Path(folder)
     config = {
@@ -100,6 +114,8 @@ def save_bundle(
         config |= {"format": _ENSEMBLE, "members": len(model.members)}
     if blend is not None:
         config |= {"format": _BLEND, "blend": True}
+    if calibration is not None and calibration.changes:
+        config |= {"format": _CALIBRATED, "calibration": True}
     try:
         text = json.dumps(_finite(config), indent=1, allow_nan=False)
     except TypeError as error:
@@ -107,10 +123,11 @@ def save_bundle(
     with new_folder(folder, FILES, "a model") as made:
         save_file(_tensors(model), made / _WEIGHTS)
         (made / _CONFIG).write_text(text, encoding="utf-8")
-        (made / _CARD).write_text(model_card(model, about, blend), encoding="utf-8")
-        if blend is not None:
-            trees = json.dumps(blend.to_json(), allow_nan=False)
-            (made / _TREES).write_text(trees, encoding="utf-8")
+        (made / _CARD).write_text(model_card(model, about, blend, calibration), encoding="utf-8")
+        for name, part in {_TREES: blend, _CALIBRATION: calibration}.items():
+            if part is not None and part != Calibration():
+                written = json.dumps(part.to_json(), allow_nan=False)
+                (made / name).write_text(written, encoding="utf-8")
 
 
 def load_bundle(folder: Path | str) -> Bundle:
@@ -141,7 +158,7 @@ def load_bundle(folder: Path | str) -> Bundle:
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{folder} does not hold a valid model: {_brief(error)}") from error
     blend = _read_blend(folder, model) if config.get("blend") else None
-    return Bundle(model, config["about"], folder, blend)
+    return Bundle(model, config["about"], folder, blend, _read_calibration(folder, config, model))
 
 
 def _tensors(model: Predictor) -> dict[str, Tensor]:
@@ -209,9 +226,7 @@ def _read_config(folder: Path) -> _Json:
         )
     if type(number) is not int or number < 1:
         raise ValueError(f"{path}: format must be from 1 to {FORMAT}, got {_brief(number)}")
-    keys = _KEYS | ({"members"} if number == _ENSEMBLE else set())
-    if number == _BLEND:
-        keys |= {"blend"} | ({"members"} & set(config))
+    keys = _KEYS | _MORE.get(number, set()) | (_ANY.get(number, set()) & set(config))
     if set(config) != keys:
         wrong = min(set(config) ^ keys)
         is_there = "unknown" if wrong in config else "missing"
@@ -240,6 +255,25 @@ def _read_blend(folder: Path, model: Predictor) -> Blend:
         return Blend.from_json(content, len(members_of(model)), model.shape.outputs)
     except ValueError as error:
         raise ValueError(f"{path} does not hold the trees of a blend: {_brief(error)}") from error
+
+
+def _read_calibration(folder: Path, config: _Json, model: Predictor) -> Calibration:
+    """Return the calibration of a model, after a check; the default if it has none."""
+    path = folder / _CALIBRATION
+    if not path.is_file():
+        if config.get("calibration"):
+            raise FileNotFoundError(f"{folder} is not a whole model: it holds no {_CALIBRATION}")
+        return Calibration()
+    content = _read_json(path)
+    try:
+        return Calibration.from_json(content, _task_of(config), model.shape.outputs)
+    except ValueError as error:
+        raise ValueError(f"{path} does not hold a calibration: {_brief(error)}") from error
+
+
+def _task_of(config: _Json) -> str:
+    """Return the task of a model, after a check."""
+    return check_value(_Task, config["about"].get("schema", {}).get("task"), "about.schema.task")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -324,8 +358,7 @@ def _build(config: _Json, tensors: dict[str, Tensor]) -> Predictor:
         for member in range(count)
     ]
     _check_scaling(mean, std)
-    task: Any = config["about"].get("schema", {}).get("task")
-    return EnsemblePredictor(members, check_value(_Task, task, "about.schema.task"), mean, std)
+    return EnsemblePredictor(members, _task_of(config), mean, std)
 
 
 def _check_scaling(mean: Tensor | None, std: Tensor | None) -> None:
