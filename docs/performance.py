@@ -225,6 +225,20 @@ BRIEFS = (
             "peak_mb": "peak, MB",
         },
     ),
+    Brief(
+        "predict",
+        "`gtpool predict` on a long table, a process a core, GTPool-V of width 128",
+        ("molecules", "processes"),
+        {
+            "molecules": "molecules",
+            "processes": "processes",
+            "cpu_seconds": "CPU seconds",
+            "per_cpu_second": "molecules a CPU second",
+            "read_per_cpu_second": "SMILES to graphs alone",
+            "rdkit_per_cpu_second": "RDKit's calls alone",
+            "peak_mb": "peak of all processes, MB",
+        },
+    ),
     Brief("start", "Start of the program", ("command",), {"command": "command", "ms": "ms"}),
 )
 

@@ -110,9 +110,28 @@ def predict_source(
         smiles_column=smiles_column,
         trained_column=bundle.part("run", "data").get("smiles_column"),
     )
-    outputs = _outputs(bundle, read, device, _smiles(bundle, source, read, data_dir))
-    outputs, read = _drop_overflowed(outputs, read)
-    told = decode_outputs(schema, outputs, calibration, coverage)
+    return predict_read(bundle, read, device, _smiles(bundle, source, read, data_dir), coverage)
+
+
+def predict_read(
+    bundle: Bundle,
+    read: InferenceData,
+    device: str,
+    smiles: Sequence[str],
+    coverage: float | None = None,
+) -> Predictions:
+    """Return the predictions for rows that have been read.
+
+    Args:
+        bundle: A trained model, from ``load_bundle``.
+        read: The rows and their graphs.
+        device: "auto", "cpu" or "cuda".
+        smiles: SMILES of the rows without a reason, for a blend.
+        coverage: Stated coverage of conformal sets or intervals; None for none.
+    """
+    schema = schema_of(bundle)
+    outputs, read = _drop_overflowed(_outputs(bundle, read, device, smiles), read)
+    told = decode_outputs(schema, outputs, bundle.calibration, coverage)
     rows: list[Prediction] = []
     for row in read.rows:
         more = (next(told) if row.reason is None else Decoded())._asdict()
@@ -235,11 +254,15 @@ def _trained_targets(bundle: Bundle, schema: Schema) -> tuple[str, ...]:
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Write ``predictions_text`` to a file, atomically; .tsv and .tab files get tabs."""
-    delimiter = "\t" if path.suffix.lower() in {".tsv", ".tab"} else ","
-    write_atomic(path, predictions_text(predictions, delimiter).encode())
+    write_atomic(path, predictions_text(predictions, delimiter_of(path)).encode())
 
 
-def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
+def delimiter_of(path: Path) -> str:
+    """Return a tab for .tsv and .tab files, else a comma."""
+    return "\t" if path.suffix.lower() in {".tsv", ".tab"} else ","
+
+
+def predictions_text(predictions: Predictions, delimiter: str = ",", *, header: bool = True) -> str:
     """Return predictions as CSV text, one line per row of the input.
 
     The columns of a table come first, unchanged; for other sources the graph or line and its id.
@@ -250,7 +273,8 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
     tasks. A region is ``set``, labels joined by "|", or ``low`` and ``high``; several tasks have
     ``set_NAME`` or ``low_NAME`` and ``high_NAME``. An added
     column whose name the table already has is called ``gtpool_NAME``. Text in added columns that a
-    spreadsheet could run as a formula gets a leading single quote.
+    spreadsheet could run as a formula gets a leading single quote. Without ``header`` the first
+    line, which names the columns, is left out.
     """
     targets, unit = predictions.targets, predictions.unit
     single = predictions.task == "classes" or len(targets) == 1
@@ -271,7 +295,7 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
         within = _region_cells(row, predictions.task) or [""] * len(regions)
         cells = [*known, *told, *chances, *apart, *within, safe_cell(row.reason or "")]
         records.append([*row.record, *cells])
-    return format_csv(records, delimiter)
+    return format_csv(records if header else records[1:], delimiter)
 
 
 def _spread_cells(row: Prediction, targets: Sequence[str]) -> list[str]:

@@ -46,32 +46,30 @@ def predict(
     """Predict the class or value of each graph and write a table.
 
     Each row has a prediction and its probabilities, or the reason of a failure.
-    Columns of an input table are kept.
+    Columns of an input table are kept. A long table takes all cores; repeat an interrupted
+    command to continue.
     """
-    from gtpool.model.bundle import load_bundle
-    from gtpool.predict import predict_source, predictions_text, write_predictions
+    from gtpool.predict_stream import predict_file
+    from gtpool.report.row_progress import RowProgress
 
     to_stdout = str(output) in {"-", "/dev/stdout"}
     if not to_stdout:
         check_output(output, data)
-    found = predict_source(
-        load_bundle(model),
-        data,
-        data_dir=data_dir,
-        smiles_column=smiles_column,
-        device=device,
-        coverage=coverage,
-    )
-    if to_stdout:
-        sys.stdout.buffer.write(predictions_text(found).encode())
-        sys.stdout.flush()
-    else:
-        write_predictions(output, found)
-    reasons = Counter(row.reason for row in found.rows if row.reason is not None)
+    with RowProgress(resumes=not to_stdout) as progress:
+        found = predict_file(
+            model,
+            data,
+            sys.stdout.buffer if to_stdout else output,
+            data_dir=data_dir,
+            smiles_column=smiles_column,
+            device=device,
+            coverage=coverage,
+            tell=progress.tell,
+        )
+    sys.stdout.flush()
     where = "" if to_stdout else printable(f": {output}")
-    done = len(found.rows) - reasons.total()
-    typer.echo(f"{done} of {len(found.rows)} predicted{where}", err=to_stdout)
-    for reason, count in reasons.most_common(5):
+    typer.echo(f"{found.predicted} of {found.rows} predicted{where}", err=to_stdout)
+    for reason, count in Counter(found.reasons).most_common(5):
         note = printable(f"gtpool: {count} not predicted: {reason}")
         typer.secho(note, err=True, fg="yellow")
 
