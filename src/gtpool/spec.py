@@ -177,6 +177,8 @@ class SplitSpec(_Spec):
     """From 1 on, draw training and validation part anew from both, with this number as seed."""
     copies: Literal["auto", "together", "apart"] = "auto"
     """Whether rows with the same molecule stay in one part; "auto": if a table has such rows."""
+    share: float = 1.0
+    """Fraction of the training part that trains, drawn by the seed; a smaller one is a subset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +320,7 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
         "molecule_features": (),
         "feature_columns": (),
     },
-    SplitSpec: {"bag": 0, "copies": "auto"},
+    SplitSpec: {"bag": 0, "copies": "auto", "share": 1.0},
     ShapeSpec: {"graph_width": 0},
     ModelSpec: {
         "jump": False,

@@ -56,6 +56,11 @@ def test_copies_are_never_on_two_sides(table, target, rule):
         assert not separated(split, loaded.molecules)
         bagged = choose_split(replace(run.split, bag=1), loaded)
         assert not separated(bagged, loaded.molecules)
+        half = choose_split(replace(run.split, share=0.5), loaded)
+        assert set(half.train.tolist()) < set(split.train.tolist())
+        left = set(split.train.tolist()) - set(half.train.tolist())
+        kept, gone = ({loaded.molecules[at] for at in part} for part in (half.train, left))
+        assert not kept & gone
         tested += split.test.tolist()
     if len(runs) > 1:
         assert sorted(tested) == list(range(58))

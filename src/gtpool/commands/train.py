@@ -107,6 +107,14 @@ def train(  # noqa: PLR0917 - an option each
             "scikit-learn. (default: no)"
         ),
     ] = None,
+    learning_curve: Annotated[
+        bool | None,
+        typer.Option(
+            "--learning-curve",
+            help="Also train on a quarter and a half of each training part: would more data help?",
+            rich_help_panel="Training",
+        ),
+    ] = None,
     split_type: SplitType = None,
     copies: Copies = None,
     epochs: Annotated[
@@ -213,6 +221,7 @@ def train(  # noqa: PLR0917 - an option each
             "bag": bag,
             "handover": handover,
             "blend": blend,
+            "learning_curve": learning_curve,
         },
         "data": data_options(
             data,
@@ -271,6 +280,7 @@ def train(  # noqa: PLR0917 - an option each
             handover=plan.handover,
             blend=plan.blend,
             boosting=True,
+            learning_curve=plan.learning_curve,
             watch=watch,
             on_start=partial(_on_start, plan, folder, folds is not None),
             **how._asdict(),
@@ -289,9 +299,11 @@ def train(  # noqa: PLR0917 - an option each
         typer.echo(printable(line))
     _print_context(done)
     _print_scores(done)
+    _print_curve(done)
+    room = max(13, 2 + max(map(len, files)))
     for what, path in files.items():
         note = f" ({describe_final(done.chosen)})" if what == "model" and done.chosen else ""
-        typer.echo(f"{what + ':':<13}{path}{note}")
+        typer.echo(f"{what + ':':<{room}}{path}{note}")
     _warn_of_rows(done, files)
     _exit_if_failed(done.runs)
 
@@ -303,8 +315,11 @@ def _train_part(plan: Plan, how: "RunConfig", part: str) -> None:
     """Do the runs of one shard."""
     from gtpool.report.progress import Progress
     from gtpool.study.cross_validate import plan_runs
+    from gtpool.study.learning_curve import curve_specs
 
     specs, loaded = plan_runs(plan, how.data_dir)
+    if plan.learning_curve:
+        specs += curve_specs(specs)
     with Progress() as watch:
         rows = how.run(shard_of(specs, part), keep=True, watch=watch, loaded=loaded)
     typer.echo(f"shard {part}: {len(rows)} runs done; after the last shard, {_NEXT}")
@@ -361,6 +376,17 @@ def _print_scores(done: "CrossValidation") -> None:
         if note := positive_note(done.loaded.dataset.schema):
             typer.echo(printable(note))
         typer.echo()
+
+
+def _print_curve(done: "CrossValidation") -> None:
+    """Print the learning curve, if it was asked for."""
+    from gtpool.report.result_tables import curve_table
+
+    if done.curve is not None:
+        typer.echo(curve_table(done.curve).terminal())
+        typer.echo(f"learning curve: {done.curve.verdict}\n")
+    elif done.plan.learning_curve:
+        typer.echo("learning curve: all runs of one size failed\n")
 
 
 def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:

@@ -15,7 +15,14 @@ from gtpool.data.schema import Schema
 from gtpool.data.summary import describe_targets
 from gtpool.model.bundle import FILES, save_bundle
 from gtpool.report.page import MethodSection, section_cell, write_report
-from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, with_background
+from gtpool.report.plot import (
+    draw_confusion,
+    draw_curves,
+    draw_learning_curve,
+    draw_roc,
+    draw_scatter,
+    with_background,
+)
 from gtpool.report.progress import Progress
 from gtpool.report.result_tables import TextTable, methods_table, scores_table, tasks_table
 from gtpool.spec import DataSpec
@@ -101,6 +108,10 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
     section = method_section(title, rows, result.predictions, schema, result.ensembles)
     notes += [f"{line[0].upper()}{line[1:]}." for line in describe_trees(result)]
+    if result.curve is not None:
+        notes.append(f"Learning curve: {result.curve.verdict}.")
+        drawn = {_CAPTIONS["learning_curve"]: draw_learning_curve(result.curve)}
+        section = section._replace(pictures={**section.pictures, **drawn})
     if result.plan.bag:
         notes.append(f"{BAG_NOTE.capitalize()}.")
     notes += [f"{note[0].upper()}{note[1:]}." for note in result.copy_notes]
@@ -242,6 +253,8 @@ _CAPTIONS = {
     "confusion": "Test graphs of all runs, by true and predicted class.",
     "roc": "ROC curve of each run and task on its test part, and their mean.",
     "scatter": "Test graphs of all runs: predicted against true values.",
+    "learning_curve": "Test metric by number of training graphs: thin lines are folds or seeds, "
+    "bars the standard deviation.",
 }
 
 

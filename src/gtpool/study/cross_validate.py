@@ -23,6 +23,7 @@ from gtpool.study.executor import Executor, Watcher
 from gtpool.study.final_model import FinalModel, load_final
 from gtpool.study.heldout import HeldOut, read_held_out
 from gtpool.study.inputs import Loaded, expand_folds, load_data
+from gtpool.study.learning_curve import LearningCurve, curve_specs, learning_curve_of
 from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Handover, Plan, check_plan, make_plan
 from gtpool.study.recipe import is_table
@@ -97,6 +98,8 @@ class CrossValidation:
     """The model to use on other graphs, as ``plan.handover`` says; None if all runs failed."""
     trees: BesideTrees | None = None
     """Boosted trees on the same folds, and their blend with the networks; None if not asked for."""
+    curve: LearningCurve | None = None
+    """Scores on smaller training parts; None if not asked for, or if all runs of a size failed."""
 
     @cached_property
     def cell(self) -> MetricSummary:
@@ -182,6 +185,7 @@ def cross_validate(
     handover: Handover | None = None,
     blend: bool | None = None,
     boosting: bool = False,
+    learning_curve: bool | None = None,
     folder: Path | str | None = None,
     data_dir: Path | None = None,
     jobs: int = 1,
@@ -217,6 +221,7 @@ def cross_validate(
             needs scikit-learn and a source with SMILES.
         boosting: Also measure such trees alone on the same folds, if scikit-learn is installed and
             the source is a table of SMILES.
+        learning_curve: Repeat the runs on a quarter and a half of each training part, as ``curve``.
         folder: Store of finished runs, so that repeating the call does only missing runs. By
             default nothing is stored.
         data_dir: Folder searched first for a dataset known by name.
@@ -245,7 +250,7 @@ def cross_validate(
         188
     """
     given: dict[str, Any] = {"seeds": seeds, "ensemble": ensemble, "bag": bag}
-    given |= {"handover": handover, "blend": blend}
+    given |= {"handover": handover, "blend": blend, "learning_curve": learning_curve}
     training = {"start": None if start is None else str(start), "freeze_encoder": freeze_encoder}
     plan = _plan(data, spec, given, training, recipe)
     specs, loaded = plan_runs(plan, data_dir)
@@ -254,8 +259,11 @@ def cross_validate(
     with _run_folder(folder) as place:
         how = RunConfig(place, data_dir, jobs, device, deterministic, together, executor)
         runs = how.run(specs, keep=True, watch=watch, loaded=loaded)
-        store = Store(place)
-        parts = read_held_out(runs, store.artifact, loaded.dataset.schema.task)
+        store, task = Store(place), loaded.dataset.schema.task
+        parts, curve = read_held_out(runs, store.artifact, task), None
+        if plan.learning_curve:
+            fewer = how.run(curve_specs(specs), keep=True, watch=watch, loaded=loaded)
+            curve = learning_curve_of([*runs, *fewer], plan, task, store.artifact)
         chosen, trees = load_final(runs, plan, loaded, store, data_dir), None
         if chosen is not None and (plan.blend or (boosting and is_table(plan.run.data.source))):
             trees = fit_beside(runs, chosen.runs, parts, plan, loaded, store, data_dir)
@@ -267,6 +275,7 @@ def cross_validate(
             predictions=average_members(parts, plan) if blended is None else blended,
             chosen=chosen,
             trees=trees,
+            curve=curve,
         )
 
 

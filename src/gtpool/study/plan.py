@@ -44,6 +44,8 @@ class Plan(NamedTuple):
     """Name of the recipe that completed the options."""
     blend: bool = False
     """Whether boosted trees on descriptors of molecules predict together with the networks."""
+    learning_curve: bool = False
+    """Whether the runs are repeated on smaller shares of each training part."""
 
     @property
     def data(self) -> str:
@@ -68,8 +70,9 @@ class Plan(NamedTuple):
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
         own = {name: part for name, part in self._asdict().items() if name != "run"}
-        if not self.blend:  # unknown to version 0.2
-            del own["blend"]
+        for later in ("blend", "learning_curve"):  # unknown to version 0.2
+            if not own[later]:
+                del own[later]
         return {**own, **self.run.to_json()}
 
 
@@ -97,7 +100,7 @@ def make_plan(
 
     Args:
         settings: Content of a settings file: ``recipe``, ``seeds``, ``ensemble``, ``bag``,
-            ``handover``, ``blend`` and the parts of a ``RunSpec``.
+            ``handover``, ``blend``, ``learning_curve`` and the parts of a ``RunSpec``.
         options: Command-line options by part; None if not given.
         recipe: Name of the recipe if neither settings nor options name one.
     """
@@ -105,7 +108,7 @@ def make_plan(
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
     recipe = top.pop("recipe", "paper" if _is_complete(settings) else recipe)
-    own = ("ensemble", "bag", "handover", "blend")
+    own = ("ensemble", "bag", "handover", "blend", "learning_curve")
     members = {name: top.pop(name) for name in own if name in top}
     members.setdefault("handover", "best" if recipe == "paper" else "folds")
     for part in _PARTS:
@@ -144,6 +147,7 @@ def check_plan(plan: Plan) -> Plan:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     check_value(bool, plan.bag, "bag")
     check_value(bool, plan.blend, "blend")
+    check_value(bool, plan.learning_curve, "learning_curve")
     check_value(Handover, plan.handover, "handover")
     if plan.bag and (plan.ensemble == 1 or plan.run.split.bag):
         raise ValueError(

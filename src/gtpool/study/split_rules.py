@@ -17,6 +17,7 @@ from gtpool.data.grouped_split import (
     read_times,
     strata_of,
     time_split,
+    train_subset,
 )
 from gtpool.data.locate import find_raw, splits_folder
 from gtpool.data.molecule import scaffolds
@@ -52,10 +53,11 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     stratified folds for classes, and otherwise random folds.
 
     Copies of a molecule in a table stay in one part, except with the rules "scaffold" and "column".
-    With a bag, training and validation part are drawn anew from both; the test part stays.
+    With a bag, training and validation part are drawn anew from both; the test part stays. A share
+    below 1 leaves out graphs of the training part.
 
     Args:
-        spec: Rule, fold, seed and bag.
+        spec: Rule, fold, seed, bag and share.
         loaded: Data from ``load_data``.
         data_dir: Folder searched first for index files.
     """
@@ -63,12 +65,17 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
         raise ValueError(f"split.bag must be at least 0, got {spec.bag}")
     spec = resolve_split(spec, loaded, data_dir)
     split = _split(spec, loaded, data_dir)
-    if not spec.bag:
+    if not spec.bag and spec.share == 1:
         return split
     data, groups = loaded.dataset, _groups(spec, loaded)
-    if groups is not None:
-        return grouped_bag(split, spec.bag, groups, strata_of(data.y, data.schema.task))
-    return bag_split(split, spec.bag, data.y if data.schema.task == "classes" else None)
+    strata = strata_of(data.y, data.schema.task)
+    if spec.bag and groups is not None:
+        split = grouped_bag(split, spec.bag, groups, strata)
+    elif spec.bag:
+        split = bag_split(split, spec.bag, data.y if data.schema.task == "classes" else None)
+    if spec.share == 1:
+        return split
+    return train_subset(split, spec.share, spec.seed, groups=groups, strata=strata)
 
 
 def resolve_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) -> SplitSpec:
