@@ -97,7 +97,8 @@ class HubModel(ModelHubMixin, library_name="gtpool"):
         for name, value in {"config": config, "model_card_kwargs": model_card_kwargs}.items():
             if value is not None:
                 raise ValueError(f"{name} must be None: it comes from the bundle's about")
-        save_bundle(save_directory, self.bundle.model, self.bundle.about, self.bundle.blend)
+        found = self.bundle
+        save_bundle(save_directory, found.model, found.about, found.blend, found.fingerprints)
 
     def generate_model_card(self) -> ModelCard:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the card that is saved with the model."""

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from gtpool.data.delimited import format_csv, safe_cell
 from gtpool.data.descriptors import describe_molecules, descriptor_names
-from gtpool.data.formats.reader import InferenceData, RowUnit, true_targets
+from gtpool.data.formats.reader import InferenceData, InputRow, RowUnit, true_targets
 from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.schema import Recipe, Schema, Task
+from gtpool.data.similarity import Neighbour, check_fingerprints, find_neighbours
 from gtpool.data.sources import read_for_inference, smiles_of
 from gtpool.model.bundle import Bundle
 from gtpool.model.predictor import EnsemblePredictor, members_of
@@ -43,6 +44,8 @@ class Prediction(NamedTuple):
     """All cells of a table row, unchanged."""
     spread: tuple[float, ...] = ()
     """Standard deviation (n - 1) over the members of an ensemble, of each probability or value."""
+    neighbour: Neighbour | None = None
+    """Similarity of a molecule to the training molecules, if the model stores these."""
 
 
 class Predictions(NamedTuple):
@@ -58,6 +61,8 @@ class Predictions(NamedTuple):
     """Names of all columns of a table, unchanged; empty for other sources."""
     members: int = 1
     """Number of networks whose mean is the prediction."""
+    compared: bool = False
+    """Whether rows with a prediction have a ``neighbour``."""
 
 
 def predict_source(
@@ -98,7 +103,34 @@ def predict_source(
         value, shares, spread = next(told) if row.reason is None else (None, (), ())
         rows.append(Prediction(row.number, row.id, value, shares, row.reason, row.record, spread))
     members = len(members_of(bundle.model))
-    return Predictions(read.unit, schema.task, schema.targets, tuple(rows), read.columns, members)
+    found = Predictions(read.unit, schema.task, schema.targets, tuple(rows), read.columns, members)
+    return _compare(bundle, found, smiles_of(source, _predicted(read), data_dir))
+
+
+def _predicted(read: InferenceData) -> list[InputRow]:
+    return [row for row in read.rows if row.reason is None]
+
+
+def _compare(bundle: Bundle, found: Predictions, smiles: Sequence[str] | None) -> Predictions:
+    """Add the similarity to the training molecules, if model and source have molecules."""
+    if bundle.fingerprints is None or smiles is None:
+        return found
+    told = iter(compare_molecules(bundle, smiles))
+    rows = (row._replace(neighbour=next(told)) if row.reason is None else row for row in found.rows)
+    return found._replace(rows=tuple(rows), compared=True)
+
+
+def compare_molecules(bundle: Bundle, smiles: Sequence[str]) -> list[Neighbour]:
+    """Return how molecules relate to the training molecules of a model that stores these.
+
+    Args:
+        bundle: A trained model, from ``load_bundle``.
+        smiles: The molecules.
+    """
+    if bundle.fingerprints is None:
+        return []
+    where = str(bundle.folder or "the model")
+    return find_neighbours(smiles, check_fingerprints(bundle.fingerprints.numpy(), where))
 
 
 def evaluate_source(
@@ -212,7 +244,8 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
     Added columns are the line, the prediction (one per task), ``p_NAME`` for the probability of
     each class or task, the spread, and the reason. Only an ensemble has a spread, its standard
     deviation over the members: ``spread`` of the probability of the predicted class, or of the
-    probability or value of the only task, and ``spread_NAME`` for each of several tasks. An added
+    probability or value of the only task, and ``spread_NAME`` for each of several tasks. A model
+    that stores its training molecules has ``similarity`` to the nearest and ``note``. An added
     column whose name the table already has is called ``gtpool_NAME``. Text in added columns that a
     spreadsheet could run as a formula gets a leading single quote.
     """
@@ -223,7 +256,8 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
     spreads = ["spread"] if single else [f"spread_{name}" for name in targets]
     spreads = spreads if predictions.members > 1 else []
     given = predictions.columns
-    ours = [unit, *([] if given else ["id"]), *answers, *shares, *spreads, "reason"]
+    near = ["similarity", "note"] if predictions.compared else []
+    ours = [unit, *([] if given else ["id"]), *answers, *shares, *spreads, *near, "reason"]
     records: list[list[object]] = [[*given, *_free_names(ours, given)]]
     for row in predictions.rows:
         value = (safe_cell(row.value),) if isinstance(row.value, str) else row.value
@@ -232,6 +266,7 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
         known = [row.number] if given else [row.number, safe_cell(row.id)]
         apart = _spread_cells(row, targets) if spreads else []
         apart = apart or [""] * len(spreads)
+        apart += _near_cells(row.neighbour) if near else []
         records.append([*row.record, *known, *told, *chances, *apart, safe_cell(row.reason or "")])
     return format_csv(records, delimiter)
 
@@ -241,6 +276,10 @@ def _spread_cells(row: Prediction, targets: Sequence[str]) -> list[str]:
     of_class = isinstance(row.value, str)
     told = [row.spread[targets.index(row.value)]] if of_class else row.spread
     return [f"{value:.6g}" for value in told]
+
+
+def _near_cells(neighbour: Neighbour | None) -> list[str]:
+    return ["", ""] if neighbour is None else [f"{neighbour.similarity:.3f}", neighbour.note]
 
 
 def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
@@ -360,7 +399,7 @@ def _smiles(
     bundle: Bundle, source: str | Path, read: InferenceData, data_dir: Path | None
 ) -> list[str]:
     """Return the SMILES of the readable graphs for a blend; empty for other models."""
-    rows = [row for row in read.rows if row.reason is None]
+    rows = _predicted(read)
     if bundle.blend is None or not rows:
         return []
     found = smiles_of(source, rows, data_dir)

@@ -38,6 +38,7 @@ def predict(
     Each row has a prediction and its probabilities, or the reason of a failure.
     Columns of an input table are kept.
     """
+    from gtpool.data.similarity import FAR
     from gtpool.model.bundle import load_bundle
     from gtpool.predict import predict_source, predictions_text, write_predictions
 
@@ -56,6 +57,17 @@ def predict(
     where = "" if to_stdout else printable(f": {output}")
     done = len(found.rows) - reasons.total()
     typer.echo(f"{done} of {len(found.rows)} predicted{where}", err=to_stdout)
+    near = [row.neighbour for row in found.rows if row.neighbour is not None]
+    told = {
+        f"are far from the training molecules (similarity below {FAR})": [
+            one.is_far for one in near
+        ],
+        "have several fragments": [one.fragments > 1 for one in near],
+    }
+    for what, marks in told.items():
+        if any(marks):
+            note = f"gtpool: {sum(marks)} of {done} molecules {what}: see the column note"
+            typer.secho(note, err=True, fg="yellow")
     for reason, count in reasons.most_common(5):
         note = printable(f"gtpool: {count} not predicted: {reason}")
         typer.secho(note, err=True, fg="yellow")

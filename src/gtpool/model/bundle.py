@@ -1,6 +1,7 @@
 """Bundles: a trained model in a folder of ``config.json``, ``model.safetensors`` and ``README.md``.
 
-A blend also has ``trees.json``, its boosted trees.
+A blend also has ``trees.json``, its boosted trees. A model of molecules may have
+``training.safetensors``, packed fingerprints of molecules that it was trained on; it works without.
 
 A bundle contains no code. The weights are plain numbers; the JSON is checked key by key.
 
@@ -35,14 +36,16 @@ from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, ch
 FORMAT = 4
 """Newest format that ``load_bundle`` reads."""
 _SINGLE, _ENSEMBLE, _BLEND = 2, 3, 4  # formats that ``save_bundle`` uses
-FILES = _CONFIG, _WEIGHTS, _CARD, _TREES = (
+FILES = _CONFIG, _WEIGHTS, _CARD, _TREES, _TRAINING = (
     "config.json",
     "model.safetensors",
     "README.md",
     "trees.json",
+    "training.safetensors",
 )
-"""Files of a bundle; only a blend has the last."""
+"""Files of a bundle; not all have the last two."""
 _KEYS = {"format", "model", "shape", "about"}
+_FINGERPRINTS = "fingerprints"
 _MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members, [M, C]
 _Json = dict[str, Any]
 _Task = Literal["classes", "binary", "regression"]
@@ -66,6 +69,8 @@ class Bundle(NamedTuple):
     """Folder that it was loaded from; None for a new bundle."""
     blend: Blend | None = None
     """Boosted trees that predict together with the model, if it is a blend."""
+    fingerprints: Tensor | None = None
+    """Packed fingerprints of training molecules, uint8 [molecules, bytes], if they are stored."""
 
     def part(self, *names: str) -> dict[str, Any]:
         """Return the table at a path of keys in ``about``; empty if there is none."""
@@ -76,7 +81,11 @@ class Bundle(NamedTuple):
 
 
 def save_bundle(
-    folder: Path | str, model: Predictor, about: dict[str, Any], blend: Blend | None = None
+    folder: Path | str,
+    model: Predictor,
+    about: dict[str, Any],
+    blend: Blend | None = None,
+    fingerprints: Tensor | None = None,
 ) -> None:
     """Write a model to a folder, atomically.
 
@@ -88,6 +97,7 @@ def save_bundle(
         about: Metadata of JSON types. NaN and infinities are stored as null. Of the paths of data
             and of the model that training started from, only the last name is stored.
         blend: Boosted trees that predict together with the model.
+        fingerprints: As in ``Bundle``.
     """
     folder = Path(folder)
     config = {
@@ -108,6 +118,8 @@ def save_bundle(
         save_file(_tensors(model), made / _WEIGHTS)
         (made / _CONFIG).write_text(text, encoding="utf-8")
         (made / _CARD).write_text(model_card(model, about, blend), encoding="utf-8")
+        if fingerprints is not None:
+            save_file({_FINGERPRINTS: fingerprints.contiguous()}, made / _TRAINING)
         if blend is not None:
             trees = json.dumps(blend.to_json(), allow_nan=False)
             (made / _TREES).write_text(trees, encoding="utf-8")
@@ -131,17 +143,14 @@ def load_bundle(folder: Path | str) -> Bundle:
         _check_about(config["about"])
     except ValueError as error:
         raise ValueError(f"{folder / _CONFIG}: about.{_brief(error)}") from error
-    try:
-        tensors = load_file(folder / _WEIGHTS)
-    except SafetensorError as error:
-        raise ValueError(f"{folder / _WEIGHTS} is damaged: {error}") from error
+    tensors = _read_tensors(folder / _WEIGHTS)
     try:
         model = _build(config, tensors)
     # Untrusted options can fail anywhere in the layers that take them.
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{folder} does not hold a valid model: {_brief(error)}") from error
     blend = _read_blend(folder, model) if config.get("blend") else None
-    return Bundle(model, config["about"], folder, blend)
+    return Bundle(model, config["about"], folder, blend, _read_fingerprints(folder))
 
 
 def _tensors(model: Predictor) -> dict[str, Tensor]:
@@ -240,6 +249,25 @@ def _read_blend(folder: Path, model: Predictor) -> Blend:
         return Blend.from_json(content, len(members_of(model)), model.shape.outputs)
     except ValueError as error:
         raise ValueError(f"{path} does not hold the trees of a blend: {_brief(error)}") from error
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _read_fingerprints(folder: Path) -> Tensor | None:
+    """Return the fingerprints of a bundle, after a check; None if it has none."""
+    path = folder / _TRAINING
+    if not path.is_file():
+        return None
+    found = _read_tensors(path)
+    bits = found.get(_FINGERPRINTS)
+    if len(found) != 1 or bits is None or bits.dtype != torch.uint8 or bits.dim() != 2:
+        raise ValueError(f"{path} must hold one tensor {_FINGERPRINTS!r}, uint8 [molecules, bytes]")
+    return bits
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -333,6 +333,7 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             "train": row.split.train,
             "valid": row.split.valid,
             "test": row.split.test,
+            "trained": len(final.trained),
         },
         "all_runs": result.cell._asdict(),
         "scores": {name: cell.mean for name, cell in result.scores.items()},
@@ -351,7 +352,8 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             }
             for run in final.runs
         ]
-    save_bundle(folder, final.model, about, None if result.trees is None else result.trees.blend)
+    blend = None if result.trees is None else result.trees.blend
+    save_bundle(folder, final.model, about, blend, final.fingerprints)
 
 
 def _metrics(final: FinalModel, result: CrossValidation) -> dict[str, Any]:

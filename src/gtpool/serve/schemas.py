@@ -88,6 +88,14 @@ class Prediction(BaseModel):
         description="Standard deviation over the members of an ensemble, of each probability or "
         "value; null for a single network."
     )
+    similarity: float | None = Field(
+        None,
+        description="Tanimoto similarity to the nearest training molecule, by Morgan fingerprints; "
+        "only if the model stores these.",
+    )
+    note: str | None = Field(
+        None, description="Several fragments, or far from all training molecules."
+    )
     reason: str | None = Field(description="Why there is no prediction, else null.")
 
 

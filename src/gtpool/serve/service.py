@@ -20,7 +20,14 @@ from gtpool.explain import explain, name_nodes
 from gtpool.model import method_name
 from gtpool.model.bundle import Bundle
 from gtpool.model.predictor import Predictor, members_of
-from gtpool.predict import OVERFLOW, blend_members, decode_outputs, finite_graphs, schema_of
+from gtpool.predict import (
+    OVERFLOW,
+    blend_members,
+    compare_molecules,
+    decode_outputs,
+    finite_graphs,
+    schema_of,
+)
 from gtpool.report.explanation import draw_survivors
 from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits, RequestError, too_busy
@@ -140,6 +147,8 @@ class Service:
         if self._bundle.blend is not None:
             outputs = self._blended(question, outputs, deadline)
         rows = _rows(question, outputs, self.schema)
+        if self._bundle.fingerprints is not None:
+            self._compare(rows, deadline)
         if len(rows) == 1 and rows[0]["reason"] is not None:
             raise RequestError(422, rows[0]["reason"], question.places[0])
         schema = self.schema
@@ -156,6 +165,20 @@ class Service:
                 names = smiles[at * _DESCRIBED : (at + 1) * _DESCRIBED]
                 parts.append(blend_members(self._bundle, part, names))
         return torch.cat(parts)
+
+    def _compare(self, rows: list[_Json], deadline: float) -> None:
+        """Add the similarity and the note of each row; null without a prediction."""
+        for row in rows:
+            row |= {"similarity": None, "note": None}
+        sound = [row for row in rows if row["reason"] is None]
+        for at in range(0, len(sound), _DESCRIBED):
+            if monotonic() > deadline:
+                raise TimeoutError
+            part = sound[at : at + _DESCRIBED]
+            with self.reader.rdkit:
+                found = compare_molecules(self._bundle, [row["id"] for row in part])
+            for row, near in zip(part, found, strict=True):
+                row |= {"similarity": near.similarity, "note": near.note or None}
 
     def _explain(self, question: ParsedRequest, deadline: float) -> _Json:
         if question.data is None:
