@@ -98,7 +98,8 @@ class HubModel(ModelHubMixin, library_name="gtpool"):
             if value is not None:
                 raise ValueError(f"{name} must be None: it comes from the bundle's about")
         found = self.bundle
-        save_bundle(save_directory, found.model, found.about, found.blend, found.fingerprints)
+        bits = found.fingerprints
+        save_bundle(save_directory, found.model, found.about, found.blend, fingerprints=bits)
 
     def generate_model_card(self) -> ModelCard:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the card that is saved with the model."""

@@ -45,8 +45,9 @@ def predict(
     to_stdout = str(output) in {"-", "/dev/stdout"}
     if not to_stdout:
         check_output(output, data)
+    bundle = load_bundle(model)
     found = predict_source(
-        load_bundle(model), data, data_dir=data_dir, smiles_column=smiles_column, device=device
+        bundle, data, data_dir=data_dir, smiles_column=smiles_column, device=device
     )
     if to_stdout:
         sys.stdout.buffer.write(predictions_text(found).encode())
@@ -56,7 +57,10 @@ def predict(
     reasons = Counter(row.reason for row in found.rows if row.reason is not None)
     where = "" if to_stdout else printable(f": {output}")
     done = len(found.rows) - reasons.total()
-    typer.echo(f"{done} of {len(found.rows)} predicted{where}", err=to_stdout)
+    columns = bundle.part("data").get("target_columns") or ()
+    target = f", target {columns[0]!r}" if len(columns) == 1 else ""
+    counts = f"{done} of {len(found.rows)} predicted"
+    typer.echo(f"{counts}{printable(target)}{where}", err=to_stdout)
     near = [row.neighbour for row in found.rows if row.neighbour is not None]
     told = {
         f"are far from the training molecules (similarity below {FAR})": [

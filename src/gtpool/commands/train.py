@@ -351,11 +351,18 @@ def _on_start(
 
 def _print_context(done: "CrossValidation") -> None:
     """Print the protocol, the majority-class baseline and the sizes of a single split."""
-    from gtpool.report.results import BAG_NOTE, single_split_note
+    from gtpool.report.results import (
+        BAG_NOTE,
+        SEARCHED_NOTE,
+        chosen_on_test_parts,
+        single_split_note,
+    )
     from gtpool.study.summarize import split_name
 
     if done.plan.bag:
         typer.echo(BAG_NOTE)
+    if chosen_on_test_parts(done):
+        typer.echo(SEARCHED_NOTE)
     if done.majority is not None:
         typer.echo(f"majority-class baseline: {100 * done.majority:.2f}")
     if (note := single_split_note(done.runs)) is not None:

@@ -16,6 +16,8 @@ from gtpool.data.delimited import NUMBER
 from gtpool.data.schema import Task
 from gtpool.data.split import Fractions, Split, fraction_bounds, splits_of
 
+_OTHER_SEED = 1_000_003
+
 
 def grouped_folds(
     groups: Tensor,
@@ -102,6 +104,37 @@ def grouped_split(
     """
     order = torch.randperm(int(groups.max()) + 1, generator=torch.Generator().manual_seed(seed))
     return _cut(order.argsort()[groups], fractions, f"{rule}, seed {seed}")
+
+
+def hold_out(
+    split: Split, seed: int = 0, *, groups: Tensor, strata: Tensor | None = None, test: bool = False
+) -> Split:
+    """Return a split without a fifth of the graphs, or with this fifth as its test part.
+
+    The fifth is the same for all folds of a rule. With ``test``, the former test part trains.
+
+    Args:
+        split: The split.
+        seed: Seed of the draw.
+        groups: Group of each graph of the dataset, [G]; the fifth separates none.
+        strata: As for ``grouped_folds``.
+        test: Test on the fifth instead of leaving it out.
+
+    Example:
+        >>> split = Split(torch.arange(6), torch.tensor([6, 7]), torch.tensor([8, 9]), "mine", 10)
+        >>> held = hold_out(split, groups=torch.arange(10))
+        >>> tested = hold_out(split, groups=torch.arange(10), test=True)
+        >>> torch.equal(held.uncovered, tested.test), tested.test.numel(), tested.rule
+        (True, 2, 'mine, a fifth held out and tested')
+    """
+    # Another seed than that of the folds, which a draw with the same one would follow.
+    held = torch.from_numpy(_deal(groups, 5, seed + _OTHER_SEED, strata) == 0)
+    train, valid, inner = (part[~held[part]] for part in (split.train, split.valid, split.test))
+    rule = f"{split.rule}, a fifth held out"
+    if not test:
+        return replace(split, train=train, valid=valid, test=inner, rule=rule)
+    both, fifth = torch.cat([train, inner]), held.nonzero().flatten()
+    return replace(split, train=both, valid=valid, test=fifth, rule=f"{rule} and tested")
 
 
 def train_subset(

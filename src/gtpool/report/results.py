@@ -25,7 +25,7 @@ from gtpool.report.plot import (
 )
 from gtpool.report.progress import Progress
 from gtpool.report.result_tables import TextTable, methods_table, scores_table, tasks_table
-from gtpool.spec import DataSpec
+from gtpool.spec import FOLD_RULES, DataSpec
 from gtpool.study.boosting import FEATURES
 from gtpool.study.cross_validate import CrossValidation, RunConfig, plan_runs
 from gtpool.study.final_model import FinalModel
@@ -43,11 +43,16 @@ from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
 from gtpool.study.scores import all_scores, scores_by_task
 from gtpool.study.store import Store, write_atomic
-from gtpool.study.summarize import ScoreGrid, format_metric, metric_title, run_label
+from gtpool.study.summarize import ScoreGrid, format_metric, metric_title, run_label, split_name
 
 BAG_NOTE = (
     "members differ in their training and validation graphs, drawn anew from both (bagging): this "
     "is not the protocol of the split"
+)
+
+SEARCHED_NOTE = (
+    "gtpool search chose the options on these folds, and the validation part of a fold is the test "
+    "part of another: the figure is optimistic"
 )
 
 
@@ -114,6 +119,8 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
         section = section._replace(pictures={**section.pictures, **drawn})
     if result.plan.bag:
         notes.append(f"{BAG_NOTE.capitalize()}.")
+    if chosen_on_test_parts(result):
+        notes.append(f"{SEARCHED_NOTE}.")
     notes += [f"{note[0].upper()}{note[1:]}." for note in result.copy_notes]
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
@@ -201,6 +208,11 @@ def single_split_note(rows: Sequence[RunResult]) -> str | None:
         "time": ", the newest rows tested",
     }
     return f"the figure rests on one split{kinds.get(spec.split.rule, '')}"
+
+
+def chosen_on_test_parts(result: CrossValidation) -> bool:
+    """Return whether a search chose the options by validation parts that are tested here."""
+    return result.plan.searched and result.runs[0].spec.split.rule in FOLD_RULES
 
 
 def _remove_stale(folder: Path, written: Collection[Path]) -> None:
@@ -334,6 +346,7 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             "valid": row.split.valid,
             "test": row.split.test,
             "trained": len(final.trained),
+            "split": split_name(row.split.rule),
         },
         "all_runs": result.cell._asdict(),
         "scores": {name: cell.mean for name, cell in result.scores.items()},
@@ -353,7 +366,7 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             for run in final.runs
         ]
     blend = None if result.trees is None else result.trees.blend
-    save_bundle(folder, final.model, about, blend, final.fingerprints)
+    save_bundle(folder, final.model, about, blend, fingerprints=final.fingerprints)
 
 
 def _metrics(final: FinalModel, result: CrossValidation) -> dict[str, Any]:

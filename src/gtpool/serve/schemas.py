@@ -177,6 +177,9 @@ class Model(BaseModel):
     name: str = Field(description="The dataset that the model was trained on.")
     task: Task
     targets: list[str]
+    target_columns: list[str] = Field(
+        description="Columns of the training table that are predicted, such as that of the classes."
+    )
     takes: Literal["smiles", "graphs"]
     smiles_columns: list[str] = Field(
         description="Columns of a CSV that the page reads SMILES from; the first that exists."

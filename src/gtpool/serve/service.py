@@ -208,6 +208,7 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
         "name": schema.name,
         "task": schema.task,
         "targets": schema.targets,
+        "target_columns": list(bundle.part("data").get("target_columns") or ()),
         "takes": takes,
         "smiles_columns": _smiles_columns(bundle) if takes == "smiles" else [],
         "method": method_name(bundle.model.spec.to_json()),

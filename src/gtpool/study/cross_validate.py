@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from gtpool.data.duplicates import count_copies, describe_copies
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
+from gtpool.data.targets import check_varied
 from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.pool import POOLS
@@ -298,6 +299,8 @@ def plan_runs(
         )
     loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
+    schema = loaded.dataset.schema
+    check_varied(loaded.dataset.y, schema.task, schema.targets)
     metric_of(loaded.dataset.schema.task, plan.run.train.metric)
     new_network(plan.run, loaded.dataset)
     specs = expand_folds(

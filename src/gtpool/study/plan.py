@@ -46,6 +46,8 @@ class Plan(NamedTuple):
     """Whether boosted trees on descriptors of molecules predict together with the networks."""
     learning_curve: bool = False
     """Whether the runs are repeated on smaller shares of each training part."""
+    searched: bool = False
+    """Whether ``gtpool search`` chose the options on this data."""
 
     @property
     def data(self) -> str:
@@ -70,7 +72,7 @@ class Plan(NamedTuple):
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
         own = {name: part for name, part in self._asdict().items() if name != "run"}
-        for later in ("blend", "learning_curve"):  # unknown to version 0.2
+        for later in ("blend", "learning_curve", "searched"):  # unknown to version 0.2
             if not own[later]:
                 del own[later]
         return {**own, **self.run.to_json()}
@@ -108,7 +110,7 @@ def make_plan(
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
     recipe = top.pop("recipe", "paper" if _is_complete(settings) else recipe)
-    own = ("ensemble", "bag", "handover", "blend", "learning_curve")
+    own = ("ensemble", "bag", "handover", "blend", "learning_curve", "searched")
     members = {name: top.pop(name) for name in own if name in top}
     members.setdefault("handover", "best" if recipe == "paper" else "folds")
     for part in _PARTS:
@@ -121,6 +123,8 @@ def make_plan(
     if "source" not in top["data"]:
         raise ValueError("no dataset given: name one (see `gtpool data list`) or give a path")
     source = str(top["data"]["source"])
+    if "source" in given.get("data", {}) and source != settings.get("data", {}).get("source"):
+        members.pop("searched", None)  # on other data
     pool = {"pool": ModelSpec.pool, **top["model"], **given.get("model", {})}["pool"]
     added = recipe_options(recipe, source, str(pool))
     _set_network(source, top, given, added)
@@ -148,6 +152,7 @@ def check_plan(plan: Plan) -> Plan:
     check_value(bool, plan.bag, "bag")
     check_value(bool, plan.blend, "blend")
     check_value(bool, plan.learning_curve, "learning_curve")
+    check_value(bool, plan.searched, "searched")
     check_value(Handover, plan.handover, "handover")
     if plan.bag and (plan.ensemble == 1 or plan.run.split.bag):
         raise ValueError(
