@@ -105,7 +105,7 @@ class _GraphEstimator:
         convs_per_level: int | None = None,
         jump: bool = False,
         ratio: float | None = None,
-        dropout: float = 0.5,
+        dropout: float | None = None,
         norm: Norm | None = None,
         residual: bool | None = None,
         read_input: bool | None = None,
@@ -116,7 +116,7 @@ class _GraphEstimator:
         block_dropout: float = 0.0,
         virtual_node: bool = False,
         epochs: int | None = None,
-        batch_size: int = 128,
+        batch_size: int | None = None,
         lr: float | None = None,
         weight_decay: float = 1e-4,
         patience: int | Literal["recipe"] | None = "recipe",
@@ -127,7 +127,7 @@ class _GraphEstimator:
         valid_fraction: float = 0.1,
         features: str = "gmt",
         encode: tuple[str, ...] | None = None,
-        molecule_features: tuple[str, ...] = (),
+        molecule_features: tuple[str, ...] | None = None,
         standardize: bool = True,
         node_features: tuple[str, ...] = (),
         node_label: str | None = None,
@@ -355,7 +355,8 @@ class _GraphEstimator:
 
     def _train(self, data: GraphDataset, target: TargetEncoding, validation_data: Any) -> None:  # noqa: ANN401
         """Train a network on labelled graphs."""
-        model_spec, train_spec = self._specs(shape_of(data))
+        smiles = bool(data.schema.recipe.molecule_features)
+        model_spec, train_spec = self._specs(shape_of(data), smiles=smiles)
         members = _to_python(self.ensemble)
         check_count("ensemble", members)
         place = choose_device(self.device)
@@ -386,13 +387,13 @@ class _GraphEstimator:
         self.history_, self.best_epoch_ = trained[0].epochs, trained[0].best
         self._valid_loss = fmean(outcome.best.valid_loss for outcome in trained)
 
-    def _specs(self, shape: ShapeSpec) -> tuple[ModelSpec, TrainSpec]:
+    def _specs(self, shape: ShapeSpec, *, smiles: bool) -> tuple[ModelSpec, TrainSpec]:
         """Return the options of network and training: given ones, then those of the recipe."""
         params = {name: _to_python(value) for name, value in self.get_params().items()}
         if self.patience == "recipe":
             del params["patience"]
         given = {name: part for name, part in params.items() if part is not None or name == _NEVER}
-        added = self._recipe_options()
+        added = self._recipe_options(smiles=smiles)
         usual, pool = ModelSpec().to_json(), str(self.pool)
         defaults = _parameters(type(self))
         model: dict[str, Any] = {
@@ -413,8 +414,8 @@ class _GraphEstimator:
         spec = TrainSpec.from_json({**added["train"], **train})
         return ModelSpec.from_json(model), replace(spec, warmup=spec.epochs // 10)
 
-    def _recipe_options(self) -> dict[str, dict[str, Any]]:
-        return recipe_options(self.recipe, "", str(self.pool))
+    def _recipe_options(self, *, smiles: bool) -> dict[str, dict[str, Any]]:
+        return recipe_options(self.recipe, "", str(self.pool), smiles=smiles)
 
     def _check_fitted(self) -> Schema:
         if not hasattr(self, "model_"):
@@ -423,14 +424,19 @@ class _GraphEstimator:
         return self.schema_
 
     def _read(self, graphs: GraphInputs, recipe: Recipe | None = None) -> GraphDataset:
+        smiles = recipe is None and isinstance(graphs, list) and isinstance(graphs[0], str)
+        usual = self._recipe_options(smiles=smiles)["data"]
+        encode, described = self.encode, self.molecule_features
         return read_graphs(
             graphs,
             recipe,
             features=self.features,
-            encode=self._recipe_options()["data"].get("encode", ())
-            if self.encode is None
-            else self.encode,
-            molecule_features=() if recipe else self.molecule_features,
+            encode=usual.get("encode", ()) if encode is None else encode,
+            molecule_features=()
+            if recipe
+            else usual.get("molecule_features", ())
+            if described is None
+            else described,
             node_features=self.node_features,
             node_label=self.node_label,
             edge_features=self.edge_features,

@@ -361,7 +361,7 @@ def test_two_processes_give_what_one_gives(monkeypatch):
     chain = with_chain(data, 3, jobs=1).chain
     monkeypatch.setattr(data_chain, "_CHUNK", 2e4)
     monkeypatch.setattr(data_chain, "_MIN_PARALLEL", 0)
-    monkeypatch.setattr(data_chain, "_read", lambda _: {}["not there"])
+    monkeypatch.setattr(data_chain, "_read", lambda *_: {}["not there"])
     told = []
     assert same(with_chain(data, 3, jobs=2, tell=lambda *t: told.append(t)).chain, chain)
     assert len(told) > 2

@@ -226,7 +226,7 @@ def write_table(path):
     lines = ["smiles,a,b"]
     for n in range(48):
         a, b = "" if n % 5 == 0 else n % 2, "" if n % 3 == 0 else int(n % 12 > 5)
-        lines.append(f"{'C' * (1 + n % 12)}{'O' * (n % 2)},{a},{b}")
+        lines.append(f"{'C' * (1 + n // 2)}{'O' * (n % 2)},{a},{b}")
     path.write_text("\n".join(lines) + "\n")
     return path
 

@@ -64,7 +64,7 @@ MoleculeFeatures = Annotated[
     str | None,
     _data(
         "Descriptors of whole molecules that the head reads: rdkit2d, morgan, separated by commas; "
-        "or none. (default: none)"
+        "or none. (default: of the recipe)"
     ),
 ]
 FeatureColumns = Annotated[

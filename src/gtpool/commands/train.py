@@ -121,7 +121,9 @@ def train(  # noqa: PLR0917 - an option each
         int | None,
         _training("Maximum number of epochs; a tenth is warm-up. (default: of the recipe)"),
     ] = None,
-    batch_size: Annotated[int | None, _training("Graphs per batch. (default: 128)")] = None,
+    batch_size: Annotated[
+        int | None, _training("Graphs per batch. (default: of the recipe)")
+    ] = None,
     lr: Annotated[float | None, _training("Learning rate. (default: of the recipe)")] = None,
     start: Annotated[
         Path | None,

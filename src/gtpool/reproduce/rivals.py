@@ -261,20 +261,32 @@ METHODS: dict[str, Method] = {
 """Methods that are compared."""
 
 
-def _candidate(features: Sequence[str], **train: object) -> Method:
-    settings = {"data": {"molecule_features": list(features)}, "train": train}
-    return partial(network, settings=settings)
+def _candidate(
+    features: Sequence[str],
+    *,
+    model: Mapping[str, Any] | None = None,
+    train: Mapping[str, Any] | None = None,
+    fit: Callable[[Job, Mapping[str, Any]], Answer] = network,
+) -> Method:
+    """Return a network with descriptors, and with options that differ from the others' below."""
+    settings = {
+        "data": {"molecule_features": list(features)},
+        "model": {"dropout": 0.1, **(model or {})},
+        "train": {"epochs": 50, "batch_size": 32, **(train or {})},
+    }
+    return partial(fit, settings=settings)
 
 
 CANDIDATES: dict[str, Method] = {
-    "no descriptors": _candidate((), epochs=50),
-    "RDKit 2D": _candidate(("rdkit2d",), epochs=50),
-    "RDKit 2D + Morgan": _candidate(("rdkit2d", "morgan"), epochs=50),
-    "RDKit 2D + Morgan, 100 epochs": _candidate(("rdkit2d", "morgan"), epochs=100),
-    "fine-tuned": partial(fine_tuned, settings={"train": {"epochs": 50}}),
-    "fine-tuned, frozen encoder": partial(
-        fine_tuned, settings={"train": {"epochs": 50, "freeze_encoder": True}}
-    ),
-    "RDKit 2D + Morgan, batch 64": _candidate(("rdkit2d", "morgan"), epochs=50, batch_size=64),
+    "no descriptors": _candidate(()),
+    "RDKit 2D": _candidate(("rdkit2d",)),
+    "RDKit 2D + Morgan": _candidate(("rdkit2d", "morgan")),
+    "RDKit 2D + Morgan, no dropout": _candidate(("rdkit2d", "morgan"), model={"dropout": 0.0}),
+    "RDKit 2D + Morgan, dropout 0.5": _candidate(("rdkit2d", "morgan"), model={"dropout": 0.5}),
+    "RDKit 2D + Morgan, batch 128": _candidate(("rdkit2d", "morgan"), train={"batch_size": 128}),
+    "RDKit 2D + Morgan, 100 epochs": _candidate(("rdkit2d", "morgan"), train={"epochs": 100}),
+    "RDKit 2D + Morgan, GINE": _candidate(("rdkit2d", "morgan"), model={"conv": "gine"}),
+    "fine-tuned": _candidate((), fit=fine_tuned),
+    "fine-tuned, frozen encoder": _candidate((), train={"freeze_encoder": True}, fit=fine_tuned),
 }
 """Single networks that compete to be the default, on the choosing half."""

@@ -225,7 +225,8 @@ def _set_network(
     if "conv" in model and "conv" not in {**top["model"], **own}:
         model["conv"] = resolve_conv(source, model["conv"])
     refuse_conflicts(base, model, top["data"])
-    top["model"], added["data"] = base.model.spec.to_json(), base.data_options()
+    top["model"] = base.model.spec.to_json()
+    added["data"] = {**added["data"], **base.data_options()}
 
 
 def _check_start(top: _Options) -> RunSpec:

@@ -36,13 +36,24 @@ NETWORK: dict[str, Any] = {
 """Network of "best", for GTPool and its samplers; the panel in ``gtpool.reproduce`` chose it."""
 
 
-def recipe_options(name: str, source: str, pool: str) -> dict[str, dict[str, Any]]:
+MOLECULES: dict[str, dict[str, Any]] = {
+    "data": {"molecule_features": ["rdkit2d", "morgan"]},
+    "model": {"dropout": 0.1},
+    "train": {"epochs": 50, "batch_size": 32},
+}
+"""What "best" adds for SMILES; the choosing half of ``gtpool.reproduce.molecules`` chose it."""
+
+
+def recipe_options(
+    name: str, source: str, pool: str, *, smiles: bool | None = None
+) -> dict[str, dict[str, Any]]:
     """Return the options that a recipe adds where the user gives none, by part of a ``RunSpec``.
 
     Args:
         name: One of ``RECIPES``; "paper" adds nothing to the protocol.
         source: The data.
         pool: Name of the method or pooler.
+        smiles: Whether the graphs are read from SMILES; by default the source tells.
 
     Example:
         >>> recipe_options("best", "MUTAG", "gin")["model"]
@@ -61,6 +72,9 @@ def recipe_options(name: str, source: str, pool: str) -> dict[str, dict[str, Any
     added["train"] = best_training(source)
     if source not in DATASETS:
         added["split"] = {"folds": 5}
+    if reads_smiles(source) if smiles is None else smiles:
+        added = {part: {**options, **MOLECULES.get(part, {})} for part, options in added.items()}
+        added["train"]["warmup"] = added["train"]["epochs"] // 10
     return added
 
 

@@ -327,6 +327,9 @@ def _of_networkx(
         edge_weight=named.edge_weight,
     )
     recipe = learn_recipe(raw, named.features) if recipe is None else recipe
+    if recipe.molecule_features:
+        sets = " and ".join(recipe.molecule_features)
+        raise ValueError(f"the model reads descriptors of molecules ({sets}): pass SMILES")
     for number, reason in sorted(unknown_labels(raw, recipe).items()):
         raise ValueError(f"graph {number}: {reason}")
     return featurize(raw, recipe)
