@@ -120,4 +120,6 @@ def test_the_service_gives_them_too(trained, home):
     for row, wanted in zip(answer["predictions"], told, strict=True):
         near = wanted.neighbour
         found = (row["similarity"], row["note"])
+        shares = tuple((row["probabilities"] or {}).values())
+        assert shares == pytest.approx(wanted.probabilities, abs=1e-6)
         assert found == ((None, None) if near is None else (near.similarity, near.note or None))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -287,6 +288,7 @@ def train(  # noqa: PLR0917 - an option each
             on_start=partial(_on_start, plan, folder, folds is not None),
             **how._asdict(),
         )
+    done = replace(done, plan=done.plan._replace(searched=plan.searched))
     files = write_results(folder, done)
     if several:
         from gtpool.train.distributed import current_group
@@ -403,7 +405,7 @@ def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
     notes = [f"line {row.line} skipped: {row.reason}" for row in done.skipped[:5]]
     if len(done.skipped) > 5:
         notes.append(f"{len(done.skipped) - 5} more lines skipped, listed in {files['left out']}")
-    for note in [*notes, *done.copy_notes]:
+    for note in [*notes, *done.label_notes, *done.copy_notes]:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 

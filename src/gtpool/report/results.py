@@ -121,7 +121,7 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
         notes.append(f"{BAG_NOTE.capitalize()}.")
     if chosen_on_test_parts(result):
         notes.append(f"{SEARCHED_NOTE}.")
-    notes += [f"{note[0].upper()}{note[1:]}." for note in result.copy_notes]
+    notes += [f"{note[0].upper()}{note[1:]}." for note in (*result.label_notes, *result.copy_notes)]
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], result.chosen, result)

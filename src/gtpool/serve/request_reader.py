@@ -11,6 +11,7 @@ import torch
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.features import RawGraphs
 from gtpool.data.formats.reader import featurize_known
+from gtpool.data.graph_features import apply_graph_features
 from gtpool.data.inference import apply_recipe, check_fit
 from gtpool.data.molecule import read_molecules
 from gtpool.data.records import pack_records
@@ -135,11 +136,24 @@ class RequestReader:
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
                 empty = torch.empty(found.sizes.numel(), 0)
-                parts.append(found.to_dataset(empty, "the request", "regression", ()))
+                part = found.to_dataset(empty, "the request", "regression", ())
+                read = found.select_rows([smiles[number] for number in numbers])
+                parts.append(self._described(part, read, deadline))
                 nodes, edges = nodes + found.x.size(0), edges + found.edge_index.size(1)
                 self._check_size(nodes, edges, places[numbers[-1]])
         data = apply_recipe(concatenate(parts), self._recipe) if parts else None
         return ParsedRequest(tuple(smiles), places, reasons, data)
+
+    def _described(
+        self, part: GraphDataset, smiles: Sequence[str], deadline: float
+    ) -> GraphDataset:
+        """Return molecules with the descriptors that the model reads."""
+        if not self._recipe.descriptors:
+            return part
+        if monotonic() > deadline:
+            raise TimeoutError
+        with self.rdkit:
+            return apply_graph_features(part, smiles, self._recipe)
 
     def _graphs(self, records: Sequence[_Record], places: tuple[str, ...]) -> ParsedRequest:
         nodes = edges = 0

@@ -22,7 +22,7 @@ from gtpool.spec import RunSpec
 from gtpool.study.blend import BesideTrees, check_blend, fit_beside
 from gtpool.study.executor import Executor, Watcher
 from gtpool.study.final_model import FinalModel, load_final
-from gtpool.study.heldout import HeldOut, read_held_out
+from gtpool.study.heldout import HeldOut, missing_labels, read_held_out
 from gtpool.study.inputs import Loaded, expand_folds, load_data
 from gtpool.study.learning_curve import LearningCurve, curve_specs, learning_curve_of
 from gtpool.study.members import average_members, ensemble_scores
@@ -163,6 +163,12 @@ class CrossValidation:
     def repeated(self) -> int:
         """Number of rows of a table that repeat the molecule of an earlier row."""
         return count_copies(self.loaded.molecules or ())
+
+    @cached_property
+    def label_notes(self) -> list[str]:
+        """Notes on classes and labels that some test parts do not have."""
+        schema = self.loaded.dataset.schema
+        return missing_labels(self.predictions, schema.task, schema.targets)
 
     @property
     def copy_notes(self) -> list[str]:
