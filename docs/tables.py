@@ -171,7 +171,8 @@ def connect() -> str:
     """Give the edges and isolated nodes after each step, one line for each ``connect``."""
     heads = ("dataset", "pool", "connect", "joined pairs a graph", "isolated nodes, %")
     lines = [f"| {' | '.join(heads)} |", "|---|---|---|---:|---:|"]
-    rows = [json.loads(line) for line in (EVIDENCE / "bench/connect.jsonl").open(encoding="utf-8")]
+    path = EVIDENCE / "bench/connect.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     newest = {(row["dataset"], row["pool"], row["connect"]): row for row in rows}
     for place, row in newest.items():
         pairs, isolated = (

@@ -10,6 +10,8 @@ import torch
 
 from gtpool.cli import main
 
+DATA = os.environ.get("GTPOOL_DATA")
+
 # Without a GPU Triton's kernels are tested in its interpreter, which must be chosen before import.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -32,10 +34,36 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def data_dir():
-    folder = os.environ.get("GTPOOL_DATA")
-    if not folder:
+    if not DATA:
         pytest.skip("GTPOOL_DATA does not name a folder with the datasets")
-    return Path(folder)
+    return Path(DATA)
+
+
+@pytest.fixture(scope="module")
+def no_data_folder():
+    """Hide the datasets of this machine, and with them the fixed folds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GTPOOL_DATA", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def unwritten_is_nan():
+    """Fill what torch.empty and its kin return with NaN: an entry left unwritten shows."""
+
+    def poisoned(make):
+        def made(*args, **kwargs):
+            new = make(*args, **kwargs)
+            if new.is_floating_point():
+                return new.fill_(torch.nan)
+            return new if new.dtype == torch.bool else new.fill_(torch.iinfo(new.dtype).max)
+
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+            patch.setattr(owner, name, poisoned(getattr(owner, name)))
+        yield
 
 
 @pytest.fixture
@@ -76,3 +104,16 @@ def shown_warnings(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Start Chromium once for all tests of a module."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium here (apt-get install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from http.client import HTTPResponse
 from pathlib import Path
 from threading import Thread
-from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import httpx
 import pytest
 import torch
 import uvicorn
+from waiting import wait_for
 
 from gtpool import cli
 from gtpool.data.dataset import GraphDataset
@@ -97,13 +97,6 @@ def serving(model: Path, *options: str, key: str | None = None) -> Iterator[Serv
     assert not command.is_alive()
 
 
-def wait_for(condition) -> None:
-    end = monotonic() + 60
-    while not condition():
-        assert monotonic() < end
-        sleep(0.02)
-
-
 @contextmanager
 def serving_process(model: Path, *options: str, key: str | None = None) -> Iterator[Served]:
     """Serve on a free port; at the end it must stop cleanly and have complained of nothing."""
@@ -127,7 +120,7 @@ def serving_process(model: Path, *options: str, key: str | None = None) -> Itera
                 yield Served(process, url, http, key)
         finally:
             process.terminate()
-            _, complaints = process.communicate(timeout=60)
+            _, complaints = process.communicate(timeout=300)
     assert process.returncode == 0
     assert set(complaints.splitlines()) <= {"WARNING:  Invalid HTTP request received."}
 

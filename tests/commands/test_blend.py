@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import gzip
 import json
 import re
 import sys
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from gtpool.data.descriptors import describe_molecules
-from gtpool.data.molecule import b3db_smiles
+from gtpool.data.locate import EMBEDDED
 from gtpool.data.sources import read_for_inference
 from gtpool.estimator import GraphClassifier
 from gtpool.hub import HubModel
@@ -27,7 +28,8 @@ from gtpool.train.fit import predict_members
 
 TINY = ("--pool", "gin", "--folds", "3", "--width", "8", "--epochs", "2", "--blend")
 SPEC = {"model": {"pool": "gin", "width": 8}, "train": {"epochs": 2}, "split": {"folds": 3}}
-SMILES = [text for text in b3db_smiles() if len(text) < 20][:120]
+B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().split()[2::2]
+SMILES = [text for text in B3DB if len(text) < 20][:120]
 OXYGEN = ["yes" if "O" in text else "no" for text in SMILES]
 
 

@@ -13,14 +13,7 @@ from gtpool.model.bundle import load_bundle
 B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()[1:]
 MOLECULES = [line.split("\t") for line in B3DB[::100]]
 TINY = ("--folds", "3", "--width", "16", "--epochs", "2", "--encode", "rwse:8, cycles")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _alone(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        patch.setenv("GTPOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 def check(gtpool, *words) -> str:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -35,17 +36,28 @@ def run():
     return start
 
 
-def test_a_layer_in_a_pyg_model_learns(run):
+@pytest.fixture
+def here(capsys):
+    """Run an example in this process; give what it prints."""
+
+    def start(name):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return start
+
+
+def test_a_layer_in_a_pyg_model_learns(here):
     right, count = re.fullmatch(
-        r"(\d+) of (\d+) test graphs right \([\d.]+%\)\n", run("layer_in_pyg.py")
+        r"(\d+) of (\d+) test graphs right \([\d.]+%\)\n", here("layer_in_pyg.py")
     ).groups()
     assert int(count) == 38
     assert int(right) > 0.7 * 38  # the larger class is two thirds
 
 
-def test_the_wheel_in_topk_pooling_keeps_as_many_atoms_and_sees_more(run):
+def test_the_wheel_in_topk_pooling_keeps_as_many_atoms_and_sees_more(here):
     line = r"(.+): (\d+) atoms kept, ([\d.]+)% kept or next to one\n"
-    said = re.fullmatch(line + line, run("rws_in_topk.py")).groups()
+    said = re.fullmatch(line + line, here("rws_in_topk.py")).groups()
     topk, many, less, rws, same, more = said
     assert (topk, rws) == ("top-k", "RWS")
     assert many == same

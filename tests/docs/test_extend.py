@@ -60,6 +60,7 @@ def test_there_is_a_page_for_each_kind_of_extension():
     assert [page.stem for page in PAGES] == kinds
 
 
+@pytest.mark.slow
 def test_following_the_pages_step_by_step_works(copy):
     consoles, written = [], []
     for page in PAGES:

@@ -45,6 +45,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_no_page_loads_anything_from_elsewhere(site):
     pages = {page: Loads(page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
     assert len(pages) > 15
@@ -57,6 +58,7 @@ def test_no_page_loads_anything_from_elsewhere(site):
         assert not re.search(r"@import|url\(\s*['\"]?(https?:|//)", style.read_text()), style.name
 
 
+@pytest.mark.slow
 def test_the_reference_names_all_that_is_public_and_its_formulas_are_plain(site):
     pages = [site / "api.html", *sorted((site / "api").glob("*.html"))]
     said = "".join("".join(Loads(page.read_text(encoding="utf-8")).words) for page in pages)
@@ -67,6 +69,7 @@ def test_the_reference_names_all_that_is_public_and_its_formulas_are_plain(site)
     assert ">>> pool = GTPool(16, ratio=0.5)" in said
 
 
+@pytest.mark.slow
 def test_the_switch_between_light_and_dark_finds_what_it_looks_for(site):
     wanted = re.findall(r"getElementById\('([\w-]+)'\)", (site / "js/darkmode.js").read_text())
     page = (site / "index.html").read_text(encoding="utf-8")
@@ -74,6 +77,7 @@ def test_the_switch_between_light_and_dark_finds_what_it_looks_for(site):
     assert [name for name in wanted if f'id="{name}"' not in page] == []
 
 
+@pytest.mark.slow
 def test_what_lies_outside_of_docs_is_there_too(site):
     assert "Add a pooler" in (site / "contributing.html").read_text(encoding="utf-8")
     assert "Keep a Changelog" in (site / "changelog.html").read_text(encoding="utf-8")

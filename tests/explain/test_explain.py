@@ -46,7 +46,7 @@ OPTIONS = [
     {"pool": "asap", "pool_options": {"sampler": "rws"}, "combine": "cat"},
     {"read_input": True, "convs_per_level": 2, "jump": True},
 ]
-few = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+few = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 
 
 @st.composite
@@ -222,11 +222,10 @@ def test_models_that_drop_no_nodes_have_no_levels(mutag, pool):
 @pytest.mark.parametrize("pool", ["none", *POOLS])
 def test_importance_is_never_all_zero_though_selection_is_hard(mutag, pool):
     model = network(mutag, pool=pool)
-    for index in (0, 100):
-        told = explain(model, mutag, index, epochs=20)
-        assert all(0 <= value <= 1 for value in told.importance)
-        assert sum(value > 0 for value in told.importance) > told.nodes / 2
-        assert len(set(told.importance)) > told.nodes / 2
+    told = explain(model, mutag, 100, epochs=10)
+    assert all(0 <= value <= 1 for value in told.importance)
+    assert sum(value > 0 for value in told.importance) > told.nodes / 2
+    assert len(set(told.importance)) > told.nodes / 2
 
 
 def test_importance_of_a_model_that_is_sure_beyond_all_digits(mutag):

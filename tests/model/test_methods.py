@@ -19,7 +19,7 @@ from gtpool.study.inputs import shape_of
 from gtpool.study.run_one import run_one
 from gtpool.train.fit import predict
 
-SHORT = TrainSpec(epochs=2, batch_size=16, warmup=0)
+SHORT = TrainSpec(epochs=2, batch_size=64, warmup=0)
 SMILES = (
     "CCO",
     "c1ccccc1",

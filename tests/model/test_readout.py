@@ -1,7 +1,15 @@
+from functools import partial
+
 import pytest
 import torch
+from contract import CHANNELS
+from readout_laws import READOUT_LAWS
 
+from gtpool.model.gmt import GMT
+from gtpool.model.graphtrans import GraphTrans
 from gtpool.model.readout import READOUTS
+from gtpool.model.set2set import Set2Set
+from gtpool.model.sortpool import SortPool
 from gtpool.ops.packed import PackedGraph
 from gtpool.spec import ModelSpec, ShapeSpec
 
@@ -16,10 +24,34 @@ LOOPS = {
 
 
 OWN_TESTS = {"set2set", "sortpool", "gmt", "graphtrans"}
+WITH_WEIGHTS = {
+    "set2set": partial(Set2Set, CHANNELS),
+    "sortpool": partial(SortPool, CHANNELS, nodes=10),
+    "gmt": partial(GMT, CHANNELS, 4, 3),
+    "gmt, layer norm": partial(GMT, CHANNELS, 4, 2, heads=4, layer_norm=True),
+    "gmt, one seed": partial(GMT, CHANNELS, 4, 1),
+    "graphtrans": partial(GraphTrans, CHANNELS, 8),
+}
+LAWS = [
+    (name, law)
+    for name in WITH_WEIGHTS
+    for law in READOUT_LAWS
+    if law != "compile" or name in OWN_TESTS
+    if law != "gradients" or not name.startswith("gmt")  # test_gmt.py asks more
+]
 
 
 def made(name, channels):
     return READOUTS[name](channels, ModelSpec(), ShapeSpec(outputs=2))
+
+
+@pytest.mark.parametrize(("name", "law"), LAWS)
+def test_law(name, law):
+    def make(seed=0, dtype=torch.float64):
+        torch.manual_seed(seed)
+        return WITH_WEIGHTS[name]().to(dtype).eval()
+
+    READOUT_LAWS[law](make)
 
 
 def test_all_readouts_have_a_loop_or_a_file_of_tests():

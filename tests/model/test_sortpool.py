@@ -1,28 +1,22 @@
 """SortPool against a loop over graphs, and beside PyG's sort where that one is right."""
 
-import copy
-import pickle
-
 import pytest
 import torch
-from contract import CHANNELS, Graphs, close, drawn, nodes_of, pack, ragged
+from contract import CHANNELS, Graphs, drawn, nodes_of, pack, ragged
 from hypothesis import given
 from hypothesis import strategies as st
+from readout_laws import compare_with_naive, read, same_alone
 from torch import Tensor, nn
 from torch_geometric.nn.aggr import SortAggregation
 
 from gtpool.model.sortpool import SortPool
-from gtpool.ops.packed import PackedGraph, PackedRows
+from gtpool.ops.packed import PackedRows
 from gtpool.ops.segment import layout_from_batch
 
 
 def readout(seed: int = 0, dtype: torch.dtype = torch.float64, **options) -> SortPool:
     torch.manual_seed(seed)
     return SortPool(CHANNELS, **{"nodes": 10, **options}).to(dtype)
-
-
-def read(pool: SortPool, graphs: Graphs) -> Tensor:
-    return pool(graphs.x, PackedGraph.of(graphs.edge_index, graphs.batch))
 
 
 def with_ties(graphs: Graphs) -> Graphs:
@@ -57,44 +51,28 @@ def test_readout_equals_a_loop_over_graphs(options, ties):
     @drawn
     @given(ragged())
     def check(graphs):
-        pool = readout(**options)
         graphs = with_ties(graphs) if ties else graphs
-        asking = [graphs.x.requires_grad_(), *pool.parameters()]
-        ours, theirs = (
-            [out, *torch.autograd.grad(out.sin().sum(), asking)]
-            for out in (read(pool, graphs), naive(pool, graphs))
-        )
-        assert ours[0].shape == (len(nodes_of(graphs)), pool.out_channels)
-        for mine, its in zip(ours, theirs, strict=True):
-            close(mine, its)
+        compare_with_naive(readout(**options), graphs, naive)
 
     check()
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_numbering_of_nodes_does_not_matter(ties):
+def test_numbering_of_nodes_that_tie_does_not_matter():
     @drawn
     @given(ragged(), st.randoms(use_true_random=False))
     def check(graphs, random):
-        pool = readout()
-        graphs = with_ties(graphs) if ties else graphs
+        pool, graphs = readout(), with_ties(graphs)
         old = [n for part in nodes_of(graphs) for n in random.sample(part, len(part))]
         assert torch.equal(read(pool, graphs), read(pool, graphs._replace(x=graphs.x[old])))
 
     check()
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_a_batch_gives_what_its_graphs_give_alone(ties):
+def test_a_batch_of_nodes_that_tie_gives_what_its_graphs_give_alone():
     @drawn
     @given(ragged())
     def check(graphs):
-        pool = readout(nodes=4, kernel=2)
-        graphs = with_ties(graphs) if ties else graphs
-        whole = read(pool, graphs)
-        for number, nodes in enumerate(nodes_of(graphs)):
-            alone = pack([(len(nodes), [])], seed=0)._replace(x=graphs.x[nodes])
-            close(whole[number], read(pool, alone)[0])
+        same_alone(readout(nodes=4, kernel=2), with_ties(graphs))
 
     check()
 
@@ -136,47 +114,8 @@ def test_nodes_are_raised_until_the_convolutions_fit():
     assert readout(nodes=1, kernel=1).out_channels == 32
 
 
-def test_a_gradient_reaches_every_parameter():
-    pool, graphs = readout(), pack([(n, []) for n in (12, 1, 30)], seed=0)
-    read(pool, graphs).sin().sum().backward()
-    assert all(parameter.grad.any() for parameter in pool.parameters())
-
-
-def test_copies_keep_the_output_and_reset_draws_anew():
-    pool, other, graphs = readout(), readout(1), pack([(12, []), (3, [])], seed=0)
-    before = read(pool, graphs)
-    assert not torch.equal(before, read(other, graphs))
-    for twin in (copy.deepcopy(pool), pickle.loads(pickle.dumps(pool))):  # noqa: S301
-        assert torch.equal(before, read(twin, graphs))
-    other.load_state_dict(pool.state_dict())
-    assert torch.equal(before, read(other, graphs))
-    anew = []
-    for _ in range(2):
-        torch.manual_seed(2)
-        pool.reset_parameters()
-        anew.append(read(pool, graphs))
-    assert torch.equal(*anew)
-    assert not torch.equal(before, anew[0])
-    assert repr(pool) == "SortPool(8, nodes=10, filters=(16, 32), kernel=5)"
-
-
-def test_compiled_readout_gives_what_the_readout_gives():
-    plain, graphs = readout(), pack([(12, []), (3, [])], seed=0)
-    torch.compiler.reset()
-    runs = []
-    for pool in (plain, torch.compile(copy.deepcopy(plain), backend="aot_eager")):
-        out = read(pool, graphs)
-        out.sin().sum().backward()
-        runs.append([out, *(parameter.grad for parameter in pool.parameters())])
-    for eager, compiled in zip(*runs, strict=True):
-        close(eager, compiled)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_dtype_stays(dtype):
-    out = read(readout(dtype=dtype), pack([(257, []), (1, [])], seed=0, dtype=dtype))
-    assert out.dtype == dtype
-    assert out.isfinite().all()
+def test_repr_names_the_choices():
+    assert repr(readout()) == "SortPool(8, nodes=10, filters=(16, 32), kernel=5)"
 
 
 def test_a_wrong_count_is_an_error():

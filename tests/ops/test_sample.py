@@ -54,7 +54,7 @@ def normal(count, seed=0):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", SAMPLERS)
 @given(packed=batches(), ratio=RATIOS)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_keeps_what_the_reference_keeps(name, order, packed, ratio):
     score, sizes = packed
     kept = SAMPLERS[name](score, batch_of(sizes), ratio, order=order)
@@ -64,7 +64,7 @@ def test_keeps_what_the_reference_keeps(name, order, packed, ratio):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", WHEELS)
 @given(packed=batches(), ratio=RATIOS, seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_random_points_keep_what_the_reference_keeps(name, order, packed, ratio, seed):
     score, sizes = packed
     count = sum(reference_sample.number_kept(n, ratio) for n in sizes)
@@ -174,7 +174,7 @@ def test_half_of_257_nodes_is_129_in_bfloat16(name):
         st.sampled_from((0.07, 0.1 + 0.2, 1 / 3, 2 / 3, 1e-9, 5e-324, 1.0)),
     ),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_counts_are_exact_on_the_decimal_value_of_the_ratio(sizes, ratio):
     exact = [ceil(Fraction(str(ratio)) * n) for n in sizes]
     assert kept_counts(torch.tensor(sizes), ratio).tolist() == exact

@@ -32,36 +32,35 @@ DROPPING = {
         GTPool, points="random", gate="tanh", attention="linear"
     ),
 }
-COMPILED = {*POOLS, "gtpool-v gated, four heads, projected"} - {
-    "maxcutpool"
-}  # the others in make slow
+COMPILED = {"gtpool-v", "asap", "mincutpool"}
+"""One pooler of each kind; `make slow` compiles all of them, with inductor."""
 CLUSTERING = {
     name: make
     for name, make in POOLS.items()
     if KINDS[name] == "clustering" and name not in OWN_TESTS
 }
 CASES = [
-    *((name, make, law, LAWS[law]) for name, make in DROPPING.items() for law in LAWS),
-    *(
-        (name, make, law, CLUSTER_LAWS[law])
-        for name, make in CLUSTERING.items()
-        for law in CLUSTER_LAWS
-    ),
+    (name, make, law, check)
+    for makes, laws in ((DROPPING, LAWS), (CLUSTERING, CLUSTER_LAWS))
+    for name, make in makes.items()
+    for law, check in laws.items()
+    if law != "compile" or name in COMPILED
 ]
 
 
 BY_STRUCTURE = {
     **{
         f"{name}, {sampler}": partial(POOLS[name], order="structure", sampler=sampler)
-        for name in ("gtpool-v", "sagpool", "topkpool", "asap")
-        for sampler in ("rws", "rwsv", "topk")
-    },
-    **{
-        f"maxcutpool, {sampler}": partial(
-            POOLS["maxcutpool"], order="structure", sampler=sampler, conv_channels=(8, 8)
+        for name, sampler in (
+            *(("gtpool-v", sampler) for sampler in ("rws", "rwsv", "topk")),
+            ("sagpool", "rws"),
+            ("topkpool", "rwsv"),
+            ("asap", "topk"),
         )
-        for sampler in ("rws", "rwsv", "topk")
     },
+    "maxcutpool, rwsv": partial(
+        POOLS["maxcutpool"], order="structure", sampler="rwsv", conv_channels=(8, 8)
+    ),
     "gtpool-v gated, two heads": partial(GTPool, order="structure", gate="tanh", heads=2),
     "gtpool-v, linear attention": partial(GTPool, order="structure", attention="linear"),
     "mid": partial(POOLS["mid"], order="structure"),
@@ -73,13 +72,8 @@ SEE_FAR = {"maxcutpool"}
 """Poolers whose score tells apart what colour refinement does, by a dozen convolutions."""
 
 
-def marks(name, law):
-    return [pytest.mark.slow] if law == "compile" and name not in COMPILED else []
-
-
 @pytest.mark.parametrize(
-    ("name", "make", "law", "check"),
-    [pytest.param(*c, id=f"{c[0]}-{c[2]}", marks=marks(c[0], c[2])) for c in CASES],
+    ("name", "make", "law", "check"), [pytest.param(*c, id=f"{c[0]}-{c[2]}") for c in CASES]
 )
 def test_law(name, make, law, check):
     if law in EXCEPTIONS.get(name, {}):

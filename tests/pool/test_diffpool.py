@@ -2,21 +2,18 @@
 
 import pytest
 import torch
+from cluster_equations import equals_dense, equals_dense_on_drawn_graphs
 from contract import (
     CHANNELS,
     Graphs,
     close,
     compare,
-    drawn,
     graph_of,
     matrices,
     pack,
     pooler,
-    ragged,
     ring,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.nn import GCNConv, dense_diff_pool
 from torch_geometric.utils import to_dense_adj, to_dense_batch
@@ -41,38 +38,21 @@ def dense_layer(pool: DiffPool, graphs: Graphs, weight: Tensor):
     return torch.cat(xs), torch.stack(coarse), torch.cat(shares), torch.stack(losses)
 
 
+def made(width: int, clusters: int, **options) -> DiffPool:
+    pool = DiffPool(width, clusters, **options)
+    torch.nn.init.normal_(pool.bias)
+    return pool
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_layer_equals_dense_layer(weighted):
-    @drawn
-    @given(ragged(), st.integers(1, 4))
-    def check(graphs, clusters):
-        weight = torch.ones(graphs.edge_index.size(1), dtype=torch.double)
-        if weighted:
-            weight = torch.rand(weight.shape, generator=torch.Generator().manual_seed(5)).double()
-            graphs = graphs._replace(edge_attr=torch.stack([weight, -weight], 1))
-        compare_with_dense(graphs, weight, clusters, weighted=weighted)
-
-    check()
+    equals_dense_on_drawn_graphs(made, dense_layer, weighted=weighted)
 
 
 @pytest.mark.parametrize("clusters", [1, 12])
 def test_layer_equals_dense_layer_on_uneven_graphs(clusters):
     graphs = pack([(n, ring(n)) for n in (3, 130, 40, 1)], seed=0)
-    weight = torch.ones(graphs.edge_index.size(1), dtype=torch.double)
-    compare_with_dense(graphs, weight, clusters, weighted=False)
-
-
-def compare_with_dense(graphs: Graphs, weight: Tensor, clusters: int, *, weighted: bool) -> None:
-    pool = pooler(lambda width, count: DiffPool(width, count, weighted=weighted), clusters)
-    torch.nn.init.normal_(pool.bias)
-    asking = [graphs.x.requires_grad_(), *pool.parameters()]
-    if weighted:
-        asking.append(weight.requires_grad_())
-        graphs = graphs._replace(edge_attr=torch.stack([weight, -weight], 1))
-    out = pool(*graphs)
-    ours = out.x, out.edge_attr.view(-1, clusters, clusters), out.assign, out.loss
-    theirs = dense_layer(pool, graphs, weight)
-    compare(ours, theirs, asking)
+    equals_dense(made, dense_layer, graphs, clusters)
 
 
 CHORDS = [(0, 3), (3, 0), (2, 5), (5, 2)]

@@ -5,20 +5,16 @@ import math
 import pytest
 import torch
 from both_forms import train_both_forms
+from cluster_equations import equals_dense, equals_dense_on_drawn_graphs
 from contract import (
     CHANNELS,
     Graphs,
-    compare,
-    drawn,
     graph_of,
     matrices,
     pack,
     pooler,
-    ragged,
     ring,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.nn import DMoNPooling
 from torch_geometric.utils import to_dense_adj
@@ -62,32 +58,12 @@ def normalised(A: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_layer_and_gradients_equal_the_naive_twin(weighted):
-    @drawn
-    @given(ragged(), st.integers(1, 4))
-    def check(graphs, clusters):
-        weight = torch.ones(graphs.edge_index.size(1), dtype=torch.double)
-        if weighted:
-            weight = torch.rand(weight.shape, generator=torch.Generator().manual_seed(5)).double()
-        compare_with_naive(graphs, weight, clusters, weighted=weighted)
-
-    check()
+    equals_dense_on_drawn_graphs(DMoN, naive_layer, weighted=weighted)
 
 
 def test_layer_equals_the_naive_twin_on_uneven_graphs():
     graphs = pack([(n, ring(n)) for n in (3, 30, 12, 1)], seed=0)
-    weight = torch.ones(graphs.edge_index.size(1), dtype=torch.double)
-    compare_with_naive(graphs, weight, 6, weighted=False)
-
-
-def compare_with_naive(graphs: Graphs, weight: Tensor, clusters: int, *, weighted: bool) -> None:
-    pool = pooler(lambda width, count: DMoN(width, count, weighted=weighted), clusters)
-    asking = [graphs.x.requires_grad_(), *pool.parameters()]
-    if weighted:
-        asking.append(weight.requires_grad_())
-        graphs = graphs._replace(edge_attr=torch.stack([weight, -weight], 1))
-    out = pool(*graphs)
-    ours = out.x, out.edge_attr.view(-1, clusters, clusters), out.assign, out.loss
-    compare(ours, naive_layer(pool, graphs, weight), asking)
+    equals_dense(DMoN, naive_layer, graphs, 6)
 
 
 def test_losses_and_edges_of_one_graph_equal_pyg():

@@ -23,8 +23,15 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("law", PARTITION_LAWS)
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        (name, law)
+        for name in MAKERS
+        for law in PARTITION_LAWS
+        if law != "compile" or name == "two hops, sum"
+    ],
+)
 def test_law(name, law):
     PARTITION_LAWS[law](MAKERS[name])
 

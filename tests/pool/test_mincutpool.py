@@ -4,21 +4,18 @@ import math
 
 import pytest
 import torch
+from cluster_equations import equals_dense, equals_dense_on_drawn_graphs
 from contract import (
     CHANNELS,
     Graphs,
     close,
     compare,
-    drawn,
     graph_of,
     matrices,
     pack,
     pooler,
-    ragged,
     ring,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.nn import dense_mincut_pool
 from torch_geometric.utils import to_dense_adj
@@ -61,33 +58,13 @@ def dense_layer(pool: MinCutPool, graphs: Graphs, weight: Tensor):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_layer_equals_dense_layer(weighted):
-    @drawn
-    @given(ragged(), st.integers(1, 4))
-    def check(graphs, clusters):
-        weight = torch.ones(graphs.edge_index.size(1), dtype=torch.double)
-        if weighted:
-            weight = torch.rand(weight.shape, generator=torch.Generator().manual_seed(5)).double()
-        compare_with_dense(graphs, weight, clusters, weighted=weighted)
-
-    check()
+    equals_dense_on_drawn_graphs(MinCutPool, dense_layer, weighted=weighted)
 
 
 @pytest.mark.parametrize("clusters", [1, 12])
 def test_layer_equals_dense_layer_on_uneven_graphs(clusters):
     graphs = pack([(n, ring(n)) for n in (3, 60, 20, 1)], seed=0)
-    weight = torch.ones(graphs.edge_index.size(1), dtype=torch.double)
-    compare_with_dense(graphs, weight, clusters, weighted=False)
-
-
-def compare_with_dense(graphs: Graphs, weight: Tensor, clusters: int, *, weighted: bool) -> None:
-    pool = pooler(lambda width, count: MinCutPool(width, count, weighted=weighted), clusters)
-    asking = [graphs.x.requires_grad_(), *pool.parameters()]
-    if weighted:
-        asking.append(weight.requires_grad_())
-        graphs = graphs._replace(edge_attr=torch.stack([weight, -weight], 1))
-    out = pool(*graphs)
-    ours = out.x, out.edge_attr.view(-1, clusters, clusters), out.assign, out.loss
-    compare(ours, dense_layer(pool, graphs, weight), asking)
+    equals_dense(MinCutPool, dense_layer, graphs, clusters)
 
 
 CHORDS = [(0, 3), (3, 0), (2, 5), (5, 2)]

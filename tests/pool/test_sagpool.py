@@ -4,7 +4,19 @@ import math
 
 import pytest
 import torch
-from contract import CHANNELS, Graphs, close, drawn, pack, pooler, ragged, ring, sample_batch
+from contract import (
+    CHANNELS,
+    Graphs,
+    close,
+    compare,
+    compare_with_pyg,
+    drawn,
+    pack,
+    pooler,
+    ragged,
+    ring,
+    sample_batch,
+)
 from hypothesis import assume, given
 from reference_sample import sample
 from torch import Tensor
@@ -51,10 +63,7 @@ def test_layer_equals_dense_layer(sampler, order, with_attn):
         out = pool(*graphs, attn)
         x, score, kept = dense_layer(pool, graphs, attn)
         assert out.perm.tolist() == kept
-        mine, its = (out.x, out.score), (x, score)
-        mine, its = mine + gradients(mine, asking), its + gradients(its, asking)
-        for one, other in zip(mine, its, strict=True):
-            close(one, other)
+        compare((out.x, out.score), (x, score), asking)
 
     check()
 
@@ -68,18 +77,9 @@ def test_layer_equals_that_of_pyg_with_its_sign_set_to_one():
     def check(graphs):
         everything = made(ratio=1.0)(*graphs).score.atanh().sort()[0]
         assume((everything.diff() > 1e-9).all())
-        graphs.x.requires_grad_()
-        out, (x, edge_index, edge_attr, batch, perm, score) = ours(*graphs), theirs(*graphs)
-        by = perm.argsort()  # PyG's nodes stand in the order of their scores
-        assert out.perm.tolist() == perm[by].tolist()
-        assert torch.equal(out.perm[out.edge_index], perm[edge_index])
-        assert torch.equal(out.batch, batch[by])
-        assert edge_attr is None or torch.equal(out.edge_attr, edge_attr)
-        mine, its = (out.x, out.score), (x[by], score[by])
-        mine += gradients(mine, [graphs.x, ours.theta, ours.bias])
-        its += gradients(its, [graphs.x, theirs.gnn.lin.weight, theirs.gnn.bias])
-        for one, other in zip(mine, its, strict=True):
-            close(one, other.view_as(one))
+        compare_with_pyg(
+            ours, theirs, graphs, [ours.theta, ours.bias], [theirs.gnn.lin.weight, theirs.gnn.bias]
+        )
 
     check()
 
@@ -171,8 +171,3 @@ def pyg_twin(pool: SAGPool, sign: float) -> SAGPooling | None:
         elif sign < 0:
             return None
     return twin
-
-
-def gradients(outputs: tuple[Tensor, Tensor], asking: list[Tensor]) -> tuple[Tensor, ...]:
-    loss = outputs[0].sin().sum() + outputs[1].cos().sum()
-    return torch.autograd.grad(loss, asking, materialize_grads=True)

@@ -4,7 +4,19 @@ import math
 
 import pytest
 import torch
-from contract import CHANNELS, Graphs, close, drawn, pack, pooler, ragged, ring, sample_batch
+from contract import (
+    CHANNELS,
+    Graphs,
+    close,
+    compare,
+    compare_with_pyg,
+    drawn,
+    pack,
+    pooler,
+    ragged,
+    ring,
+    sample_batch,
+)
 from hypothesis import given
 from reference_sample import sample
 from torch import Tensor
@@ -48,10 +60,7 @@ def test_layer_equals_naive_layer(sampler, order, with_attn):
         x, score, kept, edges = naive_layer(pool, graphs, attn)
         assert out.perm.tolist() == kept
         assert out.edge_index.T.tolist() == edges
-        mine, its = (out.x, out.score), (x, score)
-        mine, its = mine + gradients(mine, asking), its + gradients(its, asking)
-        for one, other in zip(mine, its, strict=True):
-            close(one, other)
+        compare((out.x, out.score), (x, score), asking)
 
     check()
 
@@ -64,18 +73,7 @@ def test_layer_equals_that_of_pyg_with_the_same_weight(act):
     @drawn
     @given(ragged())  # random features: no two scores are equal
     def check(graphs):
-        graphs.x.requires_grad_()
-        out, (x, edge_index, edge_attr, batch, perm, score) = ours(*graphs), theirs(*graphs)
-        by = perm.argsort()  # PyG's nodes stand in the order of their scores
-        assert out.perm.tolist() == perm[by].tolist()
-        assert torch.equal(out.perm[out.edge_index], perm[edge_index])
-        assert torch.equal(out.batch, batch[by])
-        assert edge_attr is None or torch.equal(out.edge_attr, edge_attr)
-        mine, its = (out.x, out.score), (x[by], score[by])
-        mine += gradients(mine, [graphs.x, ours.direction])
-        its += gradients(its, [graphs.x, theirs.select.weight])
-        for one, other in zip(mine, its, strict=True):
-            close(one, other.view_as(one))
+        compare_with_pyg(ours, theirs, graphs, [ours.direction], [theirs.select.weight])
 
     check()
 
@@ -129,11 +127,6 @@ def test_score_is_the_gate_by_hand():
 def made(*, ratio: float = 0.5, **options) -> TopKPool:
     """Make a layer whose direction is always the same."""
     return pooler(lambda width, share: TopKPool(width, share, **options), ratio)
-
-
-def gradients(outputs: tuple[Tensor, Tensor], asking: list[Tensor]) -> tuple[Tensor, ...]:
-    loss = outputs[0].sin().sum() + outputs[1].cos().sum()
-    return torch.autograd.grad(loss, asking, materialize_grads=True)
 
 
 def test_one_node_and_all_nodes_are_two_ratios_on_one_layout():

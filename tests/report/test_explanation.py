@@ -328,12 +328,10 @@ def test_an_error_of_the_users_is_one_line(trained, gtpool, tmp_path, options, s
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])
-def test_page_fits_a_phone_and_a_desk_and_asks_nobody(page, width, scheme):
-    playwright = pytest.importorskip("playwright.sync_api")
+def test_page_fits_a_phone_and_a_desk_and_asks_nobody(page, browser, width, scheme):
     path = page(found([*"CCO"]))
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        view = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    size = {"width": width, "height": 800}
+    with browser.new_page(viewport=size, color_scheme=scheme) as view:
         asked, wrong = [], []
         view.on("request", lambda request: asked.append(request.url))
         view.on("console", lambda message: wrong.append(message.text))
@@ -351,4 +349,3 @@ def test_page_fits_a_phone_and_a_desk_and_asks_nobody(page, width, scheme):
             "[getComputedStyle(document.body).color, getComputedStyle(document.body).background]"
         )
         assert ink not in paper
-        browser.close()

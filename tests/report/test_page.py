@@ -238,7 +238,7 @@ def browse(tmp_path):
         command = [chromium, *flags, f"--user-data-dir={tmp_path / 'profile'}"]
         command += [f"--log-net-log={log}", "--host-resolver-rules=MAP * ~NOTFOUND", *more]
         done = subprocess.run(
-            [*command, path.as_uri()], check=True, capture_output=True, text=True, timeout=120
+            [*command, path.as_uri()], check=True, capture_output=True, text=True, timeout=300
         )
         asked = set(re.findall(r'"url":"([a-z]+://[^"/]*)', log.read_text()))
         own = re.compile(r"https?://[\w.]*\.(google|googleapis|gvt1)\.com")  # the browser's

@@ -2,7 +2,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -684,18 +683,6 @@ def test_the_command_writes_all_formats_of_real_rows_without_torch(real):
     assert len((real / "report.csv").read_text().splitlines()) == cells + 1
 
 
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no chromium here (apt-get install chromium)")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def visit(browser, real):
     """Open the report; in the end nothing was fetched and nothing went wrong."""
@@ -703,6 +690,7 @@ def visit(browser, real):
 
     def start(**options):
         context = browser.new_context(**options)
+        context.set_default_timeout(120_000)  # of a busy machine
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: noise.append(str(error)))

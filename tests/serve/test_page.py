@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,7 @@ from gtpool.data.locate import EMBEDDED
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
-expect.set_options(timeout=30_000)  # of a busy machine: nothing waits that long where all is well
+expect.set_options(timeout=120_000)  # of a busy machine: nothing waits that long else
 
 PAGE = Path(__file__).parents[2] / "src/gtpool/serve/page.html"
 B3DB = gzip.decompress((EMBEDDED / "B3DB/B3DB.tsv.gz").read_bytes()).decode().splitlines()[1:]
@@ -82,17 +81,6 @@ def service(trained):
         yield served
 
 
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no chromium here (apt-get install chromium)")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def visit(browser):
     """Open the page of a service; in the end nobody else was asked and nothing went wrong."""
@@ -106,6 +94,7 @@ def visit(browser):
             (route.continue_ if own else route.abort)()
 
         context = browser.new_context(**options)
+        context.set_default_timeout(120_000)  # of a busy machine
         contexts.append(context)
         context.route("**/*", pass_on)
         page = context.new_page()

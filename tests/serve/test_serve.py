@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import JSON, PATHS, HalfSent, paths_model, serving, serving_process, wait_for
+from serving import JSON, PATHS, HalfSent, paths_model, serving, serving_process
+from waiting import wait_for
 
 from gtpool.data.locate import EMBEDDED
 from gtpool.estimator import GraphClassifier
@@ -470,7 +471,7 @@ def stop_in_flight(served, told):
     status, answer = half.finish()
     assert status == 200
     assert [row["id"] for row in answer["predictions"]] == SMILES
-    assert served.process.wait(timeout=60) == 0
+    assert served.process.wait(timeout=300) == 0
 
 
 def test_a_key_in_a_file_and_what_is_no_key(trained, gtpool, tmp_path, monkeypatch):

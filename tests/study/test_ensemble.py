@@ -27,11 +27,7 @@ SPEC = RunSpec(
 )
 SAME = ("key", "spec", "status", "error", "metric", "split", "parameters", "source_digest")
 NUMBERS = ("test", "valid_loss", "valid_metric")
-
-
-@pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch):
-    monkeypatch.delenv("GTPOOL_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 def folds(count=3, spec=SPEC):

@@ -10,6 +10,7 @@ from threading import Timer
 
 import pytest
 import torch
+from waiting import wait_for
 
 from gtpool.study import store
 from gtpool.study.process_pool import ATTEMPTS, run_in_processes
@@ -99,9 +100,11 @@ def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
 
 
 def test_a_worker_that_dies_while_it_speaks_is_replaced(tmp_path):
-    heard = run_in_processes(die_in_mid_sentence, [str(tmp_path / "a")], 1)
+    begun = tmp_path / "a"
+    heard = run_in_processes(die_in_mid_sentence, [str(begun)], 1)
     said = [next(heard)]
-    time.sleep(1)
+    wait_for(begun.exists)
+    time.sleep(1)  # until the worker is dead
     kinds = [said.kind for said in (*said, *heard)]
     assert kinds == ["started", "started", "result"]
 
@@ -153,7 +156,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         """)
     )
     # A worker has the pipes as well, so that this waits for it.
-    done = subprocess.run([sys.executable, script], capture_output=True, check=False, timeout=30)
+    done = subprocess.run([sys.executable, script], capture_output=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, b"")
 
 
@@ -170,7 +173,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
         """)
     )
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 1
     assert 'below `if __name__ == "__main__":`' in done.stderr

@@ -29,11 +29,7 @@ SPEC = RunSpec(
     data=DataSpec(source="MUTAG"), model=SMALL, train=TrainSpec(epochs=3, warmup=1), seed=1
 )
 NUMBERS = ("test", "valid_loss", "valid_metric", "epoch", "epochs_run", "other_rules", "curves")
-
-
-@pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch):
-    monkeypatch.delenv("GTPOOL_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 def numbers(row):

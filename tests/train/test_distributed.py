@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from waiting import wait_for
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.schema import Schema
@@ -278,21 +278,13 @@ def test_a_process_that_is_killed_ends_all_and_leaves_no_half_of_a_run(tmp_path,
     wait_for(lambda: Store(tmp_path).rows(), agent)
     crew = {rank_of(pid): pid for pid in children(agent.pid)}
     os.kill(crew["1"], signal.SIGKILL)
-    said = agent.communicate(timeout=60)[1]
+    said = agent.communicate(timeout=300)[1]
     assert agent.returncode != 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in crew.values())
     assert 1 <= len(Store(tmp_path).rows()) < 10, said
     check_rows(tmp_path)
     assert not (tmp_path / "report.html").exists()
     assert not list((tmp_path / "runs").glob(".*"))
-
-
-def wait_for(condition, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "it ended too soon"
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.01)
 
 
 def children(pid):

@@ -76,7 +76,7 @@ def assert_keeps_the_same(sizes, values, ratio, sampler, order, longest):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @given(packed=batches(longest=30), ratio=RATIOS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_keeps_what_the_sampler_keeps(sampler, packed, ratio):
     assert_keeps_the_same(*packed, ratio, sampler, "index", 30)
 
