@@ -493,7 +493,7 @@ def test_the_command_ends_with_settings_that_train_and_says_what_it_left_out(tmp
     code, said, _ = gtpool("train", "--config", out / "best.json", "--output-dir", out / "best")
     assert code == 0
     assert "gtpool search chose the options on these folds" in said
-    assert "Gtpool search chose the options" in (out / "best" / "report.html").read_text()
+    assert "gtpool search chose the options" in (out / "best" / "report.html").read_text()
     settings = json.loads((out / "best.json").read_text())
     assert json.loads((out / "best/config.json").read_text()) == settings
     losses = {tested.key: tested.valid_loss for tested in rows}
