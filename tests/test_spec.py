@@ -215,6 +215,7 @@ def test_the_defaults_are_the_letter_of_the_paper_for_ever():
             "seed": 0,
             "bag": 0,
             "copies": "auto",
+            "valid": "fold",
             "share": 1.0,
             "hold_out": "none",
         },

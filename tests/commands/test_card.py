@@ -38,8 +38,8 @@ def test_an_ensemble_of_folds(card_of):
     card, shown, runs = card_of("--folds", "3")
     assert "- target: oxygen\n" in card
     assert "- predicts: classes, no, yes\n" in card
-    assert "- data: 60 molecules; about 20 train, 20 validate, 20 test each member\n" in card
-    assert "- split: stratified folds, seed 0, 3 folds\n" in card
+    assert "- data: 60 molecules; about 30 train, 10 validate, 20 test each member\n" in card
+    assert "- split: stratified folds, seed 0, 3 folds, half of a fold validates\n" in card
     who = "trained on: 60 of the 60 molecules, 3 networks, seed 42, folds 1, 2, 3; no part of them"
     assert who in card
     assert "- encodings: rwse:16\n" in card
@@ -63,7 +63,7 @@ def test_the_best_fold_and_its_features(card_of):
     )
     best = min(runs, key=lambda run: run.valid_loss)
     place = f"seed 42, fold {best.spec.split.fold + 1} of 3"
-    assert f"- trained on: 20 of the 60 molecules, {place}\n" in card
+    assert f"- trained on: {best.split.train} of the 60 molecules, {place}\n" in card
     assert f"- accuracy on the test part ({place}): {round(best.test, 4):g}" in card
     assert "- molecule features: morgan\n" in card
     assert "- encodings" not in card

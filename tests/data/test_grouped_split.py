@@ -9,6 +9,7 @@ from gtpool.data.grouped_split import (
     grouped_bag,
     grouped_folds,
     grouped_split,
+    halve_validation,
     read_times,
     strata_of,
     time_split,
@@ -140,6 +141,20 @@ def test_a_random_split_and_its_bags_separate_no_group(case, seed):
     assert not separated(bagged, groups)
     assert torch.equal(bagged.test, split.test)
     assert bagged.uncovered.numel() == 0
+    half = halve_validation(split, seed, groups=groups)
+    assert not separated(half, groups)
+    assert torch.equal(half.test, split.test)
+    assert half.uncovered.numel() == 0
+    assert 0 < half.valid.numel() <= split.valid.numel()
+
+
+def test_half_of_a_validation_fold_keeps_the_shares_of_the_classes():
+    y = torch.arange(200) % 4 // 3
+    strata = strata_of(y, "classes")
+    split = grouped_folds(torch.arange(200), 5, strata=strata)[2]
+    half = halve_validation(split, groups=torch.arange(200), strata=strata)
+    assert [part.numel() for part in (half.train, half.valid, half.test)] == [140, 20, 40]
+    assert y[half.valid].sum() == 5
 
 
 def test_a_random_split_has_the_asked_fractions():

@@ -82,6 +82,33 @@ def grouped_bag(split: Split, bag: int, groups: Tensor, strata: Tensor | None = 
     return replace(split, train=both[~drawn], valid=both[drawn], rule=f"{split.rule}, bag {bag}")
 
 
+def halve_validation(
+    split: Split, seed: int = 0, *, groups: Tensor, strata: Tensor | None = None
+) -> Split:
+    """Return a split in which half of the validation part trains.
+
+    Args:
+        split: The split.
+        seed: Random seed.
+        groups: Group of each graph of the dataset, [G]; no group is separated.
+        strata: As for ``grouped_folds``.
+
+    Example:
+        >>> split = Split(torch.arange(6), torch.tensor([6, 7]), torch.tensor([8, 9]), "mine", 10)
+        >>> half = halve_validation(split, groups=torch.arange(10))
+        >>> half.train.numel(), half.valid.numel(), half.test.tolist(), half.rule
+        (7, 1, [8, 9], 'mine, half of a fold validates')
+    """
+    group = groups[split.valid].unique(return_inverse=True)[1]
+    if int(group.max()) == 0:
+        return split
+    fold = _deal(group, 2, seed, None if strata is None else strata[split.valid])
+    half = torch.from_numpy(fold == 0)
+    train = torch.cat([split.train, split.valid[~half]]).sort().values
+    rule = f"{split.rule}, half of a fold validates"
+    return replace(split, train=train, valid=split.valid[half], rule=rule)
+
+
 def grouped_split(
     groups: Tensor,
     fractions: Fractions = (0.8, 0.1, 0.1),

@@ -52,8 +52,8 @@ BAG_NOTE = (
 )
 
 SEARCHED_NOTE = (
-    "gtpool search chose the options on these folds, and the validation part of a fold is the test "
-    "part of another: the figure is optimistic"
+    "gtpool search chose the options on these folds, and the validation part of a fold lies in the "
+    "test part of another: the figure is optimistic"
 )
 
 

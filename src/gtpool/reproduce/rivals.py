@@ -274,7 +274,7 @@ def _candidate(
         "model": {"dropout": 0.1, **(model or {})},
         "train": {"epochs": 50, "batch_size": 32, **(train or {})},
     }
-    return partial(fit, settings=settings)
+    return lambda job: fit(job, settings)
 
 
 CANDIDATES: dict[str, Method] = {

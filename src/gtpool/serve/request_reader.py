@@ -142,25 +142,16 @@ class RequestReader:
                 found = read_molecules(batch, atom_order=self._recipe.atom_order)
             reasons |= {numbers[failure.position]: failure.reason for failure in found.failed}
             if found.sizes.numel():
+                failed = {failure.position for failure in found.failed}
+                known = [smiles[n] for place, n in enumerate(numbers) if place not in failed]
                 empty = torch.empty(found.sizes.numel(), 0)
                 part = found.to_dataset(empty, "the request", "regression", ())
-                read = found.select_rows([smiles[number] for number in numbers])
-                parts.append(self._described(part, read, deadline))
+                with self.rdkit:
+                    parts.append(apply_graph_features(part, known, self._recipe))
                 nodes, edges = nodes + found.x.size(0), edges + found.edge_index.size(1)
                 self._check_size(nodes, edges, places[numbers[-1]])
         data = apply_recipe(concatenate(parts), self._recipe) if parts else None
         return ParsedRequest(tuple(smiles), places, reasons, data)
-
-    def _described(
-        self, part: GraphDataset, smiles: Sequence[str], deadline: float
-    ) -> GraphDataset:
-        """Return molecules with the descriptors that the model reads."""
-        if not self._recipe.descriptors:
-            return part
-        if monotonic() > deadline:
-            raise TimeoutError
-        with self.rdkit:
-            return apply_graph_features(part, smiles, self._recipe)
 
     def _graphs(self, records: Sequence[_Record], places: tuple[str, ...]) -> ParsedRequest:
         nodes = edges = 0

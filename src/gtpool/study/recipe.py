@@ -71,7 +71,7 @@ def recipe_options(
     added["model"] = {**NORM, **NETWORK} if pool.startswith("gtpool") else dict(NORM)
     added["train"] = best_training(source)
     if source not in DATASETS:
-        added["split"] = {"folds": 5}
+        added["split"] = {"folds": 5, "valid": "half"}
     if reads_smiles(source) if smiles is None else smiles:
         added = {part: {**options, **MOLECULES.get(part, {})} for part, options in added.items()}
         added["train"]["warmup"] = added["train"]["epochs"] // 10

@@ -14,6 +14,7 @@ from gtpool.data.grouped_split import (
     grouped_bag,
     grouped_folds,
     grouped_split,
+    halve_validation,
     hold_out,
     read_times,
     strata_of,
@@ -54,8 +55,9 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     stratified folds for classes, and otherwise random folds.
 
     Copies of a molecule in a table stay in one part, except with the rules "scaffold" and "column".
-    With a bag, training and validation part are drawn anew from both; the test part stays. A share
-    below 1 leaves out graphs of the training part. ``hold_out`` sets a fifth of all graphs apart.
+    With ``valid="half"``, half of the validation fold trains. With a bag, training and validation
+    part are drawn anew from both; the test part stays. A share below 1 leaves out graphs of the
+    training part. ``hold_out`` sets a fifth of all graphs apart.
 
     Args:
         spec: Rule, fold, seed, bag, share and hold_out.
@@ -66,12 +68,12 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
         raise ValueError(f"split.bag must be at least 0, got {spec.bag}")
     spec = resolve_split(spec, loaded, data_dir)
     split = _split(spec, loaded, data_dir)
-    if not spec.bag and spec.share == 1 and spec.hold_out == "none":
-        return split
     data, groups = loaded.dataset, _groups(spec, loaded)
+    own = torch.arange(len(data)) if groups is None else groups
     strata = strata_of(data.y, data.schema.task)
+    if spec.valid == "half" and spec.rule in FOLD_RULES:
+        split = halve_validation(split, spec.seed, groups=own, strata=strata)
     if spec.hold_out != "none":
-        own = torch.arange(len(data)) if groups is None else groups
         tested = spec.hold_out == "test"
         split = hold_out(split, spec.seed, groups=own, strata=strata, test=tested)
     if spec.bag and groups is not None:
