@@ -37,9 +37,11 @@ from gtpool.explain.explanation import Explanation, explain
 from gtpool.graph import check_count
 from gtpool.model import METHODS, WITH_BONDS
 from gtpool.model.bundle import load_bundle, save_bundle
+from gtpool.model.calibration import Calibration
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import pads_attention, why_not_captured
 from gtpool.ops.average import average_outputs, member_spread, probabilities
+from gtpool.ops.calibrate import decide
 from gtpool.predict import schema_of
 from gtpool.spec import (
     Combine,
@@ -90,6 +92,7 @@ class _GraphEstimator:
     _labels: ClassVar[Callable[..., Array]]
     _target: ClassVar[Callable[..., TargetEncoding]]
     _valid_loss: float  # mean over the members
+    calibration_: Calibration
     classes_: Any
 
     def __init__(
@@ -276,7 +279,7 @@ class _GraphEstimator:
                 "classes": classes,
             },
         }
-        save_bundle(folder, self.model_, about)
+        save_bundle(folder, self.model_, about, calibration=self.calibration_)
 
     def explain(
         self,
@@ -337,6 +340,7 @@ class _GraphEstimator:
         tuples = {name: tuple(part) for name, part in params.items() if isinstance(part, list)}
         found = cls().set_params(**{**params, **tuples})
         found.model_, found.schema_, found.history_ = bundle.model, schema, []
+        found.calibration_ = bundle.calibration
         shape = bundle.model.shape
         found.n_features_in_ = shape.node_width + len(shape.node_categories)
         return found, told
@@ -383,7 +387,7 @@ class _GraphEstimator:
         if members > 1:
             self.model_ = make_ensemble(models, [data.schema.recipe] * len(models), raw).to(place)
             self.schema_ = replace(data.schema, recipe=raw.recipe)
-        self.n_features_in_ = data.num_features
+        self.n_features_in_, self.calibration_ = data.num_features, Calibration()
         self.history_, self.best_epoch_ = trained[0].epochs, trained[0].best
         self._valid_loss = fmean(outcome.best.valid_loss for outcome in trained)
 
@@ -451,7 +455,8 @@ class _GraphEstimator:
 
     def _outputs(self, graphs: GraphInputs) -> Tensor:
         """Return the logits or values, those of the mean of an ensemble, [graphs, outputs]."""
-        return average_outputs(self._member_outputs(graphs), self.schema_.task)
+        found = average_outputs(self._member_outputs(graphs), self.schema_.task)
+        return self.calibration_.scale(found)
 
     def predict_spread(self, graphs: GraphInputs) -> Array:
         """Return the standard deviation (n - 1) over the members of an ensemble.
@@ -484,7 +489,8 @@ class GraphClassifier(_GraphEstimator):
 
     Attributes after ``fit``: ``classes_`` (a list for several tasks, as in scikit-learn),
     ``n_features_in_``, ``model_`` (the network or ensemble), ``history_`` (all epochs) and
-    ``best_epoch_`` (the selected epoch), of an ensemble those of the first member.
+    ``best_epoch_`` (the selected epoch), of an ensemble those of the first member. A loaded model
+    predicts by its temperatures and threshold, ``calibration_``.
 
     Example:
         >>> from gtpool.data.sources import load
@@ -513,10 +519,9 @@ class GraphClassifier(_GraphEstimator):
 
     def predict(self, graphs: GraphInputs) -> Array:
         """Return the class of each graph, [graphs], or 0 and 1, [graphs, tasks]."""
-        shares = self.predict_proba(graphs)
-        if self.schema_.task == "binary":
-            return (shares >= 0.5).astype(int)
-        return self.classes_[shares.argmax(1)]
+        task = self._check_fitted().task
+        found = decide(torch.from_numpy(self.predict_proba(graphs)), task, self.calibration_.least)
+        return found.numpy() if task == "binary" else self.classes_[found.numpy()]
 
     def predict_proba(self, graphs: GraphInputs) -> Array:
         """Return probabilities, [graphs, classes] in the order of ``classes_``, or [graphs, tasks].

@@ -16,8 +16,10 @@ from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.similarity import Neighbour, check_fingerprints, find_neighbours
 from gtpool.data.sources import read_for_inference, smiles_of
 from gtpool.model.bundle import Bundle
+from gtpool.model.calibration import Calibration
 from gtpool.model.predictor import EnsemblePredictor, members_of
 from gtpool.ops.average import average_outputs, member_spread, probabilities
+from gtpool.ops.calibrate import decide
 from gtpool.study.inputs import source_digest
 from gtpool.study.run_one import choose_device
 from gtpool.study.store import write_atomic
@@ -44,8 +46,20 @@ class Prediction(NamedTuple):
     """All cells of a table row, unchanged."""
     spread: tuple[float, ...] = ()
     """Standard deviation (n - 1) over the members of an ensemble, of each probability or value."""
+    regions: tuple[tuple[str | float, ...], ...] = ()
+    """Conformal set of labels, or lowest and highest value, of each target (one for classes); empty
+    if no coverage was asked for."""
     neighbour: Neighbour | None = None
     """Similarity of a molecule to the training molecules, if the model stores these."""
+
+
+class Decoded(NamedTuple):
+    """What a model says of one graph; the fields are those of ``Prediction``."""
+
+    value: str | tuple[float, ...] | None = None
+    probabilities: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+    regions: tuple[tuple[str | float, ...], ...] = ()
 
 
 class Predictions(NamedTuple):
@@ -63,6 +77,8 @@ class Predictions(NamedTuple):
     """Number of networks whose mean is the prediction."""
     compared: bool = False
     """Whether rows with a prediction have a ``neighbour``."""
+    coverage: float | None = None
+    """Stated coverage of the regions; None without regions."""
 
 
 def predict_source(
@@ -72,6 +88,7 @@ def predict_source(
     data_dir: Path | None = None,
     smiles_column: str | None = None,
     device: str = "auto",
+    coverage: float | None = None,
 ) -> Predictions:
     """Return a prediction, or a reason why there is none, for every row of a source.
 
@@ -86,8 +103,11 @@ def predict_source(
         smiles_column: SMILES column of a table; by default the one that the model was trained on
             if it exists, else the one called "smiles".
         device: "auto", "cpu" or "cuda".
+        coverage: Stated coverage of conformal sets or intervals, such as 0.9; None for none.
     """
-    schema = schema_of(bundle)
+    schema, calibration = schema_of(bundle), bundle.calibration
+    if coverage is not None:
+        calibration.limits(coverage)
     read = read_for_inference(
         source,
         schema,
@@ -97,13 +117,14 @@ def predict_source(
     )
     outputs = _outputs(bundle, read, device, _smiles(bundle, source, read, data_dir))
     outputs, read = _drop_overflowed(outputs, read)
-    told = decode_outputs(schema, outputs)
+    told = decode_outputs(schema, outputs, calibration, coverage)
     rows: list[Prediction] = []
     for row in read.rows:
-        value, shares, spread = next(told) if row.reason is None else (None, (), ())
-        rows.append(Prediction(row.number, row.id, value, shares, row.reason, row.record, spread))
+        more = (next(told) if row.reason is None else Decoded())._asdict()
+        rows.append(Prediction(row.number, row.id, reason=row.reason, record=row.record, **more))
     members = len(members_of(bundle.model))
     found = Predictions(read.unit, schema.task, schema.targets, tuple(rows), read.columns, members)
+    found = found._replace(coverage=coverage)
     return _compare(bundle, found, smiles_of(source, _predicted(read), data_dir))
 
 
@@ -141,6 +162,7 @@ def evaluate_source(
     smiles_column: str | None = None,
     target_columns: Sequence[str] = (),
     device: str = "auto",
+    coverage: float | None = None,
 ) -> dict[str, Any]:
     """Return metrics of the predictions against the labels of a source.
 
@@ -154,6 +176,7 @@ def evaluate_source(
             If that is one column and it is missing, the only other column is used. Names of the
             model's targets are matched in any order, other names by position.
         device: "auto", "cpu" or "cuda".
+        coverage: Stated coverage of conformal sets or intervals to measure; None for none.
 
     Returns:
         ``metric``, its ``value``, ``higher_is_better``, all ``scores`` by name (None if undefined),
@@ -161,9 +184,12 @@ def evaluate_source(
         classes also ``targets`` and the ``confusion`` matrix, with one row per true class. For
         several tasks also ``tasks``, each with its ``task``, ``value`` (None if undefined), number
         of ``labels`` and ``scores``. For a table also ``compared``: each ``column`` with the
-        model's ``target`` (None if its name is unknown).
+        model's ``target`` (None if its name is unknown). With ``coverage`` also ``covered``, the
+        share of the known targets that are in their conformal set or interval.
     """
     schema = schema_of(bundle)
+    if coverage is not None:
+        bundle.calibration.limits(coverage)
     trained, targets = bundle.part("run", "data"), _trained_targets(bundle, schema)
     read = read_for_inference(
         source,
@@ -181,29 +207,37 @@ def evaluate_source(
     if not labelled:
         raise ValueError(f"{source} has no graph that has a label and can be predicted")
     y = true_targets([told[place] for place in labelled], schema)
-    logits = average_outputs(outputs[labelled], schema.task)
+    logits = bundle.calibration.scale(average_outputs(outputs[labelled], schema.task))
+    threshold = bundle.calibration.least
     metric = metric_of(schema.task, bundle.part("run", "train").get("metric"))
     known, shares = TASK_METRICS[schema.task], probabilities(logits, schema.task)
     left_out = [(row.number, row.reason) for row in read.rows if row.reason is not None]
     left_out += [(row.number, "no label") for row in told if row.label is None]
     found: dict[str, Any] = {
         "metric": metric.name,
-        "value": metric.measure(logits, y),
-        "scores": {name: _defined(other.of_outputs(shares, y)) for name, other in known.items()},
+        "value": metric.of_outputs(shares, y, threshold)
+        if metric.decides
+        else metric.measure(logits, y),
+        "scores": {
+            name: _defined(other.of_outputs(shares, y, threshold)) for name, other in known.items()
+        },
         "higher_is_better": metric.higher_is_better,
         "graphs": len(labelled),
         "left_out": [{read.unit: number, "reason": why} for number, why in sorted(left_out)],
     }
+    if coverage is not None:
+        inside = bundle.calibration.covers(shares, y, schema.task, coverage)
+        found["covered"] = inside.nanmean().item()
     if read.targets:
         pairs = zip(read.targets, targets or [None], strict=True)
         found["compared"] = [{"column": column, "target": target} for column, target in pairs]
     if schema.task == "classes":
-        cells = y * schema.num_outputs + logits.argmax(1)
+        cells = y * schema.num_outputs + decide(shares, schema.task, threshold)
         counts = cells.bincount(minlength=schema.num_outputs**2)
         found["targets"] = list(schema.targets)
         found["confusion"] = counts.view(schema.num_outputs, -1).tolist()
     elif schema.num_outputs > 1:
-        by_task = {name: other.by_task(shares, y) for name, other in known.items()}
+        by_task = {name: other.by_task(shares, y, threshold) for name, other in known.items()}
         found["tasks"] = [
             {
                 "task": name,
@@ -242,10 +276,12 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
 
     The columns of a table come first, unchanged; for other sources the graph or line and its id.
     Added columns are the line, the prediction (one per task), ``p_NAME`` for the probability of
-    each class or task, the spread, and the reason. Only an ensemble has a spread, its standard
-    deviation over the members: ``spread`` of the probability of the predicted class, or of the
-    probability or value of the only task, and ``spread_NAME`` for each of several tasks. A model
-    that stores its training molecules has ``similarity`` to the nearest and ``note``. An added
+    each class or task, the spread, the conformal region, and the reason. Only an ensemble has a
+    spread, its standard deviation over the members: ``spread`` of the probability of the predicted
+    class, or of the probability or value of the only task, and ``spread_NAME`` for each of several
+    tasks. A region is ``set``, labels joined by "|", or ``low`` and ``high``; several tasks have
+    ``set_NAME`` or ``low_NAME`` and ``high_NAME``. A model that
+    stores its training molecules has ``similarity`` to the nearest and ``note``. An added
     column whose name the table already has is called ``gtpool_NAME``. Text in added columns that a
     spreadsheet could run as a formula gets a leading single quote.
     """
@@ -255,9 +291,10 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
     shares = [] if predictions.task == "regression" else [f"p_{name}" for name in targets]
     spreads = ["spread"] if single else [f"spread_{name}" for name in targets]
     spreads = spreads if predictions.members > 1 else []
-    given = predictions.columns
+    given, regions = predictions.columns, _region_columns(predictions)
     near = ["similarity", "note"] if predictions.compared else []
-    ours = [unit, *([] if given else ["id"]), *answers, *shares, *spreads, *near, "reason"]
+    added = [*answers, *shares, *spreads, *regions, *near]
+    ours = [unit, *([] if given else ["id"]), *added, "reason"]
     records: list[list[object]] = [[*given, *_free_names(ours, given)]]
     for row in predictions.rows:
         value = (safe_cell(row.value),) if isinstance(row.value, str) else row.value
@@ -266,8 +303,10 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
         known = [row.number] if given else [row.number, safe_cell(row.id)]
         apart = _spread_cells(row, targets) if spreads else []
         apart = apart or [""] * len(spreads)
-        apart += _near_cells(row.neighbour) if near else []
-        records.append([*row.record, *known, *told, *chances, *apart, safe_cell(row.reason or "")])
+        within = _region_cells(row, predictions.task) or [""] * len(regions)
+        within += _near_cells(row.neighbour) if near else []
+        cells = [*known, *told, *chances, *apart, *within, safe_cell(row.reason or "")]
+        records.append([*row.record, *cells])
     return format_csv(records, delimiter)
 
 
@@ -280,6 +319,23 @@ def _spread_cells(row: Prediction, targets: Sequence[str]) -> list[str]:
 
 def _near_cells(neighbour: Neighbour | None) -> list[str]:
     return ["", ""] if neighbour is None else [f"{neighbour.similarity:.3f}", neighbour.note]
+
+
+def _region_columns(predictions: Predictions) -> list[str]:
+    """Return the names of the columns of conformal regions; none without a coverage."""
+    if predictions.coverage is None:
+        return []
+    task, targets = predictions.task, predictions.targets
+    single = task == "classes" or len(targets) == 1
+    ends = ("low", "high") if task == "regression" else ("set",)
+    return [*ends] if single else [f"{end}_{name}" for name in targets for end in ends]
+
+
+def _region_cells(row: Prediction, task: Task) -> list[str]:
+    """Return the cells of the conformal regions of a row; empty without a prediction."""
+    if task == "regression":
+        return [f"{end:.6g}" for region in row.regions for end in region]
+    return [safe_cell("|".join(map(str, region))) for region in row.regions]
 
 
 def _free_names(names: Sequence[str], given: Sequence[str]) -> list[str]:
@@ -333,24 +389,34 @@ def _check_scaling(columns: int, recipe: Recipe, where: str) -> None:
 
 
 def decode_outputs(
-    schema: Schema, outputs: Tensor
-) -> Iterator[tuple[str | tuple[float, ...], tuple[float, ...], tuple[float, ...]]]:
-    """Yield value, probabilities and spread of each graph, as in ``Prediction``.
+    schema: Schema,
+    outputs: Tensor,
+    calibration: Calibration | None = None,
+    coverage: float | None = None,
+) -> Iterator[Decoded]:
+    """Yield what the model says of each graph.
 
     Args:
         schema: Schema of the model.
         outputs: Outputs of each member, [graphs, members, outputs].
+        calibration: Temperatures, threshold and conformal scores of the model.
+        coverage: Stated coverage of the regions; None for none.
     """
-    shares = probabilities(average_outputs(outputs, schema.task), schema.task).tolist()
+    calibration = calibration or Calibration()
+    p = probabilities(calibration.scale(average_outputs(outputs, schema.task)), schema.task)
+    shares, regions = p.tolist(), [()] * len(p)
+    if coverage is not None:
+        names = schema.targets if schema.task == "classes" else (0, 1)
+        regions = calibration.regions(p, schema.task, coverage, names)
     several = outputs.size(1) > 1 and len(outputs) > 0
     spreads = member_spread(outputs, schema.task).tolist() if several else [()] * len(shares)
-    for row, spread in zip(shares, spreads, strict=True):
-        if schema.task == "regression":
-            yield tuple(row), (), tuple(spread)
-        elif schema.task == "binary":
-            yield tuple(int(share >= 0.5) for share in row), tuple(row), tuple(spread)
-        else:
-            yield schema.targets[row.index(max(row))], tuple(row), tuple(spread)
+    decided = shares
+    if schema.task != "regression":
+        decided = decide(p, schema.task, calibration.least).tolist()
+    for row, said, spread, region in zip(shares, decided, spreads, regions, strict=True):
+        value = schema.targets[said] if schema.task == "classes" else tuple(said)
+        known = () if schema.task == "regression" else tuple(row)
+        yield Decoded(value, known, tuple(spread), region)
 
 
 def _drop_overflowed(outputs: Tensor, read: InferenceData) -> tuple[Tensor, InferenceData]:

@@ -62,7 +62,8 @@ def test_the_command_line_gives_the_same(result, tmp_path):
     assert all(differing_fields(stored[row.key], row) == [] for row in result.runs)
     assert f"accuracy, %: {result.cell.text}" in done.output
     files = write_results(tmp_path / "mine", result)
-    assert files.keys() == {"page", "model", "predictions", "curves", "confusion"}
+    plots = {"curves", "confusion", "reliability"}
+    assert files.keys() == {"page", "model", "predictions"} | plots
     assert files["predictions"].read_bytes() == (folder / "predictions.csv").read_bytes()
     weights = load_file(folder / "model" / "model.safetensors")
     mine = load_file(files["model"] / "model.safetensors")

@@ -44,6 +44,7 @@ def explain(
     from gtpool.report.diversity import diversity_table, judge_diversity
     from gtpool.report.explanation import (
         BLEND_NOTE,
+        CALIBRATION_NOTE,
         ENSEMBLE_NOTE,
         connectivity_table,
         write_explanation,
@@ -71,9 +72,10 @@ def explain(
         f"GNNExplainer, {epochs} steps, seed {seed}."
     )
     notes = [note, ENSEMBLE_NOTE] if members > 1 else [note]
-    if bundle.blend is not None:
-        notes.append(BLEND_NOTE)
-        typer.echo(BLEND_NOTE)
+    unlike = {BLEND_NOTE: bundle.blend is not None, CALIBRATION_NOTE: bundle.calibration.changes}
+    for note in (note for note, applies in unlike.items() if applies):
+        notes.append(note)
+        typer.echo(note)
     write_explanation(output, f"Explanations of predictions on {data}", found, notes)
     if found.diversity is not None:
         typer.echo(diversity_table(found.diversity).terminal())

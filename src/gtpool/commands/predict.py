@@ -23,12 +23,22 @@ SmilesColumn = Annotated[
 ]
 
 
+Coverage = Annotated[
+    float | None,
+    typer.Option(
+        help="Coverage of conformal sets of labels, or of intervals of values, such as 0.9. "
+        "(default: none)"
+    ),
+]
+
+
 def predict(
     model: Model,
     data: Data,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="CSV or TSV file to write; - for stdout.")
     ],
+    coverage: Coverage = None,
     smiles_column: SmilesColumn = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -47,7 +57,12 @@ def predict(
         check_output(output, data)
     bundle = load_bundle(model)
     found = predict_source(
-        bundle, data, data_dir=data_dir, smiles_column=smiles_column, device=device
+        bundle,
+        data,
+        data_dir=data_dir,
+        smiles_column=smiles_column,
+        device=device,
+        coverage=coverage,
     )
     if to_stdout:
         sys.stdout.buffer.write(predictions_text(found).encode())
@@ -85,6 +100,7 @@ def evaluate(
         str | None,
         typer.Option(help="CSV columns of targets, separated by commas. (default: as in training)"),
     ] = None,
+    coverage: Coverage = None,
     data_dir: DataDir = None,
     device: Device = "auto",
 ) -> None:
@@ -102,6 +118,7 @@ def evaluate(
         smiles_column=smiles_column,
         target_columns=() if target_columns is None else split_names(target_columns),
         device=device,
+        coverage=coverage,
     )
     other = [pair for pair in found.get("compared", ()) if pair["target"] != pair["column"]]
     for column, target in (pair.values() for pair in other if pair["target"] is not None):
@@ -111,6 +128,8 @@ def evaluate(
     shown = dict.fromkeys([found["metric"], *found["scores"]])
     lines = [(metric_title(name), format_metric(found["scores"][name], name)) for name in shown]
     typer.echo(TextTable(("metric", "value"), tuple(lines[1:])).terminal())
+    if coverage is not None:
+        typer.echo(f"stated coverage {100 * coverage:g} %, measured {100 * found['covered']:.2f} %")
     if "confusion" in found:
         rows = zip(found["targets"], found["confusion"], strict=True)
         cells = tuple((name, *map(str, counts)) for name, counts in rows)

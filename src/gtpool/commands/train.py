@@ -116,6 +116,19 @@ def train(  # noqa: PLR0917 - an option each
             rich_help_panel="Training",
         ),
     ] = None,
+    threshold: Annotated[
+        str | None,
+        _training(
+            "Metric, such as mcc or balanced_accuracy, for which out-of-fold predictions choose "
+            "the probability from which on a graph is positive. (default: none, 0.5)"
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool | None,
+        _training(
+            "Divide logits by a temperature that out-of-fold predictions choose. (default: no)"
+        ),
+    ] = None,
     split_type: SplitType = None,
     copies: Copies = None,
     epochs: Annotated[
@@ -225,6 +238,8 @@ def train(  # noqa: PLR0917 - an option each
             "handover": handover,
             "blend": blend,
             "learning_curve": learning_curve,
+            "threshold": None if threshold is None else metric_options(threshold)["metric"],
+            "calibrate": calibrate,
         },
         "data": data_options(
             data,
@@ -261,6 +276,7 @@ def train(  # noqa: PLR0917 - an option each
     }
     plan = make_plan({} if config is None else read_settings(config), options, "best")
 
+    from gtpool.report.calibration import describe_calibration
     from gtpool.report.progress import Progress
     from gtpool.report.result_tables import runs_table
     from gtpool.report.results import describe_final, describe_trees, write_results
@@ -282,6 +298,8 @@ def train(  # noqa: PLR0917 - an option each
             bag=plan.bag,
             handover=plan.handover,
             blend=plan.blend,
+            threshold=plan.threshold,
+            calibrate=plan.calibrate,
             boosting=True,
             learning_curve=plan.learning_curve,
             watch=watch,
@@ -299,7 +317,7 @@ def train(  # noqa: PLR0917 - an option each
     typer.echo(f"\ntest {metric_title(done.metric)}: {score}")
     if plan.ensemble > 1:
         typer.echo(f"single members: {done.single.text} ({done.single.evidence})")
-    for line in describe_trees(done):
+    for line in (*describe_trees(done), *describe_calibration(done)):
         typer.echo(printable(line))
     _print_context(done)
     _print_scores(done)

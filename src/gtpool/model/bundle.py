@@ -1,6 +1,7 @@
 """Bundles: a trained model in a folder of ``config.json``, ``model.safetensors`` and ``README.md``.
 
-A blend also has ``trees.json``, its boosted trees. A model of molecules may have
+A blend also has ``trees.json``, its boosted trees. ``calibration.json`` holds conformal scores,
+temperatures and threshold, if there are any. A model of molecules may have
 ``training.safetensors``, packed fingerprints of molecules that it was trained on; it works without.
 
 A bundle contains no code. The weights are plain numbers; the JSON is checked key by key.
@@ -9,7 +10,9 @@ A bundle contains no code. The weights are plain numbers; the JSON is checked ke
 Format 2 adds ``atom_order`` to the feature recipe, and stores the file name of the data instead of
 its path. Format 3 stores an ensemble: ``members`` is the number of networks, each tensor has a
 leading axis of members, and feature statistics are tensors. A single network is stored in format 2.
-Format 4 is that of a blend: as before, with the key ``blend``.
+Format 4 is that of a blend: as before, with the key ``blend``. Format 5 is that of a model with
+temperatures or a threshold, which an older version must not ignore: as before, with the key
+``calibration``.
 Options that an older config lacks get the values of its time.
 """
 
@@ -26,6 +29,7 @@ from torch import Tensor
 
 from gtpool.atomic import new_folder, recover_folder
 from gtpool.model.blend import Blend
+from gtpool.model.calibration import Calibration
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor, members_of
@@ -33,18 +37,21 @@ from gtpool.model.readout import LEARNED_READOUTS
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 
-FORMAT = 4
+FORMAT = 5
 """Newest format that ``load_bundle`` reads."""
-_SINGLE, _ENSEMBLE, _BLEND = 2, 3, 4  # formats that ``save_bundle`` uses
-FILES = _CONFIG, _WEIGHTS, _CARD, _TREES, _TRAINING = (
+_SINGLE, _ENSEMBLE, _BLEND, _CALIBRATED = 2, 3, 4, 5  # formats that ``save_bundle`` uses
+FILES = _CONFIG, _WEIGHTS, _CARD, _TREES, _CALIBRATION, _TRAINING = (
     "config.json",
     "model.safetensors",
     "README.md",
     "trees.json",
+    "calibration.json",
     "training.safetensors",
 )
-"""Files of a bundle; not all have the last two."""
+"""Files of a bundle; not all have the last three."""
 _KEYS = {"format", "model", "shape", "about"}
+_MORE = {_ENSEMBLE: {"members"}, _BLEND: {"blend"}, _CALIBRATED: {"calibration"}}
+_ANY = {_BLEND: {"members"}, _CALIBRATED: {"members", "blend"}}  # keys that a format may have
 _FINGERPRINTS = "fingerprints"
 _MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members, [M, C]
 _Json = dict[str, Any]
@@ -69,6 +76,8 @@ class Bundle(NamedTuple):
     """Folder that it was loaded from; None for a new bundle."""
     blend: Blend | None = None
     """Boosted trees that predict together with the model, if it is a blend."""
+    calibration: Calibration = Calibration()
+    """Temperatures, threshold and conformal scores; by default none of them."""
     fingerprints: Tensor | None = None
     """Packed fingerprints of training molecules, uint8 [molecules, bytes], if they are stored."""
 
@@ -85,6 +94,7 @@ def save_bundle(
     model: Predictor,
     about: dict[str, Any],
     blend: Blend | None = None,
+    calibration: Calibration | None = None,
     fingerprints: Tensor | None = None,
 ) -> None:
     """Write a model to a folder, atomically.
@@ -97,6 +107,7 @@ def save_bundle(
         about: Metadata of JSON types. NaN and infinities are stored as null. Of the paths of data
             and of the model that training started from, only the last name is stored.
         blend: Boosted trees that predict together with the model.
+        calibration: Temperatures, threshold and conformal scores.
         fingerprints: As in ``Bundle``.
     """
     folder = Path(folder)
@@ -110,6 +121,8 @@ def save_bundle(
         config |= {"format": _ENSEMBLE, "members": len(model.members)}
     if blend is not None:
         config |= {"format": _BLEND, "blend": True}
+    if calibration is not None and calibration.changes:
+        config |= {"format": _CALIBRATED, "calibration": True}
     try:
         text = json.dumps(_finite(config), indent=1, allow_nan=False)
     except TypeError as error:
@@ -117,12 +130,13 @@ def save_bundle(
     with new_folder(folder, FILES, "a model") as made:
         save_file(_tensors(model), made / _WEIGHTS)
         (made / _CONFIG).write_text(text, encoding="utf-8")
-        (made / _CARD).write_text(model_card(model, about, blend), encoding="utf-8")
+        (made / _CARD).write_text(model_card(model, about, blend, calibration), encoding="utf-8")
+        for name, part in {_TREES: blend, _CALIBRATION: calibration}.items():
+            if part is not None and part != Calibration():
+                written = json.dumps(part.to_json(), allow_nan=False)
+                (made / name).write_text(written, encoding="utf-8")
         if fingerprints is not None:
             save_file({_FINGERPRINTS: fingerprints.contiguous()}, made / _TRAINING)
-        if blend is not None:
-            trees = json.dumps(blend.to_json(), allow_nan=False)
-            (made / _TREES).write_text(trees, encoding="utf-8")
 
 
 def load_bundle(folder: Path | str) -> Bundle:
@@ -150,7 +164,9 @@ def load_bundle(folder: Path | str) -> Bundle:
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{folder} does not hold a valid model: {_brief(error)}") from error
     blend = _read_blend(folder, model) if config.get("blend") else None
-    return Bundle(model, config["about"], folder, blend, _read_fingerprints(folder))
+    calibration = _read_calibration(folder, config, model)
+    bits = _read_fingerprints(folder)
+    return Bundle(model, config["about"], folder, blend, calibration, bits)
 
 
 def _tensors(model: Predictor) -> dict[str, Tensor]:
@@ -218,9 +234,7 @@ def _read_config(folder: Path) -> _Json:
         )
     if type(number) is not int or number < 1:
         raise ValueError(f"{path}: format must be from 1 to {FORMAT}, got {_brief(number)}")
-    keys = _KEYS | ({"members"} if number == _ENSEMBLE else set())
-    if number == _BLEND:
-        keys |= {"blend"} | ({"members"} & set(config))
+    keys = _KEYS | _MORE.get(number, set()) | (_ANY.get(number, set()) & set(config))
     if set(config) != keys:
         wrong = min(set(config) ^ keys)
         is_there = "unknown" if wrong in config else "missing"
@@ -268,6 +282,25 @@ def _read_fingerprints(folder: Path) -> Tensor | None:
     if len(found) != 1 or bits is None or bits.dtype != torch.uint8 or bits.dim() != 2:
         raise ValueError(f"{path} must hold one tensor {_FINGERPRINTS!r}, uint8 [molecules, bytes]")
     return bits
+
+
+def _read_calibration(folder: Path, config: _Json, model: Predictor) -> Calibration:
+    """Return the calibration of a model, after a check; the default if it has none."""
+    path = folder / _CALIBRATION
+    if not path.is_file():
+        if config.get("calibration"):
+            raise FileNotFoundError(f"{folder} is not a whole model: it holds no {_CALIBRATION}")
+        return Calibration()
+    content = _read_json(path)
+    try:
+        return Calibration.from_json(content, _task_of(config), model.shape.outputs)
+    except ValueError as error:
+        raise ValueError(f"{path} does not hold a calibration: {_brief(error)}") from error
+
+
+def _task_of(config: _Json) -> str:
+    """Return the task of a model, after a check."""
+    return check_value(_Task, config["about"].get("schema", {}).get("task"), "about.schema.task")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -352,8 +385,7 @@ def _build(config: _Json, tensors: dict[str, Tensor]) -> Predictor:
         for member in range(count)
     ]
     _check_scaling(mean, std)
-    task: Any = config["about"].get("schema", {}).get("task")
-    return EnsemblePredictor(members, check_value(_Task, task, "about.schema.task"), mean, std)
+    return EnsemblePredictor(members, _task_of(config), mean, std)
 
 
 def _check_scaling(mean: Tensor | None, std: Tensor | None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gtpool.model.blend import Blend
+from gtpool.model.calibration import Calibration
 from gtpool.model.predictor import Predictor, members_of
 from gtpool.spec import FOLD_RULES
 
@@ -20,7 +21,12 @@ _LISTED = 20
 _MEANS = "the prediction is their mean probability or value, the spread its deviation over them"
 
 
-def model_card(model: Predictor, about: dict[str, Any], blend: Blend | None = None) -> str:
+def model_card(
+    model: Predictor,
+    about: dict[str, Any],
+    blend: Blend | None = None,
+    calibration: Calibration | None = None,
+) -> str:
     """Return the Markdown card of a model, with the hub's metadata in its front matter.
 
     Args:
@@ -28,9 +34,11 @@ def model_card(model: Predictor, about: dict[str, Any], blend: Blend | None = No
         about: Metadata of the bundle. ``metrics`` are copied unchanged; ``license`` is an
             identifier of the hub, such as "mit".
         blend: Boosted trees that predict together with the model.
+        calibration: Temperatures, threshold and conformal scores.
     """
     lines = ["---", *_metadata(about), "---", "", f"# A gtpool model of {_clean(_name(about))}", ""]
-    lines += [*_facts(model, about, blend), "", "## Figures", ""]
+    lines += [*_facts(model, about, blend), *_calibration_lines(calibration)]
+    lines += ["", "## Figures", ""]
     lines += [f"- {what}: {value}" for what, value in _figures(about, blend)] or [
         "None were stored."
     ]
@@ -106,6 +114,23 @@ def _blend_line(blend: Blend) -> str:
         f"- blend: {blend.weight:.2f} × network + {1 - blend.weight:.2f} × boosted trees on "
         f"{sets}; the weights are of probabilities or values"
     )
+
+
+def _calibration_lines(calibration: Calibration | None) -> list[str]:
+    """Return lines about temperature, threshold and conformal scores, where there are any."""
+    if calibration is None:
+        return []
+    temperature, threshold = (
+        _listed([f"{number:.3g}" for number in numbers])
+        for numbers in (calibration.temperature, calibration.threshold)
+    )
+    metric = _clean(calibration.metric or "a metric")
+    most = max(calibration.counts, default=0)
+    return [
+        *([f"- calibration: logits divided by {temperature}"] if temperature else []),
+        *([f"- threshold: {threshold}, chosen by {metric}"] if threshold else []),
+        *([f"- conformal: scores of {most:,} held-out graphs (`--coverage`)"] if most else []),
+    ]
 
 
 def _listed(names: object) -> str:

@@ -19,7 +19,8 @@ def export_classifier(model: Predictor, capacity: Capacity, longest: int) -> Exp
     """Return a program that maps the tensors of ``inputs_of`` to logits.
 
     The program runs without gtpool. It uses plain PyTorch operations, and its shapes are fixed by
-    the capacity. The boosted trees of a blend are not in the program.
+    the capacity. The boosted trees of a blend, and temperature and threshold of a calibration,
+    are not in the program.
 
     Args:
         model: The trained classifier, on a CPU; an ensemble raises an error that says what to do.

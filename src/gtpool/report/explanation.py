@@ -31,6 +31,10 @@ BLEND_NOTE = (
     "The model is a blend with boosted trees. The explanation and its probabilities are those of "
     "the network alone; `gtpool predict` gives those of the blend."
 )
+CALIBRATION_NOTE = (
+    "The model has a temperature or threshold. The explanation and its probabilities are those "
+    "without; `gtpool predict` gives those with them."
+)
 ENSEMBLE_NOTE = (
     "Predictions and probabilities are the means over the members, ± their standard deviation. The "
     "pooling steps and the importance of a graph are those of the member whose prediction is "

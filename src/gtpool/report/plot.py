@@ -198,6 +198,32 @@ def draw_learning_curve(curve: "LearningCurve") -> str:
         return figure_to_svg(figure)
 
 
+def draw_reliability(curves: Mapping[str, Sequence[tuple[float, float, int]]]) -> str:
+    """Return a reliability diagram: how often predictions are right, by their probability.
+
+    The area of a point grows with the number of its predictions.
+
+    Args:
+        curves: Mean probability, frequency and number of predictions of each bin, by label; at most
+            two, of which the last stands out.
+    """
+    colours = (KEPT,) if len(curves) == 1 else (OTHER, KEPT)
+    with svg_figure((4, 4)) as figure:
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=_GRID, linewidth=1)
+        for (label, bins), colour in zip(curves.items(), colours, strict=True):
+            told, found, counts = (np.array(part) for part in zip(*bins, strict=True))
+            axes.plot(told, found, color=colour, linewidth=1, label=label)
+            axes.scatter(told, found, 4 + 90 * counts / counts.sum(), color=colour, linewidths=0)
+        axes.set_aspect("equal")
+        axes.set_xlabel("mean probability")
+        axes.set_ylabel("frequency")
+        style_axes(axes)
+        if len(curves) > 1:
+            axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+        return figure_to_svg(figure)
+
+
 def with_background(svg: str) -> str:
     """Return a drawing as a file, with its own background, because a viewer's may be dark."""
     return svg.replace("<svg ", '<svg style="background: #ffffff" ', 1)

@@ -14,6 +14,7 @@ from gtpool.data.registry import DATASETS
 from gtpool.data.schema import Schema
 from gtpool.data.summary import describe_targets
 from gtpool.model.bundle import FILES, save_bundle
+from gtpool.report.calibration import describe_calibration, draw_calibration
 from gtpool.report.page import MethodSection, section_cell, write_report
 from gtpool.report.plot import (
     draw_confusion,
@@ -111,8 +112,11 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     schema, title = loaded.dataset.schema, f"{result.plan.method} on {result.plan.data}"
     files = {"page": folder / "report.html"}
     notes = [f"Data: {describe_targets(loaded.dataset, loaded.targets)}."]
-    section = method_section(title, rows, result.predictions, schema, result.ensembles)
-    notes += [f"{line[0].upper()}{line[1:]}." for line in describe_trees(result)]
+    found = result.calibrated
+    before = found.before if found is not None and found.calibration.temperature else ()
+    section = method_section(title, rows, result.predictions, schema, result.ensembles, before)
+    lines = [*describe_trees(result), *describe_calibration(result)]
+    notes += [f"{line[0].upper()}{line[1:]}." for line in lines]
     if result.curve is not None:
         notes.append(f"Learning curve: {result.curve.verdict}.")
         drawn = {_CAPTIONS["learning_curve"]: draw_learning_curve(result.curve)}
@@ -233,6 +237,7 @@ def method_section(
     parts: Sequence[HeldOut],
     schema: Schema,
     ensembles: ScoreGrid | None = None,
+    before: Sequence[HeldOut] = (),
 ) -> MethodSection:
     """Return the page section of a method.
 
@@ -242,8 +247,9 @@ def method_section(
         parts: Test predictions of the runs, or of the ensembles.
         schema: Schema of the predictions.
         ensembles: Test metric of each ensemble; None for single runs.
+        before: Test predictions before calibration, if they were calibrated.
     """
-    pictures = _draw(rows, parts, schema) if parts else {}
+    pictures = _draw(rows, parts, schema, before) if parts else {}
     captioned = {_CAPTIONS[which]: svg for which, svg in pictures.items()}
     several = parts and schema.task != "classes" and schema.num_outputs > 1
     tasks = _task_metrics(parts, schema) if several else None
@@ -263,6 +269,8 @@ _CAPTIONS = {
     "curves": "Mean over the runs and range from lowest to highest, by epoch, "
     "as long as half of the runs go on.",
     "confusion": "Test graphs of all runs, by true and predicted class.",
+    "reliability": "Test graphs of all runs: how often predictions are right, by their "
+    "probability in 15 bins; of the predicted class, or of the label 1.",
     "roc": "ROC curve of each run and task on its test part, and their mean.",
     "scatter": "Test graphs of all runs: predicted against true values.",
     "learning_curve": "Test metric by number of training graphs: thin lines are folds or seeds, "
@@ -270,18 +278,25 @@ _CAPTIONS = {
 }
 
 
-def _draw(rows: Sequence[RunResult], parts: Sequence[HeldOut], schema: Schema) -> dict[str, str]:
+def _draw(
+    rows: Sequence[RunResult],
+    parts: Sequence[HeldOut],
+    schema: Schema,
+    before: Sequence[HeldOut] = (),
+) -> dict[str, str]:
     """Return the plots of the curves and of the task, by file name."""
     pictures = {"curves": draw_curves([row for row in rows if row.done])}
+    if schema.task == "regression":
+        true = np.concatenate([part.y.ravel() for part in parts])
+        said = np.concatenate([part.output.ravel() for part in parts])
+        known = ~np.isnan(true)
+        return pictures | {"scatter": draw_scatter(true[known], said[known])}
     if schema.task == "classes":
         counts = confusion(parts, schema.num_outputs)
-        return pictures | {"confusion": draw_confusion(counts, schema.targets)}
-    if schema.task == "binary":
-        return pictures | {"roc": draw_roc(roc_curves(parts))}
-    true = np.concatenate([part.y.ravel() for part in parts])
-    said = np.concatenate([part.output.ravel() for part in parts])
-    known = ~np.isnan(true)
-    return pictures | {"scatter": draw_scatter(true[known], said[known])}
+        pictures["confusion"] = draw_confusion(counts, schema.targets)
+    else:
+        pictures["roc"] = draw_roc(roc_curves(parts))
+    return pictures | {"reliability": draw_calibration(parts, before)}
 
 
 def _figure_notes(result: CrossValidation) -> list[str]:
@@ -366,16 +381,17 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             for run in final.runs
         ]
     blend = None if result.trees is None else result.trees.blend
-    save_bundle(folder, final.model, about, blend, fingerprints=final.fingerprints)
+    found = None if result.calibrated is None else result.calibrated.calibration
+    save_bundle(folder, final.model, about, blend, found, final.fingerprints)
 
 
 def _metrics(final: FinalModel, result: CrossValidation) -> dict[str, Any]:
     """Return the figures of the saved model; an ensemble of folds has no test part of its own."""
     row = final.run
     found = {"metric": row.metric, "valid_loss": final.valid_loss}
-    if len(final.runs) == 1 and not result.plan.blend:
-        return {**found, "test": row.test, "valid_metric": row.valid_metric}
     scores = result.ensembles
+    if len(final.runs) == 1 and (scores is None or scores.kind == "ensemble"):
+        return {**found, "test": row.test, "valid_metric": row.valid_metric}
     if len({run.spec.split.fold for run in final.runs}) > 1 or scores is None:
         return {**found, "cross_validated": result.mean}
     place = scores.seeds.index(first_seed(row.spec.seed, result.plan))

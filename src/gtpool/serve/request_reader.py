@@ -38,6 +38,8 @@ class ParsedRequest(NamedTuple):
     """Why a graph cannot be predicted, by index."""
     data: GraphDataset | None
     """The graphs without a reason, in order; None if there are none."""
+    coverage: float | None = None
+    """Stated coverage of conformal sets or intervals; None for none."""
 
 
 class RequestReader:
@@ -84,12 +86,17 @@ class RequestReader:
             deadline: When to raise a TimeoutError, by ``monotonic``.
         """
         if self.takes == "smiles":
-            smiles = parse(body, PredictSmiles)["smiles"]
+            asked = parse(body, PredictSmiles)
+            smiles, places = asked["smiles"], ("smiles",)
             if isinstance(smiles, str):
-                return self._molecules([smiles], ("smiles",), deadline)
-            return self._molecules(smiles, self._places("smiles", smiles), deadline)
-        graphs = parse(body, PredictGraphs)["graphs"]
-        return self._graphs(graphs, self._places("graphs", graphs))
+                smiles = [smiles]
+            else:
+                places = self._places("smiles", smiles)
+            found = self._molecules(smiles, places, deadline)
+        else:
+            asked = parse(body, PredictGraphs)
+            found = self._graphs(asked["graphs"], self._places("graphs", asked["graphs"]))
+        return found._replace(coverage=asked.get("coverage"))
 
     def read_explain(self, body: bytes, deadline: float) -> ParsedRequest:
         """Parse the body of ``/explain``, one graph within the limits for explanations.

@@ -17,6 +17,9 @@ _OneEach = Annotated[list[_Label], Field(fail_fast=True)]
 _SeveralEach = Annotated[list[_OneEach], Field(fail_fast=True)]
 _Labels = _OneEach | _SeveralEach
 _End = Annotated[int, Field(ge=0, le=_INT32)]
+_COVERAGE: Any = Field(
+    None, gt=0, lt=1, description="Share of conformal sets or intervals that hold the truth."
+)
 _Edge = Annotated[list[_End], Field(min_length=2, max_length=2, fail_fast=True)]
 
 
@@ -47,12 +50,14 @@ class PredictSmiles(_Strict):
     smiles: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] = Field(
         examples=["CCO", ["CCO", "c1ccccc1O"]]
     )
+    coverage: float | None = _COVERAGE
 
 
 class PredictGraphs(_Strict):
     """Graphs, for any other model."""
 
     graphs: Annotated[list[Graph], Field(min_length=1, fail_fast=True)]
+    coverage: float | None = _COVERAGE
 
 
 class ExplainSmiles(_Strict):
@@ -95,6 +100,16 @@ class Prediction(BaseModel):
     )
     note: str | None = Field(
         None, description="Several fragments, or far from all training molecules."
+    )
+    set: list[str] | dict[str, list[int]] | None = Field(
+        None,
+        description="With coverage: conformal set of classes, or of labels by target; null if "
+        "there is no prediction.",
+    )
+    interval: dict[str, list[float | None]] | None = Field(
+        None,
+        description="With coverage, of a regression: lowest and highest value by target, null for "
+        "no limit.",
     )
     reason: str | None = Field(description="Why there is no prediction, else null.")
 
@@ -194,6 +209,16 @@ class Model(BaseModel):
     members: int = Field(description="Number of networks whose mean is the prediction.")
     network_weight: float = Field(
         description="Weight of the networks, from 0 to 1; below 1 in a blend with boosted trees."
+    )
+    temperature: list[float] = Field(
+        description="Logits are divided by it, one for each target; empty if not calibrated."
+    )
+    threshold: list[float] = Field(
+        description="Probability from which on a target is 1, or the second of two classes is "
+        "predicted; empty for the most probable."
+    )
+    held_out: int = Field(
+        description="Number of held-out graphs behind conformal sets and intervals; 0 for none."
     )
     limits: ModelLimits
 

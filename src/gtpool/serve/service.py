@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
@@ -22,6 +22,7 @@ from gtpool.model.bundle import Bundle
 from gtpool.model.predictor import Predictor, members_of
 from gtpool.predict import (
     OVERFLOW,
+    Decoded,
     blend_members,
     compare_molecules,
     decode_outputs,
@@ -146,13 +147,24 @@ class Service:
         """Return the content of ``/predict``; a single graph without prediction is a 422."""
         if self._bundle.blend is not None:
             outputs = self._blended(question, outputs, deadline)
-        rows = _rows(question, outputs, self.schema)
+        told = self._decode(question, outputs)
+        rows = _rows(question, outputs, told, self.schema)
         if self._bundle.fingerprints is not None:
             self._compare(rows, deadline)
         if len(rows) == 1 and rows[0]["reason"] is not None:
             raise RequestError(422, rows[0]["reason"], question.places[0])
         schema = self.schema
         return {"task": schema.task, "targets": schema.targets, "predictions": rows}
+
+    def _decode(self, question: ParsedRequest, outputs: Tensor) -> Iterator[Decoded]:
+        """Return what the model says of each graph with finite outputs; a bad coverage is a 422."""
+        calibration, coverage = self._bundle.calibration, question.coverage
+        try:
+            if coverage is not None:
+                calibration.limits(coverage)
+        except ValueError as error:
+            raise RequestError(422, str(error), "coverage") from error
+        return decode_outputs(self.schema, outputs[finite_graphs(outputs)], calibration, coverage)
 
     def _blended(self, question: ParsedRequest, outputs: Tensor, deadline: float) -> Tensor:
         """Return the outputs of a blend; the trees read the SMILES of a few graphs at a time."""
@@ -218,6 +230,9 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
         "levels": len(members_of(bundle.model)[0].pools),
         "members": len(members_of(bundle.model)),
         "network_weight": 1.0 if bundle.blend is None else bundle.blend.weight,
+        "temperature": bundle.calibration.temperature,
+        "threshold": bundle.calibration.threshold,
+        "held_out": max(bundle.calibration.counts, default=0),
         "limits": {
             "graphs": limits.graphs,
             "nodes": limits.nodes,
@@ -233,22 +248,35 @@ def _smiles_columns(bundle: Bundle) -> list[str]:
     return list(dict.fromkeys([trained or "smiles", "smiles"]))
 
 
-def _rows(question: ParsedRequest, outputs: Tensor, schema: Schema) -> list[_Json]:
+def _rows(
+    question: ParsedRequest, outputs: Tensor, told: Iterator[Decoded], schema: Schema
+) -> list[_Json]:
     """Return a prediction or a reason for each graph, in order."""
-    finite = finite_graphs(outputs)
-    sound, told = iter(finite.tolist()), decode_outputs(schema, outputs[finite])
+    sound = iter(finite_graphs(outputs).tolist())
     rows: list[_Json] = []
     for number, name in enumerate(question.ids):
         reason = question.reasons.get(number)
         if reason is None and not next(sound):
             reason = OVERFLOW
-        value, *numbers = (None, (), ()) if reason is not None else next(told)
+        said = Decoded() if reason is not None else next(told)
         chances, spread = (
-            dict(zip(schema.targets, part, strict=True)) if part else None for part in numbers
+            dict(zip(schema.targets, part, strict=True)) if part else None
+            for part in (said.probabilities, said.spread)
         )
-        row = {"id": name, "prediction": value, "probabilities": chances, "spread": spread}
-        rows.append({**row, "reason": reason})
+        row = {"id": name, "prediction": said.value, "probabilities": chances, "spread": spread}
+        more = {} if question.coverage is None else _regions(said, schema)
+        rows.append({**row, **more, "reason": reason})
     return rows
+
+
+def _regions(said: Decoded, schema: Schema) -> _Json:
+    """Return the conformal set or interval of a prediction, None where there is none."""
+    kind = "interval" if schema.task == "regression" else "set"
+    if not said.regions:
+        return {kind: None}
+    if schema.task == "classes":
+        return {kind: said.regions[0]}
+    return {kind: _finite(dict(zip(schema.targets, said.regions, strict=True)))}
 
 
 class ExplanationWorker:

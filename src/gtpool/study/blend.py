@@ -18,6 +18,7 @@ from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
 from gtpool.study.split_rules import choose_split
+from gtpool.study.start import run_data
 from gtpool.study.store import Store
 from gtpool.study.summarize import MetricSummary, ScoreGrid, summarize_grid
 from gtpool.train.fit import predict
@@ -40,6 +41,8 @@ class BesideTrees(NamedTuple):
     """Test predictions of the blend, sorted by seed and fold."""
     blend: Blend | None = None
     """What predicts together with the networks that are handed over."""
+    validation: Sequence[HeldOut] = ()
+    """Predictions of the blend on validation parts; empty for a split with folds."""
 
 
 class Blended(NamedTuple):
@@ -49,6 +52,8 @@ class Blended(NamedTuple):
     """Predictions on the test part of each finished run."""
     weight: float
     """Weight of the networks in the model that is handed over."""
+    validation: list[HeldOut]
+    """Predictions on the validation parts; empty for a split with folds."""
 
 
 def check_blend(plan: Plan, loaded: Loaded, data_dir: Path | None = None) -> None:
@@ -106,6 +111,7 @@ def fit_beside(
         networks=summarize_grid(scores(network), members=plan.ensemble),
         predictions=average_members(blended.parts, plan),
         blend=final_blend(blended.weight, boosting, final),
+        validation=blended.validation,
     )
 
 
@@ -129,6 +135,7 @@ def blend_runs(
         task: "classes", "binary" or "regression".
         validation: Returns the predictions of the networks on their validation parts.
     """
+    validated: list[tuple[HeldOut, HeldOut]] = []
     trees, folds = boosting.predict(network, task), sorted({part.fold for part in network})
     if len(folds) > 1:
         pairs = _pairs(average_members(network, plan), average_members(trees, plan))
@@ -142,13 +149,14 @@ def blend_runs(
         beside = boosting.predict(held, task)
         if not plan.bag:  # bags validate on graphs of their own
             held, beside = average_members(held, plan), average_members(beside, plan)
-        weight = choose_weight(_pairs(held, beside), task)
+        validated = _pairs(held, beside)
+        weight = choose_weight(validated, task)
         weights = dict.fromkeys(folds, weight)
-    parts = [
-        one._replace(output=_mixed(one, other, weights[one.fold]))
-        for one, other in _pairs(network, trees)
-    ]
-    return Blended(parts, weight)
+    parts, mixed = (
+        [one._replace(output=_mixed(one, other, weights[one.fold])) for one, other in pairs]
+        for pairs in (_pairs(network, trees), validated)
+    )
+    return Blended(parts, weight, mixed)
 
 
 def choose_weight(pairs: Sequence[tuple[HeldOut, HeldOut]], task: str) -> float:
@@ -203,7 +211,7 @@ def _validated(run: RunResult, loaded: Loaded, store: Store, data_dir: Path | No
     spec, task = run.spec, loaded.dataset.schema.task
     network, _ = load_member(run, loaded, store, data_dir)
     split = choose_split(spec.split, loaded, data_dir)
-    data = loaded.dataset.standardized(split.train) if spec.data.standardize else loaded.dataset
+    data = run_data(spec, loaded.dataset, split)
     output = probabilities(predict(network, data, split.valid, spec.train.batch_size), task)
     graph, y = split.valid.numpy(), data.y[split.valid].numpy()
     return HeldOut(spec.seed, spec.split.fold, graph, output.numpy(), y)

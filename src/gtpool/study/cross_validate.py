@@ -19,7 +19,8 @@ from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.pool import POOLS
 from gtpool.spec import RunSpec
-from gtpool.study.blend import BesideTrees, check_blend, fit_beside
+from gtpool.study.blend import BesideTrees, check_blend, fit_beside, validation_parts
+from gtpool.study.calibrate import Calibrated, calibrate_parts, check_calibration
 from gtpool.study.executor import Executor, Watcher
 from gtpool.study.final_model import FinalModel, load_final
 from gtpool.study.heldout import HeldOut, missing_labels, read_held_out
@@ -101,10 +102,12 @@ class CrossValidation:
     """Boosted trees on the same folds, and their blend with the networks; None if not asked for."""
     curve: LearningCurve | None = None
     """Scores on smaller training parts; None if not asked for, or if all runs of a size failed."""
+    calibrated: Calibrated | None = None
+    """Calibration of the model, and its evidence; None if all runs failed."""
 
     @cached_property
     def cell(self) -> MetricSummary:
-        """Mean and standard deviation of the test metric: of runs, or of ensembles or blends."""
+        """Mean and standard deviation of the test metric: of runs, or of what predicts as one."""
         scores = self.ensembles
         if scores is None:
             return self.single
@@ -117,12 +120,19 @@ class CrossValidation:
 
     @cached_property
     def ensembles(self) -> ScoreGrid | None:
-        """Test metric of each ensemble or blend, by first seed and fold; None for single runs."""
-        if self.plan.ensemble == 1 and not self.plan.blend:
+        """Test metric of each ensemble or blend, by first seed and fold; None for single runs.
+
+        A single run counts as calibrated if temperature or threshold can change its metric.
+        """
+        plan, task = self.plan, self.loaded.dataset.schema.task
+        metric = metric_of(task, plan.run.train.metric)
+        by_rank = metric.by_order or metric.decides
+        changed = (plan.calibrate and not by_rank) or (plan.threshold and metric.decides)
+        if plan.ensemble == 1 and not plan.blend and not changed:
             return None
-        task = self.loaded.dataset.schema.task
-        scores = ensemble_scores(self.runs, self.predictions, self.plan, task)
-        return scores._replace(kind="blend") if self.plan.blend else scores
+        scores = ensemble_scores(self.runs, self.predictions, plan, task)
+        kind = "blend" if plan.blend else "ensemble" if plan.ensemble > 1 else "calibrated"
+        return scores._replace(kind=kind)
 
     @cached_property
     def scores(self) -> dict[str, MetricSummary]:
@@ -191,6 +201,8 @@ def cross_validate(
     bag: bool | None = None,
     handover: Handover | None = None,
     blend: bool | None = None,
+    threshold: str | None = None,
+    calibrate: bool | None = None,
     boosting: bool = False,
     learning_curve: bool | None = None,
     folder: Path | str | None = None,
@@ -226,6 +238,9 @@ def cross_validate(
             ``chosen``; "best" takes the fold with the lowest validation loss.
         blend: Let boosted trees on descriptors of molecules predict together with the networks;
             needs scikit-learn and a source with SMILES.
+        threshold: Metric, such as "mcc", for which out-of-fold predictions choose the probability
+            from which on the second of two classes, or a binary task, is predicted.
+        calibrate: Divide logits by a temperature that out-of-fold predictions choose.
         boosting: Also measure such trees alone on the same folds, if scikit-learn is installed and
             the source is a table of SMILES.
         learning_curve: Repeat the runs on a quarter and a half of each training part, as ``curve``.
@@ -258,6 +273,7 @@ def cross_validate(
     """
     given: dict[str, Any] = {"seeds": seeds, "ensemble": ensemble, "bag": bag}
     given |= {"handover": handover, "blend": blend, "learning_curve": learning_curve}
+    given |= {"threshold": threshold, "calibrate": calibrate}
     training = {"start": None if start is None else str(start), "freeze_encoder": freeze_encoder}
     plan = _plan(data, spec, given, training, recipe)
     specs, loaded = plan_runs(plan, data_dir)
@@ -275,14 +291,26 @@ def cross_validate(
         if chosen is not None and (plan.blend or (boosting and is_table(plan.run.data.source))):
             trees = fit_beside(runs, chosen.runs, parts, plan, loaded, store, data_dir)
         blended = None if trees is None else trees.predictions
+        predictions, found = average_members(parts, plan) if blended is None else blended, None
+        if chosen is not None:
+
+            def validation() -> Sequence[HeldOut]:
+                if trees is not None and trees.blend is not None:
+                    return trees.validation
+                held = validation_parts(runs, loaded, store, data_dir)
+                return held if plan.bag else average_members(held, plan)
+
+            task, seed = loaded.dataset.schema.task, chosen.run.spec.seed
+            found = calibrate_parts(predictions, plan, task, seed, validation)
         return CrossValidation(
             plan=plan,
             runs=runs,
             loaded=loaded,
-            predictions=average_members(parts, plan) if blended is None else blended,
+            predictions=predictions if found is None else found.parts,
             chosen=chosen,
             trees=trees,
             curve=curve,
+            calibrated=found,
         )
 
 
@@ -318,6 +346,7 @@ def plan_runs(
     )
     choose_split(specs[0].split, loaded, data_dir)
     check_blend(plan, loaded, data_dir)
+    check_calibration(plan, loaded.dataset.schema)
     return specs, loaded
 
 

@@ -35,6 +35,9 @@ class HeldOut(NamedTuple):
     """Class of each graph, [n], or targets of the tasks, NaN where missing, [n, tasks]."""
     spread: Array | None = None
     """Standard deviation (n - 1) of ``output`` over the members, [n, outputs]; None for a run."""
+    threshold: tuple[float, ...] = ()
+    """Probability from which on each task is 1, or the second of two classes is predicted; empty
+    for the most probable label."""
 
 
 def read_held_out(
@@ -101,7 +104,7 @@ def confusion(parts: Iterable[HeldOut], classes: int) -> Array:
     """Return the confusion matrix, [true classes, predicted classes]."""
     counts = np.zeros((classes, classes), np.int64)
     for part in parts:
-        np.add.at(counts, (part.y, part.output.argmax(1)), 1)
+        np.add.at(counts, (part.y, predicted_classes(part)), 1)
     return counts
 
 
@@ -131,6 +134,13 @@ def missing_labels(parts: Sequence[HeldOut], task: str, targets: Sequence[str]) 
     ]
     more = [f"so it is for {len(notes) - _NOTED} more"] if len(notes) > _NOTED else []
     return notes[:_NOTED] + more
+
+
+def predicted_classes(part: HeldOut) -> Array:
+    """Return the predicted class of each graph: the most probable one, or by the threshold."""
+    if part.threshold:
+        return (part.output[:, 1] >= part.threshold[0]).astype(int)
+    return part.output.argmax(1)
 
 
 def roc_curves(parts: Iterable[HeldOut]) -> list[tuple[Array, Array]]:
@@ -163,9 +173,9 @@ _OUTPUTS: dict[str, Callable[[Array], Array]] = {
 def _cells(part: HeldOut, task: str, targets: Sequence[str]) -> Iterator[list[str]]:
     """Yield the target, prediction and spread cells of each graph."""
     spreads = part.output[:, :0] if part.spread is None else part.spread
-    for true, row, spread in zip(part.y, part.output, spreads, strict=True):
+    places: list[int] = predicted_classes(part).tolist()
+    for true, row, spread, place in zip(part.y, part.output, spreads, places, strict=True):
         if task == "classes":
-            place = int(row.argmax())
             shares = (f"{share:.6f}" for share in row)
             apart = spread[place : place + 1]
             yield [targets[int(true)], targets[place], *shares, *(f"{part:.6g}" for part in apart)]

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from torch import from_numpy
 
 from gtpool.study.heldout import HeldOut
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.scores import score_part
 from gtpool.study.summarize import ScoreGrid, score_grid
 from gtpool.train.metric import metric_of
 
@@ -54,10 +54,7 @@ def ensemble_scores(
         task: "classes", "binary" or "regression".
     """
     single, metric = score_grid(runs), metric_of(task, plan.run.train.metric)
-    found = {
-        (part.seed, part.fold): metric.of_outputs(from_numpy(part.output), from_numpy(part.y))
-        for part in parts
-    }
+    found = {(part.seed, part.fold): score_part(part, metric) for part in parts}
     known = {place: value for place, value in found.items() if not np.isnan(value)}
     seeds = tuple(dict.fromkeys(first_seed(seed, plan) for seed in single.seeds))
     values = tuple(tuple(known.get((seed, fold)) for fold in single.folds) for seed in seeds)

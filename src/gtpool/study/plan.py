@@ -48,6 +48,10 @@ class Plan(NamedTuple):
     """Whether the runs are repeated on smaller shares of each training part."""
     searched: bool = False
     """Whether ``gtpool search`` chose the options on this data."""
+    threshold: str | None = None
+    """Metric for which held-out predictions choose the threshold of decisions; None for 0.5."""
+    calibrate: bool = False
+    """Whether held-out predictions choose a temperature of the probabilities."""
 
     @property
     def data(self) -> str:
@@ -72,9 +76,9 @@ class Plan(NamedTuple):
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
         own = {name: part for name, part in self._asdict().items() if name != "run"}
-        for later in ("blend", "learning_curve", "searched"):  # unknown to version 0.2
-            if not own[later]:
-                del own[later]
+        for name in ("blend", "threshold", "calibrate", "learning_curve", "searched"):
+            if not own[name]:  # unknown to version 0.2
+                del own[name]
         return {**own, **self.run.to_json()}
 
 
@@ -102,7 +106,8 @@ def make_plan(
 
     Args:
         settings: Content of a settings file: ``recipe``, ``seeds``, ``ensemble``, ``bag``,
-            ``handover``, ``blend``, ``learning_curve`` and the parts of a ``RunSpec``.
+            ``handover``, ``blend``, ``threshold``, ``calibrate``, ``learning_curve`` and the parts
+            of a ``RunSpec``.
         options: Command-line options by part; None if not given.
         recipe: Name of the recipe if neither settings nor options name one.
     """
@@ -110,7 +115,8 @@ def make_plan(
     top = {**settings, **given.pop("", {})}
     seeds = top.pop("seeds", 1)
     recipe = top.pop("recipe", "paper" if _is_complete(settings) else recipe)
-    own = ("ensemble", "bag", "handover", "blend", "learning_curve", "searched")
+    own = ("ensemble", "bag", "handover", "blend", "threshold", "calibrate")
+    own += ("learning_curve", "searched")
     members = {name: top.pop(name) for name in own if name in top}
     members.setdefault("handover", "best" if recipe == "paper" else "folds")
     for part in _PARTS:
@@ -153,6 +159,8 @@ def check_plan(plan: Plan) -> Plan:
     check_value(bool, plan.blend, "blend")
     check_value(bool, plan.learning_curve, "learning_curve")
     check_value(bool, plan.searched, "searched")
+    check_value(str | None, plan.threshold, "threshold")
+    check_value(bool, plan.calibrate, "calibrate")
     check_value(Handover, plan.handover, "handover")
     if plan.bag and (plan.ensemble == 1 or plan.run.split.bag):
         raise ValueError(

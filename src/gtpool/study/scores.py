@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from math import isnan
 
-from torch import from_numpy
+import torch
+from torch import Tensor, from_numpy
 
 from gtpool.study.heldout import HeldOut
 from gtpool.study.summarize import MetricSummary, ScoreGrid, summarize_grid
-from gtpool.train.metric import TASK_METRICS
+from gtpool.train.metric import TASK_METRICS, Metric
 
 Place = tuple[int, int]
 """Seed and fold of a run, or of an ensemble of runs."""
@@ -28,8 +29,7 @@ def all_scores(parts: Sequence[HeldOut], task: str, members: int = 1) -> dict[st
     found: dict[str, MetricSummary] = {}
     for name, metric in TASK_METRICS[task].items():
         by_run: dict[Place, float] = {
-            (part.seed, part.fold): metric.of_outputs(from_numpy(part.output), from_numpy(part.y))
-            for part in parts
+            (part.seed, part.fold): score_part(part, metric) for part in parts
         }
         known = {place: value for place, value in by_run.items() if not isnan(value)}
         values = tuple(tuple(known.get((seed, fold)) for fold in folds) for seed in seeds)
@@ -48,9 +48,17 @@ def scores_by_task(
         task: "binary" or "regression".
     """
     return {
-        name: {
-            (part.seed, part.fold): metric.by_task(from_numpy(part.output), from_numpy(part.y))
-            for part in parts
-        }
+        name: {(part.seed, part.fold): metric.by_task(*_tensors(part)) for part in parts}
         for name, metric in TASK_METRICS[task].items()
     }
+
+
+def score_part(part: HeldOut, metric: Metric) -> float:
+    """Return a metric of predictions, decided by their threshold; NaN if it is undefined."""
+    return metric.of_outputs(*_tensors(part))
+
+
+def _tensors(part: HeldOut) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return predictions, targets and threshold of a part."""
+    threshold = torch.tensor(part.threshold, dtype=torch.double) if part.threshold else None
+    return from_numpy(part.output), from_numpy(part.y), threshold
