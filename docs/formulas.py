@@ -14,8 +14,8 @@ from griffe import Extension, Object
 SIGNS = {
     "top": "ᵀ", "lambda": "λ", "delta": "δ", "sigma": "σ", "mu": "μ", "alpha": "α", "phi": "φ",
     "Phi": "Φ", "pi": "π", "chi": "χ", "Theta": "Θ", "ell": "ℓ", "sum": "Σ", "odot": "⊙",
-    "times": "×", "in": "∈", "ne": "≠", "ge": "≥", "leftarrow": "←", "infty": "∞", "dots": "…",
-    "ldots": "…", "cdot": "·", "setminus": "∖",
+    "times": "×", "in": "∈", "ne": "≠", "ge": "≥", "le": "≤", "leftarrow": "←", "infty": "∞",
+    "dots": "…", "ldots": "…", "cdot": "·", "setminus": "∖",
     "lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "lVert": "‖", "rVert": "‖",
     "Vert": "‖", "|": "‖", "max": "max", "min": "min", "exp": "exp", "tanh": "tanh", "quad": "  ",
     "qquad": "   ", ",": " ", ";": " ", "textstyle": "", "left": "", "right": "", "big": "",

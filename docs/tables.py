@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import molecule_tables
 import performance
+import pooler_tables
 import recipe_tables
 from figures import EVIDENCE, ROOT, ROWS, figure, find, published, results
 
@@ -242,6 +243,8 @@ MADE = {
     "molecule-ranks": molecule_tables.ranks,
     "molecule-scores": molecule_tables.scores,
     "molecule-candidates": molecule_tables.candidates,
+    "poolers": pooler_tables.properties,
+    "pooler-promises": pooler_tables.promises,
     "panel": recipe_tables.panel,
     "panel-choices": recipe_tables.panel_choices,
 }

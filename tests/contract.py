@@ -475,6 +475,7 @@ EXCEPTIONS = {
     "gtpool-v with random points": {"relabelling": NUMBERING},
     "gtpool-v gated, random points, linear attention": {"relabelling": NUMBERING},
     "asap": {"induced": "its edges are S^T A S"},
+    "reppool": {"induced": "its edges are B^T (A + I) B"},
     "mincutpool": {"coarse edges": "it normalises A, takes the diagonal away, normalises again"},
     "dmon": {"coarse edges": "it takes the diagonal away and normalises"},
 }

@@ -11,7 +11,7 @@ from gtpool.spec import ModelSpec, ShapeSpec
 
 SHAPE = ShapeSpec(outputs=2, node_width=7, mean_nodes=18, common_nodes=20)
 
-NO_FORM = {"asap", "kmis", "edgepool"}
+NO_FORM = {"asap", "reppool", "kmis", "edgepool"}
 """Poolers that train eagerly on a GPU, and say why."""
 
 

@@ -56,6 +56,7 @@ BY_STRUCTURE = {
             ("sagpool", "rws"),
             ("topkpool", "rwsv"),
             ("asap", "topk"),
+            *(("reppool", sampler) for sampler in ("topk", "rwsv")),
         )
     },
     "maxcutpool, rwsv": partial(

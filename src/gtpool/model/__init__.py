@@ -22,6 +22,7 @@ _SAGPOOL, _TOPK = "Lee et al. 2019, 1904.08082", "Gao and Ji 2019, 1905.05178"
 _ASAP, _MID = "Ranjan et al. 2020, 1911.07979", "Liu et al. 2023, 2306.12726"
 _KMIS = "Bacciu et al. 2023, 2208.03523"
 _MAXCUT = "Abate and Bianchi 2024, 2409.05100"
+_REP = "Li et al. 2020, ICDM"
 _GTPOOL = "Li et al. 2023, 2310.20250"
 
 
@@ -75,6 +76,9 @@ METHODS: dict[str, Method] = {
         {**_sampled("maxcutpool", "rwsv"), "connect": "closest"},
         auxiliary=True,
     ),
+    "reppool": Method(_REP, "dropping", {"pool": "reppool"}),
+    "reppool-rws": Method(_REP, "dropping", _sampled("reppool", "rws")),
+    "reppool-rwsv": Method(_REP, "dropping", _sampled("reppool", "rwsv")),
     "diffpool": Method(
         "Ying et al. 2018, 1806.08804", "clustering", {"pool": "diffpool"}, auxiliary=True
     ),

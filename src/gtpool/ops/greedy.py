@@ -1,14 +1,17 @@
-"""Greedy selections in an order, computed in rounds for a whole batch.
+"""Greedy selections, computed in rounds for a whole batch.
 
-In a round all items are chosen that come before every other candidate in their way. This gives what
-the sequential rule gives, since no two items have the same rank.
+In a round of an independent set or a matching all items are chosen that come before every other
+candidate in their way. This gives what the sequential rule gives, since no two items have the same
+rank. In a round of ``spread_nodes`` each graph chooses one node.
 """
 
 import torch
 from torch import Tensor
 
+from gtpool.graph import GraphLayout
 from gtpool.ops.entry import no_compile
-from gtpool.ops.sample import round_scores
+from gtpool.ops.sample import kept_counts, round_scores
+from gtpool.ops.segment import gather_by_graph, segment_max
 
 _NONE = torch.iinfo(torch.int64).max
 
@@ -93,3 +96,92 @@ def match_edges(source: Tensor, target: Tensor, rank: Tensor, num_nodes: int) ->
         taken[target[new]] = True
         open_ = open_ & ~(taken[source] | taken[target])
     return chosen
+
+
+@no_compile
+def spread_nodes(
+    edge_index: Tensor,
+    score: Tensor,
+    ratio: float,
+    level: GraphLayout,
+    ties: Tensor | None = None,
+) -> Tensor:
+    """Return nodes chosen one by one by score times distance to the chosen ones, ascending, [K].
+
+    The distance is in hops, along edges in both directions; n hops of a graph of n nodes if there
+    is no path, and for the first node. Scores are rounded; equal products tie.
+
+    Args:
+        edge_index: Source and target of each edge, [2, E].
+        score: Score of each node, not negative, [N].
+        ratio: Share of nodes that are chosen.
+        level: The layout of the batch.
+        ties: The nodes in the order in which equal ones go; None means by index, [N].
+
+    Example:
+        >>> from gtpool.ops.segment import layout_from_sizes
+        >>> one = layout_from_sizes(torch.tensor([4]), torch.device("cpu"))
+        >>> path, score = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([0.9, 1.0, 0.8, 0.7])
+        >>> spread_nodes(path, score, 0.5, one).tolist()
+        [1, 3]
+    """
+    sent, got = torch.cat([edge_index, edge_index.flip(0)], 1)
+    batch, device = level.batch, score.device
+    sizes, counts = (
+        gather_by_graph(part.to(device, non_blocking=True), batch)
+        for part in (level.sizes, kept_counts(level.sizes, ratio))
+    )
+    place = torch.arange(batch.numel(), device=device) if ties is None else ties.argsort()
+    height, distance = round_scores(score).double(), sizes
+    chosen = torch.zeros_like(batch, dtype=torch.bool)
+    graphs = level.sizes.numel()
+    for number in range(int(counts.max())):
+        value = torch.where(chosen, -1.0, height * distance)
+        best = value.new_full((graphs,), -1.0).scatter_reduce(0, batch, value, "amax")
+        first = torch.where(value == gather_by_graph(best, batch), place, _NONE)
+        first = first.new_full((graphs,), _NONE).scatter_reduce(0, batch, first, "amin")
+        new = (place == gather_by_graph(first, batch)) & (number < counts)
+        chosen |= new
+        distance = _shortened(distance.masked_fill(new, 0), sent, got)
+    return chosen.nonzero().view(-1)
+
+
+@no_compile
+def spread_scores(edge_index: Tensor, score: Tensor, level: GraphLayout) -> Tensor:
+    """Return how far from each node the next higher score is, relative to its graph, [N].
+
+    The distance in hops, along edges in both directions, is divided by the largest one of the
+    graph. Nodes that reach no higher score have 1.
+
+    Args:
+        edge_index: Source and target of each edge, [2, E].
+        score: Score of each node; rounded scores are compared, [N].
+        level: The layout of the batch.
+
+    Example:
+        >>> from gtpool.ops.segment import layout_from_sizes
+        >>> one = layout_from_sizes(torch.tensor([4]), torch.device("cpu"))
+        >>> path, score = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([0.9, 0.5, 0.6, 1.0])
+        >>> spread_scores(path, score, one).tolist()
+        [1.0, 0.3333333432674408, 0.3333333432674408, 1.0]
+    """
+    sent, got = torch.cat([edge_index, edge_index.flip(0)], 1)
+    height = most = round_scores(score)
+    hops, step = torch.zeros_like(score), 0
+    while True:
+        wider = most.scatter_reduce(0, got, most.index_select(0, sent), "amax")
+        if torch.equal(wider, most):
+            break
+        step, most = step + 1, wider
+        hops = torch.where((hops == 0) & (most > height), float(step), hops)
+    longest = segment_max(hops, level.batch, level.sizes.numel())
+    return torch.where(hops > 0, hops / gather_by_graph(longest, level.batch).clamp(min=1), 1.0)
+
+
+def _shortened(distance: Tensor, sent: Tensor, got: Tensor) -> Tensor:
+    """Return distances that no edge can shorten, given upper bounds, [N]."""
+    while True:
+        found = distance.scatter_reduce(0, got, distance.index_select(0, sent) + 1, "amin")
+        if torch.equal(found, distance):
+            return distance
+        distance = found

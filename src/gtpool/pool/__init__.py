@@ -18,6 +18,7 @@ from gtpool.pool.maxcutpool import MaxCutPool
 from gtpool.pool.mid import MIDPool
 from gtpool.pool.mincutpool import MinCutPool
 from gtpool.pool.partition import ChainPool
+from gtpool.pool.reppool import RepPool
 from gtpool.pool.sagpool import SAGPool
 from gtpool.pool.structpool import StructPool
 from gtpool.pool.topkpool import TopKPool
@@ -30,6 +31,7 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "asap": ASAPool,
     "mid": MIDPool,
     "maxcutpool": MaxCutPool,
+    "reppool": RepPool,
     "diffpool": DiffPool,
     "mincutpool": MinCutPool,
     "dmon": DMoN,
@@ -93,4 +95,4 @@ def weighs_edges(pool: str) -> bool:
         >>> weighs_edges("asap"), weighs_edges("diffpool"), weighs_edges("gtpool")
         (True, True, False)
     """
-    return pool == "asap" or kind_of(pool) == "clustering"
+    return pool in ("asap", "reppool") or kind_of(pool) == "clustering"

@@ -4,16 +4,14 @@ Ranjan, Sanyal, Talukdar: "ASAP: Adaptive Structure Aware Pooling for Learning H
 Representations", arXiv 1911.07979.
 """
 
-import warnings
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu, logsigmoid
 from torch_geometric.nn import GCNConv, LEConv
 
 from gtpool.graph import check_count, check_share
-from gtpool.ops.entry import no_compile
-from gtpool.ops.merge import adj_t_matmul, at_least_float32, edge_weight
+from gtpool.ops.assign import check_weights, coarsen, with_loops
+from gtpool.ops.merge import adj_t_matmul, edge_weight
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import NODE_ORDERS, SAMPLERS, Order, check_choice, check_ratio
 from gtpool.ops.segment import segment_softmax
@@ -135,7 +133,7 @@ class ASAPool(DropPool):
         kept = graph.keep(score, self.ratio, sampler=self.sampler, order=self.order)
         scale = fitness.index_select(0, kept).unsqueeze(1)
         x = (clusters.index_select(0, kept) * scale).to(x.dtype)
-        ends, weight = coarsen(looped, weight, share, kept, graph.level.batch.numel())
+        ends, weight = coarsen(looped, weight, looped, share, kept, graph.level.batch.numel())
         level = graph.next_level(self.ratio)
         return Dropped(x, kept, fitness), PackedGraph(ends, weight, level, graph.later[1:])
 
@@ -158,66 +156,3 @@ class ASAPool(DropPool):
         member = x @ for_member
         logit = query.index_select(0, target) + member.index_select(0, source)
         return segment_softmax(leaky_relu(logit, SLOPE), target, x.size(0))
-
-
-@no_compile
-def check_weights(weight: Tensor) -> None:
-    """Raise a ValueError unless all weights are finite and non-negative."""
-    wrong = ~weight.isfinite() | (weight < 0)
-    if wrong.any():
-        at = int(wrong.nonzero()[0])
-        raise ValueError(
-            "edge weights must be finite and non-negative, "
-            f"but edge {at} has weight {weight[at].item()}"
-        )
-
-
-@no_compile
-def with_loops(edge_index: Tensor, weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Return edges and weights, with listed self-loops replaced by N loops of weight 1."""
-    between = edge_index[0] != edge_index[1]
-    loops = torch.arange(num_nodes, device=edge_index.device).expand(2, -1)
-    edges = torch.cat([edge_index[:, between], loops], 1)
-    return edges, torch.cat([weight[between], weight.new_ones(num_nodes)])
-
-
-@no_compile
-def coarsen(
-    edges: Tensor, weight: Tensor, share: Tensor, kept: Tensor, num_nodes: int
-) -> tuple[Tensor, Tensor]:
-    """Return the edges of S^T A S without its diagonal, sorted by source and target.
-
-    A S is computed first: it has one entry per node and cluster within two hops. The paths between
-    clusters would number up to n^4 / 4 in a complete graph.
-
-    Args:
-        edges: Source and target of each edge, [2, E].
-        weight: The entries of A, [E].
-        share: The entries of S: weight of each source in its target's cluster, [E].
-        kept: Centres of the kept clusters, ascending, [K].
-        num_nodes: Number N of nodes.
-
-    Returns:
-        The edges, as indices of kept clusters, [2, E'], and their weights, [E', 1].
-    """
-    number = torch.arange(kept.numel(), device=kept.device)
-    column = kept.new_full((num_nodes,), -1).index_copy_(0, kept, number)
-    column = column.index_select(0, edges[1])
-    inside = column >= 0
-    entries = torch.stack([edges[0], column])[:, inside]
-    assign = _sparse(entries, share[inside], num_nodes, kept.numel())
-    adjacency = _sparse(edges, weight, num_nodes, num_nodes)
-    with torch.autocast(share.device.type, enabled=False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")  # from torch
-        joint = torch.sparse.mm(assign.t(), torch.sparse.mm(adjacency, assign)).coalesce()
-    ends, value = joint.indices(), joint.values()
-    between = ends[0] != ends[1]
-    return ends[:, between], value[between].unsqueeze(1).to(share.dtype)
-
-
-def _sparse(entries: Tensor, value: Tensor, rows: int, columns: int) -> Tensor:
-    """Return a sparse matrix of the summed entries, in float32 or better (bf16 has none)."""
-    matrix = torch.sparse_coo_tensor(
-        entries, at_least_float32(value), (rows, columns), check_invariants=False
-    )
-    return matrix.coalesce()

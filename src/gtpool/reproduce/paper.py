@@ -176,6 +176,11 @@ _TOPK = {"model": METHODS["gtpool-topk"].model}
 
 _GIN_SUM = {"conv": "gin", "readout": "sum"}
 
+WHEELED = ("maxcutpool", "reppool", "kmis")
+"""Poolers beyond the paper's second table that a wheel can choose for."""
+BEYOND = ("graphtrans", "maxcutpool", "reppool", "dmon", "kmis", "edgepool")
+"""Methods beyond the paper's first table."""
+
 HYPOTHESES: dict[str, dict[str, Any]] = {
     "gtpool-v": {},
     "gtpool-topk": {"model": METHODS["gtpool-topk"].model},
@@ -274,9 +279,13 @@ STUDIES: dict[str, Study] = {
     ),
     "table2": Study(
         "Table 2: RWS and RWSV in other poolers",
-        "The same scores, another choice of nodes.",
+        "The same scores, another choice of nodes. Below the paper's poolers: others with scores.",
         10,
-        _method_cells(tuple(TABLE_2), STUDIED, TABLE_2),
+        _method_cells(
+            (*TABLE_2, *(f"{pool}{by}" for pool in WHEELED for by in ("", "-rws", "-rwsv"))),
+            STUDIED,
+            TABLE_2,
+        ),
     ),
     "table3": Study(
         "Table 3: GTPool-V without its parts",
@@ -291,6 +300,16 @@ STUDIES: dict[str, Study] = {
             },
             STUDIED,
             TABLE_3,
+        ),
+    ),
+    "poolers": Study(
+        "Poolers beyond the paper",
+        "The protocol of table 1.",
+        3,
+        _method_cells(
+            BEYOND,
+            (*(name for name in DATASETS if SOURCES[name].family == "TU"), "ogbg-molbbbp"),
+            {},
         ),
     ),
     "ablation": Study(

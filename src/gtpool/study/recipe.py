@@ -17,6 +17,7 @@ _WITH_ORDER = (
     "sagpool",
     "topkpool",
     "asap",
+    "reppool",
     "kmis",
 )  # poolers with the option ``order``
 
