@@ -35,6 +35,7 @@ bench: $(READY)
 	$(BIN)/python bench/attention.py
 	$(BIN)/python bench/take.py
 	$(BIN)/python bench/connect.py
+	$(BIN)/python bench/encodings.py
 	$(BIN)/python bench/epoch.py
 	$(BIN)/python bench/methods.py
 	$(BIN)/python bench/start.py

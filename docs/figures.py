@@ -27,7 +27,7 @@ def find(study: str, line: str, dataset: str) -> CellResult | None:
 
 def figure(result: CellResult) -> str:
     """Return a figure with its runs; a cell without a complete seed is missing."""
-    if not result.settled:
+    if not result.has_complete_seed:
         return "missing"
     runs = result.figure.n
     over = " over folds" if result.figure.spread == "folds" and runs > 1 else ""

@@ -15,6 +15,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "bench"
 TEXT = {
     "",
     "dataset",
+    "encoding",
     "network",
     "loop",
     "method",
@@ -212,6 +213,32 @@ BRIEFS = (
             "share": "packed / PyG",
         },
     ),
+    Brief(
+        "encodings",
+        "Structural encodings of whole datasets and of one large graph, one thread",
+        ("dataset", "encode"),
+        {
+            "dataset": "dataset",
+            "encode": "encoding",
+            "graphs": "graphs",
+            "cpu_seconds": "processor seconds",
+            "peak_mb": "peak, MB",
+        },
+    ),
+    Brief(
+        "predict",
+        "`gtpool predict` on a long table, a process a core, GTPool-V of width 128",
+        ("molecules", "processes"),
+        {
+            "molecules": "molecules",
+            "processes": "processes",
+            "cpu_seconds": "CPU seconds",
+            "per_cpu_second": "molecules a CPU second",
+            "read_per_cpu_second": "SMILES to graphs alone",
+            "rdkit_per_cpu_second": "RDKit's calls alone",
+            "peak_mb": "peak of all processes, MB",
+        },
+    ),
     Brief("start", "Start of the program", ("command",), {"command": "command", "ms": "ms"}),
 )
 
@@ -277,6 +304,8 @@ def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "–"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 

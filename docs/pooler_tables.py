@@ -35,6 +35,7 @@ class Facts(NamedTuple):
 
 _SCALED = "features scaled by scores"
 _PARTS = 'with `connect="closest"`'
+_COLOURS = "where colours tell nodes apart"
 _DENSE = "yes: all clusters are joined"
 _SOFT = ("n C D + E C", "n C + C²", _DENSE, "yes")
 _ATTENTION = Facts(
@@ -69,6 +70,17 @@ FACTS: dict[str, Facts] = {
     ),
     "haarpool": Facts(
         "nothing: no parameters", "n D; eigenvectors once a dataset", "n D", "yes", "no"
+    ),
+    "sepg": Facts("nothing: no parameters", "n D; a tree once a dataset", "n + E", "yes", _COLOURS),
+    "graclus": Facts(
+        "nothing: no parameters", "n D; a matching once a dataset", "n + E", "yes", _COLOURS
+    ),
+    "ndp": Facts(
+        "nothing: no parameters",
+        "n D; an eigenvector and n³ once a dataset",
+        "n D + edges of the Kron reduction",
+        "where no weak edge is dropped",
+        _COLOURS,
     ),
 }
 """One line for each of ``POOLS``."""

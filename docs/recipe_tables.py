@@ -56,7 +56,7 @@ def best_in_short() -> str:
         (
             name,
             letter.figure.text,
-            ours.figure.text if ours.settled else "missing",
+            ours.figure.text if ours.has_complete_seed else "missing",
             _ensemble(ours.place, SIZE).partition(" (")[0].removesuffix(" over folds"),
             published(ours),
         )
@@ -69,7 +69,7 @@ def beyond_paper() -> str:
     """Return which figures of "best" reach those of the paper, in words."""
     told = {name: ours.place.published for name, _, ours in _both()}
     paper = {name: one.mean for name, one in told.items() if one is not None}
-    single = {name: ours.percent for name, _, ours in _both() if ours.settled}
+    single = {name: ours.percent for name, _, ours in _both() if ours.has_complete_seed}
     joined = {name: _mean(ours.place, SIZE) for name, _, ours in _both()}
     return "\n".join(
         f"- {what}: above the paper's figure on {_names(figures, paper, above=True)}; below it on "
@@ -126,7 +126,7 @@ def panel_choices() -> str:
 
 def rivals() -> str:
     """Return single runs of "best" and of rivals with the same overlay."""
-    return _beside(lambda found: _count(found) if not found.settled else figure(found))
+    return _beside(lambda found: _count(found) if not found.has_complete_seed else figure(found))
 
 
 def rival_ensembles() -> str:
@@ -164,7 +164,9 @@ def _both() -> list[tuple[str, CellResult, CellResult]]:
 
 def _best_baseline(dataset: str) -> str:
     """Return the baseline with the highest test metric under the paper's protocol."""
-    here = (one for one in results("table1") if one.place.dataset == dataset and one.settled)
+    here = (
+        one for one in results("table1") if one.place.dataset == dataset and one.has_complete_seed
+    )
     baselines = [one for one in here if one.place.line not in OURS]
     found = max(baselines, key=lambda one: one.percent or 0.0)
     return f"{found.place.line} {figure(found)}"

@@ -107,7 +107,7 @@ def rules() -> str:
     heads = ("dataset", "paper", *EPOCH_RULES.values())
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for result in TABLE:
-        if result.place.line == "gtpool-v" and result.settled:
+        if result.place.line == "gtpool-v" and result.has_complete_seed:
             figures = (result.rules[rule].text for rule in EPOCH_RULES)
             lines.append(
                 f"| {result.place.dataset} | {published(result)} | {' | '.join(figures)} |"
@@ -149,7 +149,7 @@ def tests() -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for dataset, *names in TESTED:
         found = [_named(name, dataset) for name in names]
-        if all(one is not None and one.settled for one in found):
+        if all(one is not None and one.has_complete_seed for one in found):
             first, second = found
             test = paired_test(first, second)
             figures = f"{round(test.mean, 9):+z.2f} | {test.t:z.1f}"
@@ -203,7 +203,7 @@ def _with_paper(result: CellResult) -> str:
 
 def _best(found: list[CellResult]) -> str:
     """Give the baselines of the highest figure on the test parts, and of how many."""
-    known = [result for result in found if result.settled]
+    known = [result for result in found if result.has_complete_seed]
     if not known:
         return "missing"
     highest = max(result.percent or 0.0 for result in known)
@@ -217,7 +217,7 @@ def _best(found: list[CellResult]) -> str:
 def _beside(result: CellResult) -> str:
     """Give our figure, the published one, and the difference in points."""
     change = result.difference
-    shown = "–" if change is None or not result.settled else f"{change:+z.2f}"
+    shown = "–" if change is None or not result.has_complete_seed else f"{change:+z.2f}"
     return f"{figure(result)} | {published(result)} | {shown}"
 
 

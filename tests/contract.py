@@ -483,6 +483,9 @@ EXCEPTIONS = {
 OWN_TESTS = {
     "kmis": "as many clusters as the scores ask for: see partition_laws.py, test_kmispool.py",
     "edgepool": "as many clusters as the scores ask for: see partition_laws.py, test_edgepool.py",
+    "sepg": "no parameters, and as many clusters as the tree has: see test_sepg.py",
+    "graclus": "no parameters, and as many clusters as the matching has: see test_graclus.py",
+    "ndp": "no parameters, and as many nodes as the cut asks for: see test_ndp.py",
     "haarpool": "no parameters, and as many clusters as the graph asks for: see test_haarpool.py",
 }
 
@@ -684,11 +687,15 @@ def loss_of(out: tuple) -> Tensor:
 
 
 def results_of(pool: nn.Module, graphs: Graphs) -> list[Tensor]:
-    """Give all outputs and the gradients of the parameters."""
+    """Give all outputs and the gradients of the parameters, or of the features without any."""
+    asking = [p for p in pool.parameters() if p.requires_grad]
+    if not asking:
+        graphs = graphs._replace(x=graphs.x.clone().requires_grad_())
+        asking = [graphs.x]
     out = pool(*graphs)
     loss = loss_of(out)
     loss.backward()
-    return [*tensors(out), loss, *(p.grad for p in pool.parameters() if p.requires_grad)]
+    return [*tensors(out), loss, *(part.grad for part in asking)]
 
 
 def same(one: tuple, other: tuple) -> None:

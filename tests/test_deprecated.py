@@ -12,6 +12,7 @@ OLD = {
     "gtpool.explain": ("Cover", "Coverage"),
     "gtpool.study.inputs": ("lay_out", "expand_folds"),
     "gtpool.study.space": ("PAPER", "PAPER_SPACE"),
+    "gtpool.study.run_one": ("follow", "join_process_group"),
     "gtpool.study.cross_validate": ("Chosen", "FinalModel"),
     "gtpool.study.ray_executor": ("Ray", "RayExecutor"),
 }

@@ -59,7 +59,7 @@ def new_folder(folder: Path, names: Collection[str], what: str) -> Generator[Pat
         scratch = Path(name)
         with (scratch / _LOCK).open("wb") as lock:
             with suppress(OSError):  # a disk without locks
-                _lock(lock)
+                lock_file(lock)
             made = scratch / _MADE
             made.mkdir()
             try:
@@ -119,11 +119,11 @@ def _abandoned(scratch: Path) -> Generator[bool]:
         yield True
         return
     with (scratch / _LOCK).open("rb+") as lock:
-        _lock(lock)
+        lock_file(lock)
         yield age > 1
 
 
-def _lock(file: IO[bytes]) -> None:
+def lock_file(file: IO[bytes]) -> None:
     """Lock a file until it is closed; raise an OSError if another process holds it."""
     if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -47,9 +47,9 @@ class CoarseningStep(NamedTuple):
     """One coarsening step of a chain, for a packed batch."""
 
     cluster: Tensor
-    """Cluster of each node, counted over the batch, [N]; ascending except in the first step."""
+    """Cluster of each node, counted over the batch, [N]; HaarPool's ascend after the first step."""
     edge_index: Tensor
-    """Edges between clusters, with self-loops for edges inside a cluster, [2, E']."""
+    """Edges between clusters, [2, E']; HaarPool's have self-loops for those inside a cluster."""
     edge_attr: Tensor
     """Weight of each edge: the number of input edges merged into it, [E', 1]."""
     level: GraphLayout

@@ -107,7 +107,7 @@ class PaddedCoarseningStep(NamedTuple):
     """One coarsening step of a padded batch."""
 
     transform: COOMatrix
-    """Maps nodes before the step to Haar coefficients after it."""
+    """Maps nodes before the step to clusters after it."""
     edges: COOMatrix
     """Source, target and weight of the edges between clusters."""
 

@@ -115,9 +115,32 @@ def predict_source(
         smiles_column=smiles_column,
         trained_column=bundle.part("run", "data").get("smiles_column"),
     )
-    outputs = _outputs(bundle, read, device, _smiles(bundle, source, read, data_dir))
+    return predict_read(bundle, read, device, _smiles(bundle, source, read, data_dir), coverage)
+
+
+def predict_read(
+    bundle: Bundle,
+    read: InferenceData,
+    device: str,
+    smiles: Sequence[str] | None,
+    coverage: float | None = None,
+) -> Predictions:
+    """Return the predictions for rows that have been read.
+
+    Args:
+        bundle: A trained model, from ``load_bundle``.
+        read: The rows and their graphs.
+        device: "auto", "cpu" or "cuda".
+        smiles: SMILES of the rows without a reason, for a blend and for the similarity to the
+            training molecules; None if there are none.
+        coverage: Stated coverage of conformal sets or intervals; None for none.
+    """
+    schema = schema_of(bundle)
+    outputs = _outputs(bundle, read, device, smiles)
+    if smiles is not None:
+        smiles = [text for text, sound in zip(smiles, finite_graphs(outputs), strict=True) if sound]
     outputs, read = _drop_overflowed(outputs, read)
-    told = decode_outputs(schema, outputs, calibration, coverage)
+    told = decode_outputs(schema, outputs, bundle.calibration, coverage)
     rows: list[Prediction] = []
     for row in read.rows:
         more = (next(told) if row.reason is None else Decoded())._asdict()
@@ -125,7 +148,7 @@ def predict_source(
     members = len(members_of(bundle.model))
     found = Predictions(read.unit, schema.task, schema.targets, tuple(rows), read.columns, members)
     found = found._replace(coverage=coverage)
-    return _compare(bundle, found, smiles_of(source, _predicted(read), data_dir))
+    return _compare(bundle, found, smiles)
 
 
 def _predicted(read: InferenceData) -> list[InputRow]:
@@ -267,11 +290,15 @@ def _trained_targets(bundle: Bundle, schema: Schema) -> tuple[str, ...]:
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Write ``predictions_text`` to a file, atomically; .tsv and .tab files get tabs."""
-    delimiter = "\t" if path.suffix.lower() in {".tsv", ".tab"} else ","
-    write_atomic(path, predictions_text(predictions, delimiter).encode())
+    write_atomic(path, predictions_text(predictions, delimiter_of(path)).encode())
 
 
-def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
+def delimiter_of(path: Path) -> str:
+    """Return a tab for .tsv and .tab files, else a comma."""
+    return "\t" if path.suffix.lower() in {".tsv", ".tab"} else ","
+
+
+def predictions_text(predictions: Predictions, delimiter: str = ",", *, header: bool = True) -> str:
     """Return predictions as CSV text, one line per row of the input.
 
     The columns of a table come first, unchanged; for other sources the graph or line and its id.
@@ -283,7 +310,8 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
     ``set_NAME`` or ``low_NAME`` and ``high_NAME``. A model that
     stores its training molecules has ``similarity`` to the nearest and ``note``. An added
     column whose name the table already has is called ``gtpool_NAME``. Text in added columns that a
-    spreadsheet could run as a formula gets a leading single quote.
+    spreadsheet could run as a formula gets a leading single quote. Without ``header`` the first
+    line, which names the columns, is left out.
     """
     targets, unit = predictions.targets, predictions.unit
     single = predictions.task == "classes" or len(targets) == 1
@@ -307,7 +335,7 @@ def predictions_text(predictions: Predictions, delimiter: str = ",") -> str:
         within += _near_cells(row.neighbour) if near else []
         cells = [*known, *told, *chances, *apart, *within, safe_cell(row.reason or "")]
         records.append([*row.record, *cells])
-    return format_csv(records, delimiter)
+    return format_csv(records if header else records[1:], delimiter)
 
 
 def _spread_cells(row: Prediction, targets: Sequence[str]) -> list[str]:
@@ -463,13 +491,13 @@ def finite_graphs(outputs: Tensor) -> Tensor:
 
 def _smiles(
     bundle: Bundle, source: str | Path, read: InferenceData, data_dir: Path | None
-) -> list[str]:
-    """Return the SMILES of the readable graphs for a blend; empty for other models."""
+) -> list[str] | None:
+    """Return the SMILES of the readable graphs, if the model uses them and the source has them."""
     rows = _predicted(read)
-    if bundle.blend is None or not rows:
-        return []
-    found = smiles_of(source, rows, data_dir)
-    if found is None:
+    if bundle.blend is None and bundle.fingerprints is None:
+        return None
+    found = smiles_of(source, rows, data_dir) if rows else []
+    if found is None and bundle.blend is not None:
         raise ValueError(
             f"{source} has no SMILES, which the boosted trees of this model need: give a table of "
             "SMILES"
@@ -477,7 +505,9 @@ def _smiles(
     return found
 
 
-def _outputs(bundle: Bundle, read: InferenceData, device: str, smiles: Sequence[str]) -> Tensor:
+def _outputs(
+    bundle: Bundle, read: InferenceData, device: str, smiles: Sequence[str] | None
+) -> Tensor:
     """Return the outputs of each member for the readable graphs, [graphs, members, outputs]."""
     if read.data is None:
         return torch.empty(0, len(members_of(bundle.model)), bundle.model.shape.outputs)
@@ -485,4 +515,4 @@ def _outputs(bundle: Bundle, read: InferenceData, device: str, smiles: Sequence[
     chosen = choose_device(device)
     model, data = bundle.model.to(chosen), read.data.to(chosen)
     outputs = predict_members(model, data, torch.arange(len(data))).cpu()
-    return blend_members(bundle, outputs, smiles)
+    return blend_members(bundle, outputs, smiles or ())

@@ -46,7 +46,7 @@ def read(path):
 
 
 def test_predict_says_how_near_training_molecules_are(gtpool, trained, home, tmp_path):
-    code, _, err = gtpool("predict", trained, home / "new.csv", "-o", tmp_path / "said.csv")
+    code, _, _ = gtpool("predict", trained, home / "new.csv", "-o", tmp_path / "said.csv")
     assert code == 0
     first, wrong, known, far = read(tmp_path / "said.csv")
     assert list(first)[-3:] == ["similarity", "note", "reason"]
@@ -54,8 +54,6 @@ def test_predict_says_how_near_training_molecules_are(gtpool, trained, home, tmp
     assert (known["similarity"], known["note"]) == ("1.000", "")
     said = f"nearest training molecule {float(far['similarity']):.2f}"
     assert far["note"] == f"2 fragments (salt or mixture); {said}"
-    assert "1 of 3 molecules have several fragments" in err
-    assert "far from the training molecules (similarity below 0.3)" in err
 
 
 def test_the_members_together_were_trained_on_all_molecules(trained):

@@ -292,7 +292,7 @@ def test_a_table_of_molecules_with_one_that_cannot_be_read(gtpool, tmp_path):
 
     new = write_csv(tmp_path / "new.csv", [[MOLECULES[0][0]], ["no SMILES"], ["CCO"]], "smiles")
     code, out, err = gtpool("predict", folder / "model", new, "-o", tmp_path / "said.csv")
-    assert (code, out) == (0, f"2 of 3 predicted, target 'bbb': {tmp_path}/said.csv\n")
+    assert (code, out) == (0, f"2 of 3 predicted: {tmp_path}/said.csv\n")
     assert "1 not predicted: " in err
     first, second, third = table(tmp_path / "said.csv")
     assert first["prediction"] in {"BBB-", "BBB+"}

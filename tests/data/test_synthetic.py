@@ -6,8 +6,11 @@ import torch
 from torch_geometric.nn import GCNConv, global_mean_pool
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.data.encodings import with_encodings
 from gtpool.data.synthetic import erdos_renyi, long_range, low_scores_matter
 from gtpool.ops.sample import SAMPLERS
+from gtpool.reproduce.paper import STUDIES
+from gtpool.study.run_one import run_one
 
 MAKERS = {
     "erdos_renyi": lambda seed: erdos_renyi(4, 30, 0.3, seed, channels=5),
@@ -89,6 +92,20 @@ def test_three_convolutions_give_both_classes_of_long_range_the_same_mean():
     mean = global_mean_pool(x, batch.batch)
     assert torch.allclose(mean[::2], mean[1::2], atol=1e-12)
     assert not torch.allclose(mean[::2], mean[1::2].roll(1, 0), atol=1e-6)  # sizes do show
+
+
+def test_encodings_are_the_same_at_all_nodes_of_both_classes_of_long_range():
+    data = with_encodings(long_range(6), ("rwse:16", "lappe:8", "cycles:8", "degree"))
+    columns = data.x.size(1) - 3
+    for first in range(0, 6, 2):
+        pair = data.take([first, first + 1]).x[:, :columns]
+        torch.testing.assert_close(pair, pair[:1].expand_as(pair))
+
+
+@pytest.mark.slow
+def test_k_mis_solves_long_range():
+    cell = STUDIES["long-range"].only(line="kmis")[0]
+    assert run_one(cell.specs[0], device="cpu").test == 1.0
 
 
 def test_from_bead_to_bead_the_classes_of_long_range_differ():

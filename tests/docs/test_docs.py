@@ -71,6 +71,12 @@ def test_paragraphs_are_short(page):
     assert [part for part in paragraphs(page) if len(part.split()) > 80] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_open_with_at_most_three_sentences(page):
+    opening = re.sub(r"`[^`]*`", "code", paragraphs(page)[0])
+    assert len(re.findall(r"[.!?](?=\s|$)", opening)) <= 3
+
+
 def test_the_readme_is_read_in_a_few_minutes():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
 

@@ -442,6 +442,9 @@ CHAINED = {
     "mean": {"readout": "mean"},
     "two levels": {"levels": 2, "readout": "gmt", "norm": "batch", "read_input": True},
     "linear": {"conv": "linear", "convs_per_level": 2},
+    "sepg": {"pool": "sepg"},
+    "graclus": {"pool": "graclus"},
+    "ndp": {"pool": "ndp"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from functools import partial
+from inspect import signature
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from gtpool.pool import POOLS
 from gtpool.pool.topkpool import TopKPool
 from gtpool.spec import ModelSpec, ShapeSpec
 
-ABLE = ("gtpool", "gtpool-v", "sagpool", "topkpool", "mid")
+ABLE = [name for name, pool in POOLS.items() if "connect" in signature(pool).parameters]
 CHANGED = {
     f"{name}-{connect}": partial(POOLS[name], connect=connect)
     for name in ABLE

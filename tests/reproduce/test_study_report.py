@@ -102,7 +102,7 @@ def test_a_figure_is_the_mean_over_seeds_with_the_deviation_over_seeds():
     assert result.figure.text == "75.00 ± 7.07"  # of 80 and 70
     assert (result.figure.spread, result.figure.n, result.figure.missing) == ("seeds", 4, 0)
     assert result.difference == pytest.approx(-5.0)
-    assert result.settled
+    assert result.has_complete_seed
 
 
 def test_one_seed_has_its_deviation_over_folds():
@@ -115,12 +115,12 @@ def test_seeds_that_are_not_whole_count_only_where_none_is():
     place = cell(folds=3)
     whole = only(place, [[0.7, 0.8, 0.9], [0.1, "skip", None]])
     assert (whole.percent, whole.figure.n, whole.figure.missing) == (pytest.approx(80.0), 3, 3)
-    assert (whole.settled, whole.failed, len(whole.rows)) == (True, 1, 5)
+    assert (whole.has_complete_seed, whole.failed, len(whole.rows)) == (True, 1, 5)
     begun = only(place, [[0.7, 0.8, "skip"], [0.1, "skip", None]])
     assert begun.percent == pytest.approx(100 * (0.75 + 0.1) / 2)
-    assert (begun.settled, begun.figure.missing) == (False, 3)
+    assert (begun.has_complete_seed, begun.figure.missing) == (False, 3)
     nothing = only(place, [["skip"] * 3, [None] * 3])
-    assert (nothing.percent, nothing.difference, nothing.settled) == (None, None, False)
+    assert (nothing.percent, nothing.difference, nothing.has_complete_seed) == (None, None, False)
     assert (nothing.figure.text, nothing.figure.missing, nothing.failed) == ("missing", 6, 3)
 
 

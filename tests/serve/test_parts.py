@@ -15,6 +15,7 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.memory import read_graphs
 from gtpool.model.bundle import load_bundle
 from gtpool.predict import schema_of
+from gtpool.serve import batch
 from gtpool.serve.app import create_app
 from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits
@@ -135,6 +136,18 @@ def test_the_clock_is_checked_at_each_molecule(molecules):
     body = json.dumps({"smiles": ["c1" + "c" * 1994 + "c1"] * 8}).encode()  # 0.1 s each
     with pytest.raises(TimeoutError):
         reader.read_predict(body, monotonic() + 0.05)
+
+
+def test_a_pass_waits_for_jobs_that_are_read_but_not_for_ever(molecules, batcher_of, monkeypatch):
+    sizes = []
+    batcher = batcher_of(molecules.model, on_batch=sizes.append)
+    with batcher.expect():
+        batcher.submit(read_graphs(["CCO"])).result(60)
+    monkeypatch.setattr(batch, "WAIT", 60.0)
+    with batcher.expect():
+        answers = [batcher.submit(read_graphs([text])) for text in ("CCO", "CC", "C")]
+    assert all(answer.result(60).shape[0] == 1 for answer in answers)
+    assert sizes == [1, 3]
 
 
 def test_a_closed_batcher_answers_what_is_queued_and_takes_no_more(molecules):

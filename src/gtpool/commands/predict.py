@@ -46,48 +46,30 @@ def predict(
     """Predict the class or value of each graph and write a table.
 
     Each row has a prediction and its probabilities, or the reason of a failure.
-    Columns of an input table are kept.
+    Columns of an input table are kept. A long table takes all cores; repeat an interrupted
+    command to continue.
     """
-    from gtpool.data.similarity import FAR
-    from gtpool.model.bundle import load_bundle
-    from gtpool.predict import predict_source, predictions_text, write_predictions
+    from gtpool.predict_stream import predict_file
+    from gtpool.report.row_progress import RowProgress
 
     to_stdout = str(output) in {"-", "/dev/stdout"}
     if not to_stdout:
         check_output(output, data)
-    bundle = load_bundle(model)
-    found = predict_source(
-        bundle,
-        data,
-        data_dir=data_dir,
-        smiles_column=smiles_column,
-        device=device,
-        coverage=coverage,
-    )
-    if to_stdout:
-        sys.stdout.buffer.write(predictions_text(found).encode())
-        sys.stdout.flush()
-    else:
-        write_predictions(output, found)
-    reasons = Counter(row.reason for row in found.rows if row.reason is not None)
+    with RowProgress(resumes=not to_stdout) as progress:
+        found = predict_file(
+            model,
+            data,
+            sys.stdout.buffer if to_stdout else output,
+            data_dir=data_dir,
+            smiles_column=smiles_column,
+            device=device,
+            coverage=coverage,
+            tell=progress.tell,
+        )
+    sys.stdout.flush()
     where = "" if to_stdout else printable(f": {output}")
-    done = len(found.rows) - reasons.total()
-    columns = bundle.part("data").get("target_columns") or ()
-    target = f", target {columns[0]!r}" if len(columns) == 1 else ""
-    counts = f"{done} of {len(found.rows)} predicted"
-    typer.echo(f"{counts}{printable(target)}{where}", err=to_stdout)
-    near = [row.neighbour for row in found.rows if row.neighbour is not None]
-    told = {
-        f"are far from the training molecules (similarity below {FAR})": [
-            one.is_far for one in near
-        ],
-        "have several fragments": [one.fragments > 1 for one in near],
-    }
-    for what, marks in told.items():
-        if any(marks):
-            note = f"gtpool: {sum(marks)} of {done} molecules {what}: see the column note"
-            typer.secho(note, err=True, fg="yellow")
-    for reason, count in reasons.most_common(5):
+    typer.echo(f"{found.predicted} of {found.rows} predicted{where}", err=to_stdout)
+    for reason, count in Counter(found.reasons).most_common(5):
         note = printable(f"gtpool: {count} not predicted: {reason}")
         typer.secho(note, err=True, fg="yellow")
 

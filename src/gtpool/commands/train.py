@@ -224,10 +224,10 @@ def train(  # noqa: PLR0917 - an option each
         "--shard": shard is not None,
     }
     if several := _started_by_torchrun(alone):
-        from gtpool.study.run_one import follow
+        from gtpool.study.run_one import join_process_group
 
         together = 1
-        if follow():
+        if join_process_group():
             return
     options: dict[str, dict[str, Any]] = {
         "": {

@@ -6,6 +6,7 @@ blood-brain barrier permeability with chemical descriptors", 2021 (B3DB).
 
 import gzip
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -142,11 +143,10 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
         >>> molecules.failed
         (Failure(position=1, reason='not a valid SMILES'),)
     """
-    from rdkit.Chem import Atom, Bond, Mol  # noqa: PLC0415
+    from rdkit.Chem import Mol  # noqa: PLC0415
     from rdkit.rdBase import BlockLogs  # noqa: PLC0415
 
-    atom_columns = _columns(ATOM_FIELDS, [getattr(Atom, name) for name in _ATOM_GETTERS])
-    bond_columns = _columns(BOND_FIELDS, [getattr(Bond, name) for name in _BOND_GETTERS])
+    atom_columns, bond_columns = _columns()
     x, edges, edge_attr, sizes, edge_counts = ([] for _ in range(5))
     failed: list[Failure] = []
     canonical: list[str] = []
@@ -160,14 +160,15 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
             if atom_order == "canonical":
                 molecule = renumbered.molecule
             canonical.append(renumbered.smiles)
-            for atom in molecule.GetAtoms():
+            count, bonds = molecule.GetNumAtoms(), molecule.GetNumBonds()
+            for atom in map(molecule.GetAtomWithIdx, range(count)):  # faster than GetAtoms()
                 x += [codes.get(get(atom), other) for get, codes, other in atom_columns]
-            for bond in molecule.GetBonds():
+            for bond in map(molecule.GetBondWithIdx, range(bonds)):
                 ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
                 edges += (*ends, *ends[::-1])
                 edge_attr += 2 * [codes.get(get(bond), other) for get, codes, other in bond_columns]
-            sizes.append(molecule.GetNumAtoms())
-            edge_counts.append(2 * molecule.GetNumBonds())
+            sizes.append(count)
+            edge_counts.append(2 * bonds)
     return Molecules(
         torch.tensor(x, dtype=torch.uint8).view(-1, len(ATOM_FIELDS)),
         torch.tensor(edges, dtype=torch.int32).view(-1, 2).T.contiguous(),
@@ -300,10 +301,11 @@ def _canonical(molecule: "Mol", smiles: str) -> _Canonical:
     """
     from rdkit import Chem  # noqa: PLC0415
 
-    for atom in molecule.GetAtoms():
-        atom.SetAtomMapNum(0)  # reaction labels would change the order
+    if ":" in smiles:
+        for atom in molecule.GetAtoms():
+            atom.SetAtomMapNum(0)  # reaction labels would change the order
     canonical = Chem.MolToSmiles(molecule)
-    order = list(molecule.GetPropsAsDict(includePrivate=True, includeComputed=True)[_OUTPUT_ORDER])
+    order = [int(number) for number in molecule.GetProp(_OUTPUT_ORDER).strip("[],").split(",")]
     again = None if "|" in smiles else cast("Mol | None", Chem.MolFromSmiles(canonical))
     if again is None or again.GetNumAtoms() != molecule.GetNumAtoms():
         again = Chem.RenumberAtoms(molecule, order)
@@ -321,19 +323,31 @@ def _refusal(unchecked: "Mol") -> str:
     return " ".join(problems[0].Message().split()) if problems else "refused by rdkit"
 
 
-def _columns(
-    fields: Mapping[str, tuple[_Value, ...]], getters: Sequence[Callable[[Any], _Value]]
-) -> _Columns:
-    """Return getter, codes by value, and the code for other values, for each field."""
-    from rdkit import Chem  # noqa: PLC0415
+@cache
+def _columns() -> tuple[_Columns, _Columns]:
+    """Return getter, codes by value, and the code for other values, of each atom and bond field."""
+    from rdkit.Chem import (  # noqa: PLC0415
+        Atom,
+        Bond,
+        BondStereo,
+        BondType,
+        ChiralType,
+        HybridizationType,
+    )
 
-    kinds = (Chem.ChiralType, Chem.HybridizationType, Chem.BondType, Chem.BondStereo)
+    kinds = (ChiralType, HybridizationType, BondType, BondStereo)
     members = {name: member for kind in kinds for name, member in kind.names.items()}
-    return [
-        (
-            get,
-            {members.get(value, value): code for code, value in enumerate(values)},
-            len(values) - 1,
-        )
-        for get, values in zip(getters, fields.values(), strict=True)
-    ]
+
+    def columns(
+        of: type, getters: Sequence[str], fields: Mapping[str, tuple[_Value, ...]]
+    ) -> _Columns:
+        return [
+            (
+                getattr(of, getter),
+                {members.get(value, value): code for code, value in enumerate(values)},
+                len(values) - 1,
+            )
+            for getter, values in zip(getters, fields.values(), strict=True)
+        ]
+
+    return columns(Atom, _ATOM_GETTERS, ATOM_FIELDS), columns(Bond, _BOND_GETTERS, BOND_FIELDS)

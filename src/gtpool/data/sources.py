@@ -20,6 +20,7 @@ from gtpool.data.formats import FORMATS, Format, format_of
 from gtpool.data.formats.reader import (
     InferenceData,
     InferenceOptions,
+    InferenceStream,
     InputRow,
     Loaded,
     inference_from_dataset,
@@ -148,6 +149,30 @@ def read_for_inference(
         molecule_features=recipe.molecule_features * (DATASETS[source].family == "embedded"),
     )
     return inference_from_dataset(_load_named(spec, data_dir), schema)
+
+
+def stream_for_inference(
+    source: str | Path,
+    schema: Schema,
+    *,
+    smiles_column: str | None = None,
+    trained_column: str | None = None,
+) -> InferenceStream | None:
+    """Return the rows of a table one by one, to predict; None for a source that is read at once.
+
+    Args:
+        source: As for ``read_for_inference``.
+        schema: Schema of the model's training data.
+        smiles_column: SMILES column, as for ``read_for_inference``.
+        trained_column: SMILES column of the table that the model was trained on.
+    """
+    if isinstance(source, str) and source in DATASETS:
+        return None
+    path, form = _find(source)
+    if not path.is_file():  # a pipe is read once
+        return None
+    options = InferenceOptions(None, smiles_column, trained_column)
+    return form.reader.stream_for_inference(path, schema, options)
 
 
 def smiles_of(

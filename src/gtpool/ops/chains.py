@@ -1,13 +1,18 @@
 """Coarsening chains by name: how each is built, and what a step does to features."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
 
 from gtpool.graph import Coarsening, CoarseningStep, GraphLayout
 from gtpool.ops.coarsening import build_chain, haar_transform
+from gtpool.ops.coding_tree import coding_tree_labels
+from gtpool.ops.decimation import decimation_chain
 from gtpool.ops.entry import no_compile
+from gtpool.ops.matching import graclus_labels
+from gtpool.ops.partitions import partition_chain, pool_shares
 
 Build = Callable[[Tensor, GraphLayout, int], tuple[CoarseningStep, ...]]
 
@@ -40,5 +45,14 @@ def pool_features(x: Tensor, chain: Sequence[CoarseningStep]) -> Tensor:
     return CHAINS[chain[0].method].pool(x, chain)
 
 
-CHAINS = {"spectral": Chain(build_chain, haar_transform)}
-"""Chains by name: those of HaarPool."""
+CHAINS = {
+    "spectral": Chain(build_chain, haar_transform),
+    "sep": Chain(
+        partial(partition_chain, method="sep", split=coding_tree_labels, mean=False), pool_shares
+    ),
+    "graclus": Chain(
+        partial(partition_chain, method="graclus", split=graclus_labels, mean=True), pool_shares
+    ),
+    "ndp": Chain(decimation_chain, pool_shares),
+}
+"""Chains by name: those of HaarPool, SEP-G, Graclus and NDP."""

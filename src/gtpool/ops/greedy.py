@@ -52,17 +52,17 @@ def independent_set(source: Tensor, target: Tensor, rank: Tensor, hops: int) -> 
     """
     sent, got = torch.cat([source, target]), torch.cat([target, source])
 
-    def spread(value: Tensor, reduce: str) -> Tensor:
+    def over_hops(value: Tensor, reduce: str) -> Tensor:
         for _ in range(hops):
             value = value.scatter_reduce(0, got, value.index_select(0, sent), reduce)
         return value
 
     chosen, open_ = torch.zeros_like(rank, dtype=torch.bool), torch.ones_like(rank)
     while open_.any():
-        first = spread(torch.where(open_ > 0, rank, _NONE), "amin")
+        first = over_hops(torch.where(open_ > 0, rank, _NONE), "amin")
         new = (open_ > 0) & (first == rank)
         chosen |= new
-        open_ = open_ * (1 - spread(new.long(), "amax"))
+        open_ = open_ * (1 - over_hops(new.long(), "amax"))
     return chosen
 
 

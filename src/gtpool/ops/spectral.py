@@ -47,14 +47,14 @@ def spectral_clusters(edge_index: Tensor, weight: Tensor, level: GraphLayout) ->
     between = edge_index[0] != edge_index[1]
     edge_index, weight = edge_index[:, between], weight[between]
     wanted = cluster_counts(level.sizes)
-    part = _components(edge_index, level.batch.numel())
+    part = connected_components(edge_index, level.batch.numel())
     part = _pair_isolated(part, wanted, level)
     count = _share_out(part, wanted, level)  # clusters of each component, [P]
     inside = _split(part, count, edge_index, weight)  # cluster of each node in its component
-    return _by_first(offsets(count)[part] + inside, int(wanted.sum()))
+    return number_by_first(offsets(count)[part] + inside, int(wanted.sum()))
 
 
-def _components(edge_index: Tensor, num_nodes: int) -> Tensor:
+def connected_components(edge_index: Tensor, num_nodes: int) -> Tensor:
     """Return the connected component of each node, numbered in order of first nodes, [N]."""
     first = torch.arange(num_nodes)
     while True:
@@ -138,13 +138,24 @@ def _cluster(adjacency: Tensor, k: int) -> Tensor:
     """Return the clusters of connected graphs of n nodes, [B, n, n] -> [B, n]."""
     n = adjacency.size(1)
     scale = 1 / adjacency.sum(2).sqrt()
-    laplacian = adjacency.mul(-scale.unsqueeze(2)).mul_(scale.unsqueeze(1))
-    laplacian.diagonal(dim1=1, dim2=2).copy_(1 + _NUDGE * _noise(n))
+    laplacian = nudged_laplacian(adjacency)
     if n % 2:  # the added row forms the last eigenvector, because no eigenvalue exceeds 2
         laplacian = torch.nn.functional.pad(laplacian, (0, 1, 0, 1))
         laplacian[:, n, n] = 3
     vectors = torch.linalg.eigh(laplacian).eigenvectors[:, :n, :k]
     return _kmeans(vectors * scale.unsqueeze(2), k)
+
+
+def nudged_laplacian(adjacency: Tensor) -> Tensor:
+    """Return normalised Laplacians whose diagonal separates equal eigenvalues, [..., n, n].
+
+    Args:
+        adjacency: Weights of the edges of connected graphs of several nodes, [..., n, n].
+    """
+    scale = 1 / adjacency.sum(-1).sqrt()
+    laplacian = adjacency.mul(-scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+    laplacian.diagonal(dim1=-2, dim2=-1).copy_(1 + _NUDGE * _noise(adjacency.size(-1)))
+    return laplacian
 
 
 def _noise(n: int) -> Tensor:
@@ -208,7 +219,7 @@ def _without_empty(cluster: Tensor, distance: Tensor, k: int) -> tuple[Tensor, T
         cluster = torch.where(lacks.unsqueeze(1), moved, cluster)
 
 
-def _by_first(cluster: Tensor, number: int) -> Tensor:
+def number_by_first(cluster: Tensor, number: int) -> Tensor:
     """Return clusters renumbered in order of their first nodes, [N]."""
     node = torch.arange(cluster.numel())
     first = node.new_zeros(number).scatter_reduce_(0, cluster, node, "amin", include_self=False)

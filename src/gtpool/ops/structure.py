@@ -39,11 +39,11 @@ def node_colours(source: Tensor, target: Tensor, counts: Tensor, score: Tensor) 
     colour = torch.stack([torch.zeros_like(height), height], 1)
     there = counts.long().unsqueeze(1)
     for _ in range(ROUNDS + 1):
-        sent = _mix(colour)
+        sent = mix(colour)
         got = sent.index_select(0, source) * there
-        given = _mix(sent).index_select(0, target) * there  # another hash against the direction
+        given = mix(sent).index_select(0, target) * there  # another hash against the direction
         colour = sent.index_add(0, target, got).index_add(0, source, given)
-    structure, scored = _mix(colour).unbind(1)
+    structure, scored = mix(colour).unbind(1)
     return (structure & (_LOW >> 1)) << 32 | scored & _LOW
 
 
@@ -58,7 +58,7 @@ def order_by_colour(colour: Tensor, first: Tensor) -> Tensor:
     return place.index_select(0, first.index_select(0, place).argsort(stable=True))
 
 
-def _mix(value: Tensor) -> Tensor:
+def mix(value: Tensor) -> Tensor:
     """Hash integers: sums of hashes tell apart what sums of the values do not."""
     for factor in _FACTORS:
         value = value * factor

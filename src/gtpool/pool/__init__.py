@@ -11,15 +11,18 @@ from gtpool.pool.asap import ASAPool
 from gtpool.pool.diffpool import DiffPool
 from gtpool.pool.dmon import DMoN
 from gtpool.pool.edgepool import EdgePool
+from gtpool.pool.graclus import Graclus
 from gtpool.pool.gtpool import GTPool
 from gtpool.pool.haarpool import HaarPool
 from gtpool.pool.kmispool import KMISPool
 from gtpool.pool.maxcutpool import MaxCutPool
 from gtpool.pool.mid import MIDPool
 from gtpool.pool.mincutpool import MinCutPool
+from gtpool.pool.ndp import NDP
 from gtpool.pool.partition import ChainPool
 from gtpool.pool.reppool import RepPool
 from gtpool.pool.sagpool import SAGPool
+from gtpool.pool.sepg import SEPG
 from gtpool.pool.structpool import StructPool
 from gtpool.pool.topkpool import TopKPool
 
@@ -38,6 +41,9 @@ POOLS: dict[str, Callable[..., nn.Module]] = {
     "structpool": StructPool,
     "kmis": KMISPool,
     "edgepool": EdgePool,
+    "sepg": SEPG,
+    "graclus": Graclus,
+    "ndp": NDP,
     "haarpool": HaarPool,
 }
 """Factory of each pooler; its arguments are the width, what ``sized_by`` says, and options."""

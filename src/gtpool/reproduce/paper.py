@@ -178,7 +178,17 @@ _GIN_SUM = {"conv": "gin", "readout": "sum"}
 
 WHEELED = ("maxcutpool", "reppool", "kmis")
 """Poolers beyond the paper's second table that a wheel can choose for."""
-BEYOND = ("graphtrans", "maxcutpool", "reppool", "dmon", "kmis", "edgepool")
+BEYOND = (
+    "graphtrans",
+    "maxcutpool",
+    "reppool",
+    "dmon",
+    "kmis",
+    "edgepool",
+    "sepg",
+    "graclus",
+    "ndp",
+)
 """Methods beyond the paper's first table."""
 
 HYPOTHESES: dict[str, dict[str, Any]] = {
@@ -216,6 +226,16 @@ HYPOTHESES: dict[str, dict[str, Any]] = {
 """Difficulty of MUTAG: changes of GTPool-V for each row of that study."""
 
 _ENCODED = {"data": {"encode": ENCODE}}
+_FOUR_LEVELS: _Options = {
+    "model": {"levels": 4, "convs_per_level": 2, "width": 32, "norm": "batch", "residual": True},
+    "train": {"epochs": 80, "warmup": 8, "lr": 2e-3, "patience": None},
+}
+
+
+def _four_levels(data: _Options | None = None, **model: Any) -> _Options:  # noqa: ANN401
+    return {**_FOUR_LEVELS, "data": data, "model": {**_FOUR_LEVELS["model"], **model}}
+
+
 _RIVALS = ("gcn", "gin", "gmt", "mincutpool", "sagpool_h")
 
 
@@ -358,6 +378,19 @@ STUDIES: dict[str, Study] = {
             ("gtpool-v", "gtpool", "gtpool-topk", "sagpool_h", "sagpool_h-rwsv", "gcn", "gin"),
             ("long-range", "low-scores"),
             {},
+        ),
+    ),
+    "long-range": Study(
+        "What solves the task long-range",
+        "Networks of four levels with two GCNs each, width 32, batch norm and residual "
+        "connections; 80 epochs, the lowest validation loss counts.",
+        1,
+        _variant_cells(
+            {
+                "kmis": _four_levels(pool="kmis"),
+                "gtpool-v, rwse": _four_levels({"encode": ENCODE}),
+            },
+            ("long-range",),
         ),
     ),
     "tuned": Study(

@@ -100,7 +100,7 @@ def comparison_section(found: Sequence[CellResult]) -> ReportSection:
     heads += ("p, adjusted", "verdict", "test parts", "test")
     lines: list[tuple[TableCell, ...]] = []
     for dataset in dict.fromkeys(result.place.dataset for result in found):
-        there = [one for one in found if one.place.dataset == dataset and one.settled]
+        there = [one for one in found if one.place.dataset == dataset and one.has_complete_seed]
         if len(there) > 1:
             lines += _comparison_rows(dataset, there)
     none = () if lines else ("No dataset has two methods with all test parts yet.",)
@@ -187,7 +187,7 @@ def claims_section(found: Mapping[str, Sequence[CellResult]]) -> ReportSection:
 
 def _is_testable(result: CellResult) -> bool:
     ours = result.place.line.startswith("gtpool-v")
-    return ours and result.settled and len(result.grid.folds) > 1
+    return ours and result.has_complete_seed and len(result.grid.folds) > 1
 
 
 def _best_baselines(result: CellResult, compared: Sequence[CellResult]) -> list[CellResult]:
@@ -196,7 +196,7 @@ def _best_baselines(result: CellResult, compared: Sequence[CellResult]) -> list[
         other
         for other in compared
         if other.place.dataset == result.place.dataset
-        and other.settled
+        and other.has_complete_seed
         and not other.place.line.startswith(OURS)
     ]
     highest = max((rival.percent or 0.0 for rival in rivals), default=0.0)

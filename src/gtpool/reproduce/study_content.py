@@ -280,7 +280,9 @@ def _curves(study: Study, found: Sequence[CellResult]) -> tuple[Picture, ...]:
         dataset: [
             Point(float(result.place.line), result.percent, 100 * (result.figure.std or 0.0))
             for result in found
-            if result.place.dataset == dataset and result.settled and result.percent is not None
+            if result.place.dataset == dataset
+            and result.has_complete_seed
+            and result.percent is not None
         ]
         for dataset in study.datasets
     }

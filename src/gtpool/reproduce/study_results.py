@@ -50,7 +50,7 @@ class CellResult(NamedTuple):
         return None if told is None or self.percent is None else self.percent - told.mean
 
     @property
-    def settled(self) -> bool:
+    def has_complete_seed(self) -> bool:
         """Whether at least one seed has all folds, so that the value is comparable."""
         return any(None not in line for line in self.grid.values)
 
@@ -98,7 +98,7 @@ def comparable_figures(found: Sequence[CellResult]) -> dict[str, dict[str, float
     """Return the complete values in per cent, by row and dataset."""
     table: dict[str, dict[str, float]] = {}
     for result in found:
-        if result.settled and result.percent is not None:
+        if result.has_complete_seed and result.percent is not None:
             table.setdefault(result.place.line, {})[result.place.dataset] = result.percent
     return table
 

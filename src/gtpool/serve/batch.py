@@ -1,8 +1,9 @@
 """The thread that runs the model; waiting requests share a forward pass."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Condition, Thread
 from time import monotonic
@@ -19,11 +20,15 @@ from gtpool.ops.chains import coarsen_graphs
 from gtpool.ops.segment import layout_from_sizes
 from gtpool.train.fit import predict_members
 
+WAIT = 0.03
+"""Seconds that a pass waits for jobs that are being read, at most."""
+
 
 class Batcher:
     """Runs a model on queued jobs, as many in one forward pass as are waiting and fit.
 
-    A pass starts at once with what is queued; jobs that arrive meanwhile share the next one.
+    A pass starts with what is queued once no expected job is missing, or after ``WAIT`` seconds.
+    Jobs that arrive meanwhile share the next one.
 
     Args:
         model: Used by no other thread.
@@ -49,6 +54,7 @@ class Batcher:
         self._jobs: deque[_Job] = deque()
         self._changed = Condition()
         self._closed = False
+        self._expected = 0
         self._since: float | None = None
         self._thread = Thread(target=self._work, name="gtpool-forward", daemon=True)
         self._thread.start()
@@ -60,8 +66,22 @@ class Batcher:
             if self._closed:
                 raise RuntimeError("the service is stopping")
             self._jobs.append(job)
-            self._changed.notify()
+            if len(self._jobs) == 1:
+                self._changed.notify()
         return job.answer
+
+    @contextmanager
+    def expect(self) -> Generator[None]:
+        """Announce a job that is read, and queued or refused, inside the block."""
+        with self._changed:
+            self._expected += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._expected -= 1
+                if not self._expected:
+                    self._changed.notify()
 
     def waiting(self) -> int:
         """Return the number of queued graphs."""
@@ -94,6 +114,8 @@ class Batcher:
         graphs = nodes = 0
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
+            if self._share:  # a pass takes little longer with more graphs
+                self._changed.wait_for(lambda: not self._expected or self._closed, WAIT)
             while self._jobs:
                 data = self._jobs[0].data
                 graphs, nodes = graphs + len(data), nodes + data.x.size(0)

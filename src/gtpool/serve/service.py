@@ -3,9 +3,9 @@
 import asyncio
 import json
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -39,7 +39,9 @@ _Json = dict[str, Any]
 _T = TypeVar("_T")
 
 _DESCRIBED = 8  # molecules between two looks at the clock
-_READERS = 4  # threads, so that a long list of molecules does not delay short ones
+_QUICK = 8  # graphs whose answer the event loop writes: less than handing it to a thread
+_SHORT = 2048  # bytes of a body that waits for one thread: several would contend for the GIL
+_READERS = 4  # threads for other bodies, so that a long list of molecules does not delay short ones
 
 
 class Service:
@@ -77,6 +79,7 @@ class Service:
         self._in_hand = 0
         self._to_explain = 0
         one = torch.set_num_threads, (1,)  # one OpenMP thread for each of these
+        self._reader = ThreadPoolExecutor(1, "gtpool-read-short", *one)
         self._readers = ThreadPoolExecutor(_READERS, "gtpool-read", *one)
         self._explainer = ThreadPoolExecutor(1, "gtpool-explain", *one)
 
@@ -98,11 +101,18 @@ class Service:
             body: Body of the request.
             deadline: When the request times out, by ``monotonic``.
         """
-        question = await _in(self._readers, lambda: self.reader.read_predict(body, deadline))
-        outputs = await self._outputs(question)
-        return await _in(
-            self._readers, lambda: _dumped(self._answered(question, outputs, deadline))
-        )
+        short = len(body) <= _SHORT
+        with self._batcher.expect() if short else nullcontext():
+            pool = self._reader if short else self._readers
+            question = await _in(pool, lambda: self.reader.read_predict(body, deadline))
+            running = self._run(question)
+        outputs = await running
+
+        def answer() -> bytes:
+            return _dumped(self._answered(question, outputs, deadline))
+
+        quick = len(question.ids) <= _QUICK and self._bundle.blend is None
+        return answer() if quick else await _in(self._readers, answer)
 
     async def explain(self, body: bytes, deadline: float) -> bytes:
         """Return the JSON response to ``/explain``.
@@ -116,7 +126,7 @@ class Service:
         self._to_explain += 1
         try:
             question = await _in(self._readers, lambda: self.reader.read_explain(body, deadline))
-            outputs = await self._outputs(question)
+            outputs = await self._run(question)
             answered = await _in(self._readers, lambda: self._answered(question, outputs, deadline))
             told = await _in(self._explainer, lambda: self._explain(question, deadline))
         finally:
@@ -135,13 +145,17 @@ class Service:
     def close(self) -> None:
         """Finish the queued requests, then stop all threads."""
         self._batcher.close()
+        self._reader.shutdown()
         self._readers.shutdown()
         self._explainer.shutdown(cancel_futures=True)
 
-    async def _outputs(self, question: ParsedRequest) -> Tensor:
-        if question.data is None:
-            return torch.empty(0, 1, self.schema.num_outputs)
-        return await asyncio.wrap_future(self._batcher.submit(question.data))
+    def _run(self, question: ParsedRequest) -> Awaitable[Tensor]:
+        """Queue the graphs of a request; the outputs are those of ``Batcher.submit``."""
+        if question.data is not None:
+            return asyncio.wrap_future(self._batcher.submit(question.data))
+        nothing = asyncio.get_running_loop().create_future()
+        nothing.set_result(torch.empty(0, 1, self.schema.num_outputs))
+        return nothing
 
     def _answered(self, question: ParsedRequest, outputs: Tensor, deadline: float) -> _Json:
         """Return the content of ``/predict``; a single graph without prediction is a 422."""

@@ -81,7 +81,7 @@ class _Worker:
     def __init__(self, work: Work) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_worker_main, args=(work, theirs), daemon=True)
-        with _interrupts_blocked():  # inherited: only the parent handles Ctrl-C
+        with interrupts_blocked():  # inherited: only the parent handles Ctrl-C
             self.process.start()
         theirs.close()
         self.task: Any = None
@@ -134,7 +134,8 @@ def _terminate(workers: Sequence[_Worker]) -> None:
 
 
 @contextmanager
-def _interrupts_blocked() -> Generator[None]:
+def interrupts_blocked() -> Generator[None]:
+    """Block Ctrl-C in this thread and in the processes that it starts inside the block."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

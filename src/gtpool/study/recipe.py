@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gtpool.data.formats import recognise
 from gtpool.data.registry import DATASETS
-from gtpool.model import WITH_BONDS
+from gtpool.model import METHODS, WITH_BONDS
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec, did_you_mean
 
 _Options = Mapping[str, Any]
@@ -18,6 +18,8 @@ _WITH_ORDER = (
     "topkpool",
     "asap",
     "reppool",
+    "mid",
+    "maxcutpool",
     "kmis",
 )  # poolers with the option ``order``
 
@@ -70,6 +72,9 @@ def recipe_options(
         return added
     added["data"] = {"encode": list(ENCODE)}
     added["model"] = {**NORM, **NETWORK} if pool.startswith("gtpool") else dict(NORM)
+    layer = METHODS[pool].model["pool"] if pool in METHODS else pool
+    if layer in _WITH_ORDER:  # no result may depend on the numbering of the nodes
+        added["model"].setdefault("pool_options", {"order": "structure"})
     added["train"] = best_training(source)
     if source not in DATASETS:
         added["split"] = {"folds": 5, "valid": "half"}

@@ -16,6 +16,7 @@ from safetensors.torch import save
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
+from gtpool.deprecated import old_names
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
 from gtpool.study.build_result import add_environment, add_outcome, start_result
@@ -43,8 +44,8 @@ def run_one(
     """Return the result of one run. On a CPU it is bitwise reproducible.
 
     A run that cannot continue (non-finite loss, out of memory) has status "failed". An invalid spec
-    or dataset raises. Under torchrun the first process calls this and the others call ``follow``:
-    all train the run together.
+    or dataset raises. Under torchrun the first process calls this and the others call
+    ``join_process_group``: all train the run together.
 
     Args:
         spec: The run.
@@ -86,11 +87,11 @@ def run_one(
         return row if group.size == 1 else row.updated(processes=group.size)
 
 
-def follow() -> bool:
+def join_process_group() -> bool:
     """Join the process group of torchrun and, in all processes but the first, serve its runs.
 
     Returns:
-        True in the processes that followed, after the last run. False in the first process, which
+        True in these processes, after the last run. False in the first process, which
         then calls ``run_one`` and finally ``current_group().close()``.
     """
     group = init_group()
@@ -196,3 +197,6 @@ def pack_artifact(model: Classifier, data: GraphDataset, split: Split, spec: Run
     tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)
     tensors["test_y"] = data.y[split.test.to(data.y.device)]
     return save({name: part.cpu().contiguous() for name, part in tensors.items()})
+
+
+__getattr__ = old_names(__name__, {"follow": "join_process_group"})

@@ -164,7 +164,8 @@ def predict_members(
 
     A single network is its own only member.
     """
-    model.train(False)
+    if any(module.training for module in model.modules()):
+        model.train(False)
     batches = _batches(model, data, indices, batch_size)
     return torch.cat([member_outputs(model, graphs) for graphs in batches])
 

@@ -5,7 +5,7 @@ features subclasses ``DatasetReader``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -88,6 +88,15 @@ class InferenceData(NamedTuple):
     """Target columns of a table, in the order of the model's targets."""
 
 
+class InferenceStream(NamedTuple):
+    """The rows of a file that is read in parts."""
+
+    rows: Iterator[Any]
+    """The rows in order, as the format holds them; a malformed file is an error when reached."""
+    read: Callable[[Sequence[Any]], InferenceData]
+    """Makes graphs of some of the rows. It can be pickled."""
+
+
 class InferenceOptions(NamedTuple):
     """Which dataset or columns to read for a trained model."""
 
@@ -126,6 +135,19 @@ class FormatReader(ABC):
             schema: Schema of the model's training data, with the feature recipe.
             options: Which columns to read.
         """
+
+    def stream_for_inference(
+        self, path: Path, schema: Schema, options: InferenceOptions
+    ) -> InferenceStream | None:
+        """Return the rows of ``read_for_inference`` one by one, or None if they are read at once.
+
+        Args:
+            path: The file or folder.
+            schema: Schema of the model's training data.
+            options: Which columns to read; labels are not read.
+        """
+        del path, schema, options
+        return None
 
     def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
         """Return the SMILES of each graph, or None if the format has none.

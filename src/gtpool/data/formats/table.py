@@ -2,7 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +18,7 @@ from gtpool.data.formats.reader import (
     FormatReader,
     InferenceData,
     InferenceOptions,
+    InferenceStream,
     InputRow,
     Loaded,
     Skipped,
@@ -34,7 +37,7 @@ _BLANK = ("", "na", "<na>", "nan", "n/a", "#n/a", "null")
 Label = int | str | list[float | None]
 
 
-class _TableRow(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a table, before parsing."""
 
     line: int
@@ -198,10 +201,7 @@ class _TableReader(FormatReader):
     def read_for_inference(
         self, path: Path, schema: Schema, options: InferenceOptions
     ) -> InferenceData:
-        if schema.recipe.kind != "molecule":
-            raise ValueError(
-                f"{path} is a table of SMILES, but the model was not trained on molecules"
-            )
+        _check_molecular(path, schema)
         columns = options.target_columns
         if columns is not None:
             columns = _match_names(columns, options.trained_targets)
@@ -221,31 +221,21 @@ class _TableReader(FormatReader):
                 f"{path}: target columns given: {len(names)}; the model has {tasks} "
                 f"target{'s' * (tasks > 1)}"
             )
-        reasons, values = _readable_features(found, schema.recipe.feature_columns)
-        left = [at for at in range(len(found)) if at not in reasons]
-        smiles, order = [found[at].smiles for at in left], schema.recipe.atom_order
-        molecules = read_molecules(smiles, atom_order=order)
-        reasons |= {left[position]: reason for position, reason in molecules.failed}
-        rows = [
-            InputRow(
-                row.line,
-                row.smiles,
-                f"{path}, line {row.line}",
-                read_label(path, row, names, schema.task) if names else None,
-                reasons.get(position),
-                row.record,
-            )
-            for position, row in enumerate(found)
-        ]
-        graphs = molecules.sizes.numel()
-        data = None
-        if graphs:
-            data = molecules.to_dataset(torch.empty(graphs, 0), path.stem, "regression", ())
-            smiles, values = molecules.select_rows(smiles), molecules.select_rows(values)
-            numbers = torch.tensor(values) if schema.recipe.feature_columns else None
-            data = apply_graph_features(data, smiles, schema.recipe, numbers)
-            data = apply_recipe(data, schema.recipe)
-        return InferenceData("line", rows, data, tuple(header), tuple(names))
+        return _inference_data(path, header, names, schema, found)
+
+    def stream_for_inference(
+        self, path: Path, schema: Schema, options: InferenceOptions
+    ) -> InferenceStream:
+        _check_molecular(path, schema)
+        header, names, rows = open_rows(
+            path,
+            smiles_column=options.smiles_column,
+            trained_column=options.trained_column,
+            need_targets=False,
+            keep_records=True,
+            feature_columns=schema.recipe.feature_columns,
+        )
+        return InferenceStream(rows, partial(_inference_data, path, header, names, schema))
 
     def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
         del path
@@ -253,6 +243,42 @@ class _TableReader(FormatReader):
 
 
 READER = _TableReader()
+
+
+def _check_molecular(path: Path, schema: Schema) -> None:
+    if schema.recipe.kind != "molecule":
+        raise ValueError(f"{path} is a table of SMILES, but the model was not trained on molecules")
+
+
+def _inference_data(
+    path: Path, header: list[str], names: list[str], schema: Schema, found: Sequence[TableRow]
+) -> InferenceData:
+    """Return the graphs of some rows with the features of the model's recipe."""
+    reasons, values = _readable_features(found, schema.recipe.feature_columns)
+    left = [at for at in range(len(found)) if at not in reasons]
+    smiles, order = [found[at].smiles for at in left], schema.recipe.atom_order
+    molecules = read_molecules(smiles, atom_order=order)
+    reasons |= {left[position]: reason for position, reason in molecules.failed}
+    rows = [
+        InputRow(
+            row.line,
+            row.smiles,
+            f"{path}, line {row.line}",
+            read_label(path, row, names, schema.task) if names else None,
+            reasons.get(position),
+            row.record,
+        )
+        for position, row in enumerate(found)
+    ]
+    graphs = molecules.sizes.numel()
+    data = None
+    if graphs:
+        data = molecules.to_dataset(torch.empty(graphs, 0), path.stem, "regression", ())
+        smiles, values = molecules.select_rows(smiles), molecules.select_rows(values)
+        numbers = torch.tensor(values) if schema.recipe.feature_columns else None
+        data = apply_graph_features(data, smiles, schema.recipe, numbers)
+        data = apply_recipe(data, schema.recipe)
+    return InferenceData("line", rows, data, tuple(header), tuple(names))
 
 
 def _match_names(columns: Sequence[str], targets: Sequence[str]) -> Sequence[str]:
@@ -282,13 +308,44 @@ def read_rows(
     trained_targets: Sequence[str] = (),
     keep_records: bool = False,
     feature_columns: Sequence[str] = (),
-) -> tuple[list[str], list[str], list[_TableRow]]:
+) -> tuple[list[str], list[str], list[TableRow]]:
     """Return the names of all columns, unchanged, the names of the target columns, and the rows.
 
     The arguments are those of ``read_table``. ``trained_column``, if it exists, is the default of
     ``smiles_column``, and ``trained_targets`` of ``target_columns``; with ``keep_records`` rows
     hold all their cells.
     """
+    header, names, found = open_rows(
+        path,
+        smiles_column=smiles_column,
+        target_columns=target_columns,
+        split_column=split_column,
+        group_column=group_column,
+        time_column=time_column,
+        need_targets=need_targets,
+        trained_column=trained_column,
+        trained_targets=trained_targets,
+        keep_records=keep_records,
+        feature_columns=feature_columns,
+    )
+    return header, names, list(found)
+
+
+def open_rows(
+    path: Path,
+    *,
+    smiles_column: str | None = None,
+    target_columns: Sequence[str] | None = None,
+    split_column: str | None = None,
+    group_column: str | None = None,
+    time_column: str | None = None,
+    need_targets: bool = True,
+    trained_column: str | None = None,
+    trained_targets: Sequence[str] = (),
+    keep_records: bool = False,
+    feature_columns: Sequence[str] = (),
+) -> tuple[list[str], list[str], Iterator[TableRow]]:
+    """Return what ``read_rows`` returns, with an iterator that reads the rows one by one."""
     records = read_csv_rows(path)
     _, written = next(records)
     header = [name.strip() for name in written]
@@ -303,13 +360,14 @@ def read_rows(
         "time_column": time_column,
     }
     columns = _choose(path, header, special, target_columns, need_targets, feature_columns)
-    rows = [columns.row(line, cells, keep_records) for line, cells in records]
-    if not rows:
+    first = next(records, None)
+    if first is None:
         raise ValueError(f"{path} has a header, but no row below it")
+    rows = (columns.row(line, cells, keep_records) for line, cells in chain([first], records))
     return written, [header[column] for column in columns.targets], rows
 
 
-def read_label(path: Path, row: _TableRow, names: list[str], kind: Task) -> Label:
+def read_label(path: Path, row: TableRow, names: list[str], kind: Task) -> Label:
     """Return the class of a row (1.0 is the class 1), or one number per target column."""
     read = _read_class if kind == "classes" else _read_bit if kind == "binary" else _read_number
     values: list[Any] = []
@@ -323,7 +381,7 @@ def read_label(path: Path, row: _TableRow, names: list[str], kind: Task) -> Labe
     return values[0] if kind == "classes" else values
 
 
-def _read_features(row: _TableRow, columns: Sequence[str], where: str) -> list[float]:
+def _read_features(row: TableRow, columns: Sequence[str], where: str) -> list[float]:
     """Return the numbers of the feature columns of a row, NaN where missing."""
     values: list[float] = []
     for name, cell in zip(columns, row.features, strict=True):
@@ -335,7 +393,7 @@ def _read_features(row: _TableRow, columns: Sequence[str], where: str) -> list[f
 
 
 def _readable_features(
-    rows: Sequence[_TableRow], columns: Sequence[str]
+    rows: Sequence[TableRow], columns: Sequence[str]
 ) -> tuple[dict[int, str], list[list[float]]]:
     """Return why rows have unreadable features, by position, and the numbers of all others."""
     reasons, values = dict[int, str](), list[list[float]]()
@@ -347,7 +405,7 @@ def _readable_features(
     return reasons, values
 
 
-def _feature_values(path: Path, rows: Sequence[_TableRow], columns: Sequence[str]) -> Tensor:
+def _feature_values(path: Path, rows: Sequence[TableRow], columns: Sequence[str]) -> Tensor:
     """Return the numbers of the feature columns, [G, columns]; raise if a column has none."""
     values = torch.tensor(
         [_read_features(row, columns, f"{path}, line {row.line}, ") for row in rows]
@@ -369,12 +427,12 @@ class _Columns(NamedTuple):
     targets: list[int]
     features: list[int]
 
-    def row(self, line: int, cells: list[str], keep: bool) -> _TableRow:
+    def row(self, line: int, cells: list[str], keep: bool) -> TableRow:
         smiles, *others = ("" if at is None else cells[at].strip() for at in self.special)
         targets = [cells[column].strip() for column in self.targets]
         record = tuple(cells) if keep else ()
         features = tuple(cells[column].strip() for column in self.features)
-        return _TableRow(line, smiles, targets, *others, record=record, features=features)
+        return TableRow(line, smiles, targets, *others, record=record, features=features)
 
 
 def _smiles_column(path: Path, header: list[str], trained: str | None) -> str:
@@ -465,7 +523,7 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _task(task: Task | None, names: list[str], rows: list[_TableRow]) -> Task:
+def _task(task: Task | None, names: list[str], rows: list[TableRow]) -> Task:
     if task is None:
         if any(_is_decimal(cell) for row in rows for cell in row.cells):
             return "regression"
@@ -513,7 +571,7 @@ def _read_number(cell: str) -> float:
 
 
 def _pack(
-    path: Path, rows: list[_TableRow], labels: list[Label], names: list[str], kind: Task
+    path: Path, rows: list[TableRow], labels: list[Label], names: list[str], kind: Task
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Return ``y`` and the names of its classes or columns."""
     if not names:
@@ -531,7 +589,7 @@ def _pack(
 
 
 def _contradicting(
-    rows: Sequence[_TableRow], molecules: Sequence[str], y: Tensor, kind: Task
+    rows: Sequence[TableRow], molecules: Sequence[str], y: Tensor, kind: Task
 ) -> dict[int, Skipped]:
     """Return the rows with contradicting targets by index, with the lines that contradict them."""
     gone: dict[int, Skipped] = {}

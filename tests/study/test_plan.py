@@ -1,8 +1,10 @@
 import json
+from inspect import signature
 
 import pytest
 
 from gtpool.model import method_name
+from gtpool.pool import POOLS
 from gtpool.spec import OGB, TU, DataSpec, ModelSpec, RunSpec
 from gtpool.study.plan import make_plan, read_settings
 
@@ -71,6 +73,22 @@ def test_networks_without_a_name_are_called_by_what_they_pool_or_convolve_with()
 
 def test_the_files_name_is_the_datas():
     assert make_plan({}, options(data={"source": "some/My.Set.csv.gz"})).data == "My"
+
+
+def test_the_recipe_best_orders_equal_scores_by_structure_wherever_a_pooler_can():
+    for pool, make in POOLS.items():
+        plan = make_plan({}, options(data={"source": "MUTAG"}, model={"pool": pool}), "best")
+        order = plan.run.model.pool_options.get("order")
+        assert order == ("structure" if "order" in signature(make).parameters else None), pool
+    sampled = options(data={"source": "my.csv"}, model={"pool": "maxcutpool-rws"})
+    assert make_plan({}, sampled, "best").run.model.pool_options == {
+        "sampler": "rws",
+        "order": "structure",
+    }
+    assert make_plan({}, sampled, "paper").run.model.pool_options == {
+        "sampler": "rws",
+        "order": "score",
+    }
 
 
 @pytest.mark.parametrize("kind", ["toml", "json"])
