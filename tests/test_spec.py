@@ -216,6 +216,8 @@ def test_the_defaults_are_the_letter_of_the_paper_for_ever():
             "bag": 0,
             "copies": "auto",
             "valid": "fold",
+            "share": 1.0,
+            "hold_out": "none",
         },
         "model": {
             "pool": "gtpool-v",

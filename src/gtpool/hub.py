@@ -97,10 +97,10 @@ class HubModel(ModelHubMixin, library_name="gtpool"):
         for name, value in {"config": config, "model_card_kwargs": model_card_kwargs}.items():
             if value is not None:
                 raise ValueError(f"{name} must be None: it comes from the bundle's about")
-        model, about, _, blend, calibration = self.bundle
-        save_bundle(save_directory, model, about, blend, calibration)
+        model, about, _, blend, calibration, fingerprints = self.bundle
+        save_bundle(save_directory, model, about, blend, calibration, fingerprints)
 
     def generate_model_card(self) -> ModelCard:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the card that is saved with the model."""
-        model, about, _, blend, calibration = self.bundle
+        model, about, _, blend, calibration, _ = self.bundle
         return ModelCard(model_card(model, about, blend, calibration))

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from gtpool.data.delimited import format_csv, safe_cell
 from gtpool.data.descriptors import describe_molecules, descriptor_names
-from gtpool.data.formats.reader import InferenceData, RowUnit, true_targets
+from gtpool.data.formats.reader import InferenceData, InputRow, RowUnit, true_targets
 from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.schema import Recipe, Schema, Task
+from gtpool.data.similarity import Neighbour, check_fingerprints, find_neighbours
 from gtpool.data.sources import read_for_inference, smiles_of
 from gtpool.model.bundle import Bundle
 from gtpool.model.calibration import Calibration
@@ -48,6 +49,8 @@ class Prediction(NamedTuple):
     regions: tuple[tuple[str | float, ...], ...] = ()
     """Conformal set of labels, or lowest and highest value, of each target (one for classes); empty
     if no coverage was asked for."""
+    neighbour: Neighbour | None = None
+    """Similarity of a molecule to the training molecules, if the model stores these."""
 
 
 class Decoded(NamedTuple):
@@ -72,6 +75,8 @@ class Predictions(NamedTuple):
     """Names of all columns of a table, unchanged; empty for other sources."""
     members: int = 1
     """Number of networks whose mean is the prediction."""
+    compared: bool = False
+    """Whether rows with a prediction have a ``neighbour``."""
     coverage: float | None = None
     """Stated coverage of the regions; None without regions."""
 
@@ -117,7 +122,7 @@ def predict_read(
     bundle: Bundle,
     read: InferenceData,
     device: str,
-    smiles: Sequence[str],
+    smiles: Sequence[str] | None,
     coverage: float | None = None,
 ) -> Predictions:
     """Return the predictions for rows that have been read.
@@ -126,11 +131,15 @@ def predict_read(
         bundle: A trained model, from ``load_bundle``.
         read: The rows and their graphs.
         device: "auto", "cpu" or "cuda".
-        smiles: SMILES of the rows without a reason, for a blend.
+        smiles: SMILES of the rows without a reason, for a blend and for the similarity to the
+            training molecules; None if there are none.
         coverage: Stated coverage of conformal sets or intervals; None for none.
     """
     schema = schema_of(bundle)
-    outputs, read = _drop_overflowed(_outputs(bundle, read, device, smiles), read)
+    outputs = _outputs(bundle, read, device, smiles)
+    if smiles is not None:
+        smiles = [text for text, sound in zip(smiles, finite_graphs(outputs), strict=True) if sound]
+    outputs, read = _drop_overflowed(outputs, read)
     told = decode_outputs(schema, outputs, bundle.calibration, coverage)
     rows: list[Prediction] = []
     for row in read.rows:
@@ -138,7 +147,34 @@ def predict_read(
         rows.append(Prediction(row.number, row.id, reason=row.reason, record=row.record, **more))
     members = len(members_of(bundle.model))
     found = Predictions(read.unit, schema.task, schema.targets, tuple(rows), read.columns, members)
-    return found._replace(coverage=coverage)
+    found = found._replace(coverage=coverage)
+    return _compare(bundle, found, smiles)
+
+
+def _predicted(read: InferenceData) -> list[InputRow]:
+    return [row for row in read.rows if row.reason is None]
+
+
+def _compare(bundle: Bundle, found: Predictions, smiles: Sequence[str] | None) -> Predictions:
+    """Add the similarity to the training molecules, if model and source have molecules."""
+    if bundle.fingerprints is None or smiles is None:
+        return found
+    told = iter(compare_molecules(bundle, smiles))
+    rows = (row._replace(neighbour=next(told)) if row.reason is None else row for row in found.rows)
+    return found._replace(rows=tuple(rows), compared=True)
+
+
+def compare_molecules(bundle: Bundle, smiles: Sequence[str]) -> list[Neighbour]:
+    """Return how molecules relate to the training molecules of a model that stores these.
+
+    Args:
+        bundle: A trained model, from ``load_bundle``.
+        smiles: The molecules.
+    """
+    if bundle.fingerprints is None:
+        return []
+    where = str(bundle.folder or "the model")
+    return find_neighbours(smiles, check_fingerprints(bundle.fingerprints.numpy(), where))
 
 
 def evaluate_source(
@@ -271,7 +307,8 @@ def predictions_text(predictions: Predictions, delimiter: str = ",", *, header: 
     spread, its standard deviation over the members: ``spread`` of the probability of the predicted
     class, or of the probability or value of the only task, and ``spread_NAME`` for each of several
     tasks. A region is ``set``, labels joined by "|", or ``low`` and ``high``; several tasks have
-    ``set_NAME`` or ``low_NAME`` and ``high_NAME``. An added
+    ``set_NAME`` or ``low_NAME`` and ``high_NAME``. A model that
+    stores its training molecules has ``similarity`` to the nearest and ``note``. An added
     column whose name the table already has is called ``gtpool_NAME``. Text in added columns that a
     spreadsheet could run as a formula gets a leading single quote. Without ``header`` the first
     line, which names the columns, is left out.
@@ -283,7 +320,9 @@ def predictions_text(predictions: Predictions, delimiter: str = ",", *, header: 
     spreads = ["spread"] if single else [f"spread_{name}" for name in targets]
     spreads = spreads if predictions.members > 1 else []
     given, regions = predictions.columns, _region_columns(predictions)
-    ours = [unit, *([] if given else ["id"]), *answers, *shares, *spreads, *regions, "reason"]
+    near = ["similarity", "note"] if predictions.compared else []
+    added = [*answers, *shares, *spreads, *regions, *near]
+    ours = [unit, *([] if given else ["id"]), *added, "reason"]
     records: list[list[object]] = [[*given, *_free_names(ours, given)]]
     for row in predictions.rows:
         value = (safe_cell(row.value),) if isinstance(row.value, str) else row.value
@@ -293,6 +332,7 @@ def predictions_text(predictions: Predictions, delimiter: str = ",", *, header: 
         apart = _spread_cells(row, targets) if spreads else []
         apart = apart or [""] * len(spreads)
         within = _region_cells(row, predictions.task) or [""] * len(regions)
+        within += _near_cells(row.neighbour) if near else []
         cells = [*known, *told, *chances, *apart, *within, safe_cell(row.reason or "")]
         records.append([*row.record, *cells])
     return format_csv(records if header else records[1:], delimiter)
@@ -303,6 +343,10 @@ def _spread_cells(row: Prediction, targets: Sequence[str]) -> list[str]:
     of_class = isinstance(row.value, str)
     told = [row.spread[targets.index(row.value)]] if of_class else row.spread
     return [f"{value:.6g}" for value in told]
+
+
+def _near_cells(neighbour: Neighbour | None) -> list[str]:
+    return ["", ""] if neighbour is None else [f"{neighbour.similarity:.3f}", neighbour.note]
 
 
 def _region_columns(predictions: Predictions) -> list[str]:
@@ -447,13 +491,13 @@ def finite_graphs(outputs: Tensor) -> Tensor:
 
 def _smiles(
     bundle: Bundle, source: str | Path, read: InferenceData, data_dir: Path | None
-) -> list[str]:
-    """Return the SMILES of the readable graphs for a blend; empty for other models."""
-    rows = [row for row in read.rows if row.reason is None]
-    if bundle.blend is None or not rows:
-        return []
-    found = smiles_of(source, rows, data_dir)
-    if found is None:
+) -> list[str] | None:
+    """Return the SMILES of the readable graphs, if the model uses them and the source has them."""
+    rows = _predicted(read)
+    if bundle.blend is None and bundle.fingerprints is None:
+        return None
+    found = smiles_of(source, rows, data_dir) if rows else []
+    if found is None and bundle.blend is not None:
         raise ValueError(
             f"{source} has no SMILES, which the boosted trees of this model need: give a table of "
             "SMILES"
@@ -461,7 +505,9 @@ def _smiles(
     return found
 
 
-def _outputs(bundle: Bundle, read: InferenceData, device: str, smiles: Sequence[str]) -> Tensor:
+def _outputs(
+    bundle: Bundle, read: InferenceData, device: str, smiles: Sequence[str] | None
+) -> Tensor:
     """Return the outputs of each member for the readable graphs, [graphs, members, outputs]."""
     if read.data is None:
         return torch.empty(0, len(members_of(bundle.model)), bundle.model.shape.outputs)
@@ -469,4 +515,4 @@ def _outputs(bundle: Bundle, read: InferenceData, device: str, smiles: Sequence[
     chosen = choose_device(device)
     model, data = bundle.model.to(chosen), read.data.to(chosen)
     outputs = predict_members(model, data, torch.arange(len(data))).cpu()
-    return blend_members(bundle, outputs, smiles)
+    return blend_members(bundle, outputs, smiles or ())

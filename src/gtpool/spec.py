@@ -179,6 +179,10 @@ class SplitSpec(_Spec):
     """Whether rows with the same molecule stay in one part; "auto": if a table has such rows."""
     valid: Literal["fold", "half"] = "fold"
     """Of rules with folds: validate on the fold before the test fold, or on half of it."""
+    share: float = 1.0
+    """Fraction of the training part that trains, drawn by the seed; a smaller one is a subset."""
+    hold_out: Literal["none", "exclude", "test"] = "none"
+    """Whether a fifth of the graphs, drawn by the seed, is in no part, or is the test part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +324,13 @@ _LEGACY_VALUES: dict[type[_Spec], dict[str, Any]] = {
         "molecule_features": (),
         "feature_columns": (),
     },
-    SplitSpec: {"bag": 0, "copies": "auto", "valid": "fold"},
+    SplitSpec: {
+        "bag": 0,
+        "copies": "auto",
+        "valid": "fold",
+        "share": 1.0,
+        "hold_out": "none",
+    },
     ShapeSpec: {"graph_width": 0},
     ModelSpec: {
         "jump": False,

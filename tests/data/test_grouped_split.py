@@ -1,4 +1,4 @@
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -13,7 +13,9 @@ from gtpool.data.grouped_split import (
     read_times,
     strata_of,
     time_split,
+    train_subset,
 )
+from gtpool.data.split import Split
 
 
 def separated(split, groups):
@@ -48,6 +50,45 @@ def test_group_folds_cover_every_graph_once_and_separate_no_group(case, seed):
         assert strata is not None or max(sizes) - min(sizes) <= largest
         again = grouped_folds(groups, folds, seed, strata=strata)
         assert [split.digest for split in again] == [split.digest for split in splits]
+
+
+@given(grouped(), st.integers(0, 99), st.booleans())
+@settings(deadline=None, max_examples=50)
+def test_smaller_training_parts_are_subsets_that_separate_no_group(case, seed, stratified):
+    groups, _ = case
+    graphs = groups.numel()
+    own = torch.arange(graphs, graphs + 2)  # valid and test, of other groups
+    every = torch.cat([groups, groups.max() + 1 + torch.arange(2)])
+    split = Split(torch.arange(graphs), own[:1], own[1:], "mine", graphs + 2)
+    strata = strata_of(torch.arange(graphs + 2) % 3, "classes") if stratified else None
+    kept = [
+        train_subset(split, share, seed, groups=every, strata=strata)
+        for share in (0.25, 0.5, 0.75, 1.0)
+    ]
+    parts = [set(one.train.tolist()) for one in kept]
+    assert all(smaller <= larger for smaller, larger in pairwise(parts))
+    assert parts[-1] == set(range(graphs))
+    largest = int(groups.bincount().max())
+    for one, share in zip(kept, (0.25, 0.5, 0.75, 1.0), strict=True):
+        assert abs(one.train.numel() - share * graphs) <= largest
+        assert torch.equal(one.valid, split.valid)
+        assert torch.equal(one.test, split.test)
+        left = torch.ones(graphs, dtype=torch.bool).index_fill(0, one.train, value=False)
+        assert not torch.isin(groups[one.train], groups[left.nonzero().flatten()]).any()
+
+
+def test_a_smaller_training_part_has_its_share_of_every_class():
+    y = torch.tensor([0] * 80 + [1] * 16 + [2] * 2 + [0, 1])
+    split = Split(torch.arange(98), torch.tensor([98]), torch.tensor([99]), "mine", 100)
+    for seed in range(5):
+        quarter = train_subset(split, 0.25, seed, strata=strata_of(y, "classes"))
+        counts = y[quarter.train].bincount().tolist()
+        assert sum(counts) == 24
+        assert abs(counts[1] - 4) <= 1
+        assert counts[2] == 1
+    assert quarter.rule == "mine, 0.25 of train"
+    other = train_subset(split, 0.25, 5, strata=strata_of(y, "classes"))
+    assert other.digest != quarter.digest
 
 
 def test_single_graphs_are_dealt_as_evenly_as_by_stratified_folds():

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from serving import DRUGS, PATHS, molecules_model, paths_model
 
+from gtpool.data.molecule import atom_numbers, read_molecules
 from gtpool.explain import explain
 from gtpool.model.bundle import load_bundle
 from gtpool.predict import schema_of
@@ -56,6 +57,27 @@ def test_a_molecule_is_explained_as_from_python(molecules):
     assert told["explanation"]["nodes"] == 14
     assert len(told["pictures"]) == 1 + len(expected.levels) == 3
     check_pictures(told["pictures"])
+
+
+def test_atoms_have_the_numbers_of_the_smiles_that_was_sent(molecules):
+    smiles = "OCC(N)=O"
+    numbers = atom_numbers(smiles, "canonical")
+    assert numbers != sorted(numbers)
+    schema = {**molecules.about["schema"]}
+    schema["recipe"] = {**schema["recipe"], "atom_order": "canonical"}
+    model = molecules._replace(about={**molecules.about, "schema": schema})
+    with serve(model) as client:
+        told = client.post("/explain", json={"smiles": smiles}).json()["explanation"]
+    given = read_molecules([smiles], atom_order="given")
+    assert sorted(told["edges"]) == sorted(given.edge_index.T.tolist())
+    reader = RequestReader(model.model, schema_of(model), LIMITS)
+    data = reader.read_explain(json.dumps({"smiles": smiles}).encode(), float("inf")).data
+    own = explain(model.model, data, epochs=5, task="regression")
+    assert told["importance"] == pytest.approx(
+        [own.importance[numbers.index(atom)] for atom in range(5)]
+    )
+    for level, plain in zip(told["levels"], own.levels, strict=True):
+        assert set(level["kept"]) == {numbers[node] for node in plain.kept}
 
 
 def test_a_graph_is_explained(graphs):

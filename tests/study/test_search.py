@@ -22,7 +22,7 @@ from gtpool.model import METHODS
 from gtpool.report.search_report import SearchProgress, coverage, draw_importance
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study import journal
-from gtpool.study.inputs import expand_folds
+from gtpool.study.inputs import expand_folds, load_data
 from gtpool.study.plan import make_plan
 from gtpool.study.search import Search, TrialResult
 from gtpool.study.space import (
@@ -33,6 +33,7 @@ from gtpool.study.space import (
     read_space,
     untried_values,
 )
+from gtpool.study.split_rules import choose_split
 from gtpool.study.store import Store
 
 MAIN = "from gtpool.cli import main; main()"
@@ -491,10 +492,43 @@ def test_the_command_ends_with_settings_that_train_and_says_what_it_left_out(tmp
 
     code, said, _ = gtpool("train", "--config", out / "best.json", "--output-dir", out / "best")
     assert code == 0
+    assert "gtpool search chose the options on these folds" in said
+    assert "gtpool search chose the options" in (out / "best" / "report.html").read_text()
     settings = json.loads((out / "best.json").read_text())
     assert json.loads((out / "best/config.json").read_text()) == settings
     losses = {tested.key: tested.valid_loss for tested in rows}
     assert all(losses[tested.key] == tested.valid_loss for tested in Store(out / "best").rows())
+
+
+def test_a_fifth_of_own_data_tests_the_best_options_and_no_trial_reads_it(tmp_path, gtpool):
+    space, table, out = tmp_path / "space.toml", tmp_path / "mine.csv", tmp_path / "out"
+    space.write_text('"model.width" = [8, 4]')
+    rows = [f"{'C' * (at + 1)}O,{'odd' if at % 2 else 'even'}" for at in range(40)]
+    table.write_text("\n".join(("smiles,y", *rows)))
+    command = ("search", table, "--folds", 3, "--epochs", 1, "--trials", 2, "--space", space)
+    code, said, heard = gtpool(*command, "--output-dir", out)
+    assert code == 0, heard
+    by_use = {"exclude": [], "test": []}
+    for row in Store(out).rows():
+        by_use[row.spec.split.hold_out].append(row)
+    assert [len(some) for some in by_use.values()] == [6, 3]
+    loaded = load_data(by_use["test"][0].spec.data)
+    splits = [choose_split(row.spec.split, loaded) for row in by_use["test"]]
+    (held,) = {tuple(split.test.tolist()) for split in splits}
+    for row in by_use["exclude"]:
+        assert choose_split(row.spec.split, loaded).uncovered.tolist() == list(held)
+    found = json.loads((out / "held_out.json").read_text())
+    assert found["graphs"] == len(held) == 8
+    single = [row.test for row in by_use["test"]]
+    assert found["single"]["mean"] == pytest.approx(sum(single) / 3)
+    assert f"held out:   accuracy, %: {100 * found['value']:.2f} by the networks of all" in said
+    assert "8 graphs that no trial has read" in said
+    settings = json.loads((out / "best.json").read_text())
+    assert (settings["split"]["hold_out"], settings["searched"]) == ("none", True)
+    assert not make_plan(settings, {"data": {"source": "MUTAG"}}).searched
+    code, said, _ = gtpool(*command, "--no-hold-out", "--output-dir", tmp_path / "whole")
+    assert (code, "held out:" in said) == (0, False)
+    assert all(row.spec.split.hold_out == "none" for row in Store(tmp_path / "whole").rows())
 
 
 def test_a_table_is_searched_with_the_data_options_of_train(tmp_path, gtpool):

@@ -48,7 +48,7 @@ def test_copies_are_never_on_two_sides(table, target, rule):
         RunSpec(data=loaded.spec, split=SplitSpec(rule=rule, folds=4)), loaded=loaded
     )
     assert len(runs) == (1 if rule in {"random", "time"} else 4)
-    tested = []
+    tested, held = [], []
     for run in runs:
         assert run.split.copies == "together"
         split = choose_split(run.split, loaded)
@@ -56,7 +56,19 @@ def test_copies_are_never_on_two_sides(table, target, rule):
         assert not separated(split, loaded.molecules)
         bagged = choose_split(replace(run.split, bag=1), loaded)
         assert not separated(bagged, loaded.molecules)
+        inner = choose_split(replace(run.split, hold_out="exclude"), loaded)
+        outer = choose_split(replace(run.split, hold_out="test"), loaded)
+        assert inner.uncovered.tolist() == outer.test.tolist()
+        assert set(inner.train.tolist()) < set(outer.train.tolist())
+        assert not separated(outer, loaded.molecules)
+        held.append(outer.test.tolist())
+        half = choose_split(replace(run.split, share=0.5), loaded)
+        assert set(half.train.tolist()) < set(split.train.tolist())
+        left = set(split.train.tolist()) - set(half.train.tolist())
+        kept, gone = ({loaded.molecules[at] for at in part} for part in (half.train, left))
+        assert not kept & gone
         tested += split.test.tolist()
+    assert held == held[:1] * len(runs)
     if len(runs) > 1:
         assert sorted(tested) == list(range(58))
     apart = [choose_split(replace(run.split, copies="apart"), loaded) for run in runs]

@@ -80,6 +80,14 @@ def search(  # noqa: PLR0917 - an option each
         typer.Option(min=1, help="Folds per pruning step. (default: --jobs; all on a GPU or Ray)"),
     ] = None,
     prune: Annotated[bool, typer.Option(help="Stop trials that are worse than the median.")] = True,
+    hold_out: Annotated[
+        bool | None,
+        typer.Option(
+            "--hold-out/--no-hold-out",
+            help="Keep a fifth of the graphs from all trials and test the best options on it. "
+            "(default: for own data with folds)",
+        ),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(help="URL of an Optuna database. (default: a journal in the output folder)"),
@@ -99,7 +107,8 @@ def search(  # noqa: PLR0917 - an option each
 ) -> None:
     """Search for the options with the best validation score. Test parts are not used.
 
-    The best settings are written to a file for `gtpool train --config`.
+    The best settings are written to a file for `gtpool train --config`. A fifth
+    of your own data is kept from all trials, and tests the best settings.
     An interrupted command resumes when repeated. Several processes that run the
     same command share the trials.
     """
@@ -132,6 +141,6 @@ def search(  # noqa: PLR0917 - an option each
     folder = output_dir or Path("gtpool-runs", f"{plan.folder}-search")
     who = choose_executor(executor, address, gpus_per_unit, unit_limit)
     how = RunConfig(folder, data_dir, jobs, device, together=together, executor=who)
-    wanted = SearchConfig(trials, seed, rung, prune, storage, folds is not None)
+    wanted = SearchConfig(trials, seed, rung, prune, storage, folds is not None, hold_out)
     for line in search_options(plan, table, how, wanted):
         typer.echo(line)

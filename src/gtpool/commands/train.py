@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,6 +106,14 @@ def train(  # noqa: PLR0917 - an option each
         _training(
             "Predict by networks and gradient boosting on descriptors together; needs SMILES and "
             "scikit-learn. (default: no)"
+        ),
+    ] = None,
+    learning_curve: Annotated[
+        bool | None,
+        typer.Option(
+            "--learning-curve",
+            help="Also train on a quarter and a half of each training part: would more data help?",
+            rich_help_panel="Training",
         ),
     ] = None,
     threshold: Annotated[
@@ -228,6 +237,7 @@ def train(  # noqa: PLR0917 - an option each
             "bag": bag,
             "handover": handover,
             "blend": blend,
+            "learning_curve": learning_curve,
             "threshold": None if threshold is None else metric_options(threshold)["metric"],
             "calibrate": calibrate,
         },
@@ -291,10 +301,12 @@ def train(  # noqa: PLR0917 - an option each
             threshold=plan.threshold,
             calibrate=plan.calibrate,
             boosting=True,
+            learning_curve=plan.learning_curve,
             watch=watch,
             on_start=partial(_on_start, plan, folder, folds is not None),
             **how._asdict(),
         )
+    done = replace(done, plan=done.plan._replace(searched=plan.searched))
     files = write_results(folder, done)
     if several:
         from gtpool.train.distributed import current_group
@@ -309,9 +321,11 @@ def train(  # noqa: PLR0917 - an option each
         typer.echo(printable(line))
     _print_context(done)
     _print_scores(done)
+    _print_curve(done)
+    room = max(13, 2 + max(map(len, files)))
     for what, path in files.items():
         note = f" ({describe_final(done.chosen)})" if what == "model" and done.chosen else ""
-        typer.echo(f"{what + ':':<13}{path}{note}")
+        typer.echo(f"{what + ':':<{room}}{path}{note}")
     _warn_of_rows(done, files)
     _exit_if_failed(done.runs)
 
@@ -323,8 +337,11 @@ def _train_part(plan: Plan, how: "RunConfig", part: str) -> None:
     """Do the runs of one shard."""
     from gtpool.report.progress import Progress
     from gtpool.study.cross_validate import plan_runs
+    from gtpool.study.learning_curve import curve_specs
 
     specs, loaded = plan_runs(plan, how.data_dir)
+    if plan.learning_curve:
+        specs += curve_specs(specs)
     with Progress() as watch:
         rows = how.run(shard_of(specs, part), keep=True, watch=watch, loaded=loaded)
     typer.echo(f"shard {part}: {len(rows)} runs done; after the last shard, {_NEXT}")
@@ -356,11 +373,18 @@ def _on_start(
 
 def _print_context(done: "CrossValidation") -> None:
     """Print the protocol, the majority-class baseline and the sizes of a single split."""
-    from gtpool.report.results import BAG_NOTE, single_split_note
+    from gtpool.report.results import (
+        BAG_NOTE,
+        SEARCHED_NOTE,
+        chosen_on_test_parts,
+        single_split_note,
+    )
     from gtpool.study.summarize import split_name
 
     if done.plan.bag:
         typer.echo(BAG_NOTE)
+    if chosen_on_test_parts(done):
+        typer.echo(SEARCHED_NOTE)
     if done.majority is not None:
         typer.echo(f"majority-class baseline: {100 * done.majority:.2f}")
     if (note := single_split_note(done.runs)) is not None:
@@ -383,12 +407,23 @@ def _print_scores(done: "CrossValidation") -> None:
         typer.echo()
 
 
+def _print_curve(done: "CrossValidation") -> None:
+    """Print the learning curve, if it was asked for."""
+    from gtpool.report.result_tables import curve_table
+
+    if done.curve is not None:
+        typer.echo(curve_table(done.curve).terminal())
+        typer.echo(f"learning curve: {done.curve.verdict}\n")
+    elif done.plan.learning_curve:
+        typer.echo("learning curve: all runs of one size failed\n")
+
+
 def _warn_of_rows(done: "CrossValidation", files: dict[str, Path]) -> None:
     """Warn of rows of a table that were skipped or occur twice."""
     notes = [f"line {row.line} skipped: {row.reason}" for row in done.skipped[:5]]
     if len(done.skipped) > 5:
         notes.append(f"{len(done.skipped) - 5} more lines skipped, listed in {files['left out']}")
-    for note in [*notes, *done.copy_notes]:
+    for note in [*notes, *done.label_notes, *done.copy_notes]:
         typer.secho(f"gtpool: {printable(note)}", err=True, fg="yellow")
 
 

@@ -16,6 +16,8 @@ from gtpool.data.delimited import NUMBER
 from gtpool.data.schema import Task
 from gtpool.data.split import Fractions, Split, fraction_bounds, splits_of
 
+_OTHER_SEED = 1_000_003
+
 
 def grouped_folds(
     groups: Tensor,
@@ -131,6 +133,83 @@ def grouped_split(
     return _cut(order.argsort()[groups], fractions, f"{rule}, seed {seed}")
 
 
+def hold_out(
+    split: Split, seed: int = 0, *, groups: Tensor, strata: Tensor | None = None, test: bool = False
+) -> Split:
+    """Return a split without a fifth of the graphs, or with this fifth as its test part.
+
+    The fifth is the same for all folds of a rule. With ``test``, the former test part trains.
+
+    Args:
+        split: The split.
+        seed: Seed of the draw.
+        groups: Group of each graph of the dataset, [G]; the fifth separates none.
+        strata: As for ``grouped_folds``.
+        test: Test on the fifth instead of leaving it out.
+
+    Example:
+        >>> split = Split(torch.arange(6), torch.tensor([6, 7]), torch.tensor([8, 9]), "mine", 10)
+        >>> held = hold_out(split, groups=torch.arange(10))
+        >>> tested = hold_out(split, groups=torch.arange(10), test=True)
+        >>> torch.equal(held.uncovered, tested.test), tested.test.numel(), tested.rule
+        (True, 2, 'mine, a fifth held out and tested')
+    """
+    # Another seed than that of the folds, which a draw with the same one would follow.
+    held = torch.from_numpy(_deal(groups, 5, seed + _OTHER_SEED, strata) == 0)
+    train, valid, inner = (part[~held[part]] for part in (split.train, split.valid, split.test))
+    rule = f"{split.rule}, a fifth held out"
+    if not test:
+        return replace(split, train=train, valid=valid, test=inner, rule=rule)
+    both, fifth = torch.cat([train, inner]), held.nonzero().flatten()
+    return replace(split, train=both, valid=valid, test=fifth, rule=f"{rule} and tested")
+
+
+def train_subset(
+    split: Split,
+    share: float,
+    seed: int = 0,
+    *,
+    groups: Tensor | None = None,
+    strata: Tensor | None = None,
+) -> Split:
+    """Return a split with a random part of its training part; the other parts stay as they are.
+
+    A smaller share is a subset of a larger one with the same seed. Groups stay whole. Groups of the
+    same classes or labels are spread evenly over the order in which groups are added.
+
+    Args:
+        split: The split.
+        share: Fraction of the training part, above 0 and at most 1, reached as nearly as the groups
+            allow.
+        seed: Seed of the draw.
+        groups: Group of each graph of the dataset, [G]; by default all are apart.
+        strata: As for ``grouped_folds``.
+
+    Example:
+        >>> split = Split(torch.arange(8), torch.tensor([8]), torch.tensor([9]), "mine", 10)
+        >>> half = train_subset(split, 0.5, strata=strata_of(torch.arange(10) % 2, "classes"))
+        >>> half.train.numel(), int((half.train % 2).sum()), half.valid.tolist(), half.rule
+        (4, 2, [8], 'mine, 0.5 of train')
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"split.share must be above 0 and at most 1, got {share}")
+    train = split.train
+    group = torch.arange(train.numel()) if groups is None else groups[train]
+    group = group.unique(return_inverse=True)[1]
+    found = int(group.max()) + 1
+    kind = torch.zeros(found, dtype=torch.long)
+    if strata is not None:
+        counts = torch.zeros(found, strata.size(1), dtype=torch.long)
+        counts = counts.index_add(0, group, strata[train].long())
+        kind = (counts > 0).unique(dim=0, return_inverse=True)[1]
+    order = torch.randperm(found, generator=torch.Generator().manual_seed(seed))
+    order = order[_evenly(kind[order]).argsort(stable=True)]
+    ends = group.bincount()[order].cumsum(0)
+    last = int((ends - share * train.numel()).abs().argmin())
+    kept = torch.isin(group, order[: last + 1])
+    return replace(split, train=train[kept], rule=f"{split.rule}, {share:g} of train")
+
+
 def time_split(
     times: Sequence[float],
     fractions: Fractions = (0.8, 0.1, 0.1),
@@ -217,6 +296,15 @@ def _deal(groups: Tensor, folds: int, seed: int, strata: Tensor | None) -> NDArr
         fold_of[group] = fold
         held[fold] += counts[group]
     return fold_of[groups.numpy()]
+
+
+def _evenly(kind: Tensor) -> Tensor:
+    """Return the fraction of its kind that comes before each element, [n]."""
+    sizes, by_kind = kind.bincount(), kind.argsort(stable=True)
+    first = (sizes.cumsum(0) - sizes)[kind[by_kind]]
+    before = torch.empty(kind.numel(), dtype=torch.double)
+    before[by_kind] = (torch.arange(kind.numel()) - first).double()
+    return before / sizes[kind]
 
 
 def _warn_of_missing(fold: Tensor, folds: int, strata: Tensor, rule: str) -> None:

@@ -1,5 +1,6 @@
 """Targets ``y`` from labels as texts, numbers or lists."""
 
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, cast
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from gtpool.data.schema import FLOAT32_MAX, TASKS, Task
 
+_LISTED = 5  # names in a message
 _LONGEST_INT = 4000  # Python refuses to convert longer texts to int
 
 
@@ -56,6 +58,31 @@ def pack_targets(
     if need_targets:
         _refuse_one_class(y, task, names, places[0])
     return y, task, names
+
+
+def check_varied(y: Tensor, task: Task, names: Sequence[str]) -> None:
+    """Warn of tasks whose targets all have one value; raise a ValueError if no task has two.
+
+    Args:
+        y: Targets, as in ``GraphDataset``.
+        task: Task of the targets; classes are not checked.
+        names: Names of the tasks.
+    """
+    if task == "classes":
+        return
+    low, high = y.nan_to_num(torch.inf).amin(0), y.nan_to_num(-torch.inf).amax(0)
+    alone = [name for name, one in zip(names, (low >= high).tolist(), strict=True) if one]
+    listed = ", ".join(map(repr, alone[:_LISTED])) + " …" * (len(alone) > _LISTED)
+    if len(alone) == len(names):
+        raise ValueError(
+            f"no target has two different values ({listed}): there is nothing to learn"
+        )
+    if alone:
+        warnings.warn(
+            f"{len(alone)} of {len(names)} targets have no two different values, so nothing is "
+            f"learned of them: {listed}",
+            stacklevel=3,
+        )
 
 
 def _kind(label: Any, place: str) -> str:  # noqa: ANN401

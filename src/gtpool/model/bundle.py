@@ -1,7 +1,8 @@
 """Bundles: a trained model in a folder of ``config.json``, ``model.safetensors`` and ``README.md``.
 
 A blend also has ``trees.json``, its boosted trees. ``calibration.json`` holds conformal scores,
-temperatures and threshold, if there are any.
+temperatures and threshold, if there are any. A model of molecules may have
+``training.safetensors``, packed fingerprints of molecules that it was trained on; it works without.
 
 A bundle contains no code. The weights are plain numbers; the JSON is checked key by key.
 
@@ -39,17 +40,19 @@ from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, ch
 FORMAT = 5
 """Newest format that ``load_bundle`` reads."""
 _SINGLE, _ENSEMBLE, _BLEND, _CALIBRATED = 2, 3, 4, 5  # formats that ``save_bundle`` uses
-FILES = _CONFIG, _WEIGHTS, _CARD, _TREES, _CALIBRATION = (
+FILES = _CONFIG, _WEIGHTS, _CARD, _TREES, _CALIBRATION, _TRAINING = (
     "config.json",
     "model.safetensors",
     "README.md",
     "trees.json",
     "calibration.json",
+    "training.safetensors",
 )
-"""Files of a bundle; only a blend has trees, and not every model a calibration."""
+"""Files of a bundle; not all have the last three."""
 _KEYS = {"format", "model", "shape", "about"}
 _MORE = {_ENSEMBLE: {"members"}, _BLEND: {"blend"}, _CALIBRATED: {"calibration"}}
 _ANY = {_BLEND: {"members"}, _CALIBRATED: {"members", "blend"}}  # keys that a format may have
+_FINGERPRINTS = "fingerprints"
 _MEAN, _STD = "scaling.mean", "scaling.std"  # feature statistics of the members, [M, C]
 _Json = dict[str, Any]
 _Task = Literal["classes", "binary", "regression"]
@@ -75,6 +78,8 @@ class Bundle(NamedTuple):
     """Boosted trees that predict together with the model, if it is a blend."""
     calibration: Calibration = Calibration()
     """Temperatures, threshold and conformal scores; by default none of them."""
+    fingerprints: Tensor | None = None
+    """Packed fingerprints of training molecules, uint8 [molecules, bytes], if they are stored."""
 
     def part(self, *names: str) -> dict[str, Any]:
         """Return the table at a path of keys in ``about``; empty if there is none."""
@@ -90,6 +95,7 @@ def save_bundle(
     about: dict[str, Any],
     blend: Blend | None = None,
     calibration: Calibration | None = None,
+    fingerprints: Tensor | None = None,
 ) -> None:
     """Write a model to a folder, atomically.
 
@@ -102,6 +108,7 @@ def save_bundle(
             and of the model that training started from, only the last name is stored.
         blend: Boosted trees that predict together with the model.
         calibration: Temperatures, threshold and conformal scores.
+        fingerprints: As in ``Bundle``.
     """
     folder = Path(folder)
     config = {
@@ -128,6 +135,8 @@ def save_bundle(
             if part is not None and part != Calibration():
                 written = json.dumps(part.to_json(), allow_nan=False)
                 (made / name).write_text(written, encoding="utf-8")
+        if fingerprints is not None:
+            save_file({_FINGERPRINTS: fingerprints.contiguous()}, made / _TRAINING)
 
 
 def load_bundle(folder: Path | str) -> Bundle:
@@ -148,17 +157,16 @@ def load_bundle(folder: Path | str) -> Bundle:
         _check_about(config["about"])
     except ValueError as error:
         raise ValueError(f"{folder / _CONFIG}: about.{_brief(error)}") from error
-    try:
-        tensors = load_file(folder / _WEIGHTS)
-    except SafetensorError as error:
-        raise ValueError(f"{folder / _WEIGHTS} is damaged: {error}") from error
+    tensors = _read_tensors(folder / _WEIGHTS)
     try:
         model = _build(config, tensors)
     # Untrusted options can fail anywhere in the layers that take them.
     except (ValueError, TypeError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{folder} does not hold a valid model: {_brief(error)}") from error
     blend = _read_blend(folder, model) if config.get("blend") else None
-    return Bundle(model, config["about"], folder, blend, _read_calibration(folder, config, model))
+    calibration = _read_calibration(folder, config, model)
+    bits = _read_fingerprints(folder)
+    return Bundle(model, config["about"], folder, blend, calibration, bits)
 
 
 def _tensors(model: Predictor) -> dict[str, Tensor]:
@@ -255,6 +263,25 @@ def _read_blend(folder: Path, model: Predictor) -> Blend:
         return Blend.from_json(content, len(members_of(model)), model.shape.outputs)
     except ValueError as error:
         raise ValueError(f"{path} does not hold the trees of a blend: {_brief(error)}") from error
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _read_fingerprints(folder: Path) -> Tensor | None:
+    """Return the fingerprints of a bundle, after a check; None if it has none."""
+    path = folder / _TRAINING
+    if not path.is_file():
+        return None
+    found = _read_tensors(path)
+    bits = found.get(_FINGERPRINTS)
+    if len(found) != 1 or bits is None or bits.dtype != torch.uint8 or bits.dim() != 2:
+        raise ValueError(f"{path} must hold one tensor {_FINGERPRINTS!r}, uint8 [molecules, bytes]")
+    return bits
 
 
 def _read_calibration(folder: Path, config: _Json, model: Predictor) -> Calibration:

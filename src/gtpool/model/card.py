@@ -8,6 +8,7 @@ import html
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any, cast
 
 from gtpool.model.blend import Blend
@@ -38,7 +39,9 @@ def model_card(
     lines = ["---", *_metadata(about), "---", "", f"# A gtpool model of {_clean(_name(about))}", ""]
     lines += [*_facts(model, about, blend), *_calibration_lines(calibration)]
     lines += ["", "## Figures", ""]
-    lines += [f"- {what}: {value}" for what, value in _figures(about)] or ["None were stored."]
+    lines += [f"- {what}: {value}" for what, value in _figures(about, blend)] or [
+        "None were stored."
+    ]
     lines += [
         "",
         "## Use",
@@ -91,7 +94,9 @@ def _facts(model: Predictor, about: _Json, blend: Blend | None) -> list[str]:
         *([f"- target: {target}"] if target else []),
         f"- predicts: {_clean(str(schema.get('task', 'outputs')))}, {shown or model.shape.outputs}",
         *_sizes(about),
+        *_training(about),
         f"- features: {_clean(str(recipe))}, {columns} a node",
+        *_feature_lines(_part(schema, "recipe")),
         f"- network: {count:,} parameters; {_clean(options)}",
         *([f"- ensemble: {len(members)} networks; {_MEANS}"] if len(members) > 1 else []),
         *([_blend_line(blend)] if blend else []),
@@ -144,30 +149,99 @@ def _sizes(about: _Json) -> list[str]:
     if not all(isinstance(count, int) for count in counts):
         return []
     graphs, train, valid, test = (f"{count:,}" for count in counts)
+    about_, which = ("about ", "each member") if "members" in about else ("", "this model")
+    parts = f"{about_}{train} train, {valid} validate, {test} test {which}"
+    split = data.get("split")
+    return [
+        f"- data: {graphs} {_unit(about)}; {parts}",
+        *([f"- split: {_clean(split)}"] if isinstance(split, str) else []),
+    ]
+
+
+def _unit(about: _Json) -> str:
     kind = _part(_part(about, "schema"), "recipe").get("kind")
-    what = "molecules" if kind == "molecule" else "graphs"
-    which = "each member" if "members" in about else "this model"
-    return [f"- data: {graphs} {what}; {train} train, {valid} validate, {test} test {which}"]
+    return "molecules" if kind == "molecule" else "graphs"
 
 
-def _figures(about: _Json) -> list[tuple[str, str]]:
+def _training(about: _Json) -> list[str]:
+    """Return lines on the runs that made the model, and on the model that they started from."""
+    data, run, lines = _part(about, "data"), _part(about, "run"), list[str]()
+    trained, graphs = data.get("trained"), data.get("graphs")
+    if isinstance(trained, int) and isinstance(graphs, int):
+        line = f"- trained on: {trained:,} of the {graphs:,} {_unit(about)}, {_runs(about)}"
+        if trained == graphs:
+            line += "; no part of them tests the saved model, the figures are of its folds"
+        lines.append(line)
+    start = _part(run, "train").get("start")
+    if isinstance(start, str):
+        frozen = _part(run, "train").get("freeze_encoder") is True
+        how = "encoder frozen, head new" if frozen else "head new"
+        lines.append(f"- starts from: {_clean(Path(start).name)}, {how}")
+    return lines
+
+
+def _runs(about: _Json) -> str:
+    """Return the seeds and folds of the runs that made the model."""
+    members = about.get("members")
+    if not isinstance(members, list):
+        return _which(about).strip(" ()") or "one run"
+    rows = [cast("_Json", row) for row in cast("list[Any]", members) if isinstance(row, dict)]
+    parts = [f"{len(rows)} networks", _span("seed", [row.get("seed") for row in rows])]
+    if _is_folded(about):
+        folds = [row.get("fold") for row in rows]
+        parts.append(_span("fold", [fold + 1 for fold in folds if isinstance(fold, int)]))
+    if any(row.get("bag") for row in rows):
+        parts.append("each with training and validation graphs of its own (bags)")
+    return ", ".join(part for part in parts if part)
+
+
+def _span(what: str, values: list[Any]) -> str:
+    """Return the numbers in order, such as "folds 1, 2, 4"; empty if they are no integers."""
+    found = sorted({value for value in values if isinstance(value, int)})
+    if len(found) > _LISTED:
+        return f"{what}s {found[0]} to {found[-1]}"
+    return f"{what}{'s' * (len(found) > 1)} {', '.join(map(str, found))}" if found else ""
+
+
+def _feature_lines(recipe: _Json) -> list[str]:
+    """Return a line for the encodings and one for each kind of features of whole graphs."""
+    names = {
+        "encodings": "encode",
+        "molecule features": "molecule_features",
+        "feature columns": "feature_columns",
+    }
+    told = {what: _listed(recipe.get(name)) for what, name in names.items()}
+    return [f"- {what}: {listed}" for what, listed in told.items() if listed]
+
+
+def _figures(about: _Json, blend: Blend | None) -> list[tuple[str, str]]:
     """Return the label and the value of each stored metric."""
     metrics = _part(about, "metrics")
     metric = str(metrics.get("metric", "metric"))
+    part = "the validation part"
+    if "members" in about:
+        part = "validation parts, mean over the members"
+    alone = ", without the trees" if blend else ""
     words = {
         "test": f"{metric} on the test part{_which(about)}",
         "valid_metric": f"{metric} on the validation part",
-        "valid_loss": "loss on the validation part",
+        "valid_loss": f"loss on {part}{alone}",
     }
     figures = [
         (_clean(words.get(name, name)), _clean(_number(value)))
         for name, value in metrics.items()
         if name not in {"metric", "cross_validated"}  # the latter is that of all runs
     ]
-    return [*_all_runs(about), *figures]
+    others = [
+        f"{_clean(name)} {_number(value)}"
+        for name, value in _part(about, "scores").items()
+        if name != metric and _is_finite(value)
+    ]
+    listed = [("other metrics, mean over the test parts", ", ".join(others))] if others else []
+    return [*_all_runs(about, blend), *listed, *figures]
 
 
-def _all_runs(about: _Json) -> list[tuple[str, str]]:
+def _all_runs(about: _Json, blend: Blend | None) -> list[tuple[str, str]]:
     """Return mean and spread over all runs, if there are several; this model is one of them."""
     runs = _part(about, "all_runs")
     count, mean, std = runs.get("n"), runs.get("mean"), runs.get("std")
@@ -175,9 +249,11 @@ def _all_runs(about: _Json) -> list[tuple[str, str]]:
         return []
     members = runs.get("members", 1)
     what = "runs" if members == 1 else f"ensembles of {members}"
+    what = f"blends of {what}" if blend else what
     how = "cross-validated" if _is_folded(about) else "mean"
     spread = f" ± {_number(std)}" if _is_finite(std) else ""
     over = f", ± standard deviation over {runs.get('spread')}" if spread else ""
+    over += f", {runs['missing']} missing" if runs.get("missing") else ""
     figure = f"{_number(mean)}{spread} ({count} {what}{over})"
     return [(_clean(f"{runs.get('metric')}, {how}"), _clean(figure))]
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from math import isnan, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import networkx as nx
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import metric_title
+
+if TYPE_CHECKING:  # it imports torch
+    from gtpool.study.learning_curve import LearningCurve
 
 INK = "#22333b"
 """Colour of text and lines; a page replaces it by its text colour."""
@@ -162,6 +165,35 @@ def draw_scatter(true: NDArray[Any], predicted: NDArray[Any]) -> str:
         axes.plot(true, predicted, "o", color=KEPT, alpha=0.5, markersize=3, markeredgewidth=0)
         axes.set_xlabel("true")
         axes.set_ylabel("predicted")
+        style_axes(axes)
+        return figure_to_svg(figure)
+
+
+def draw_learning_curve(curve: "LearningCurve") -> str:
+    """Return a plot of the test metric by number of training graphs: every run, mean, deviation.
+
+    The axis of graphs is logarithmic: equal steps are equal factors.
+    """
+    title = metric_title(curve.points[0].scores.metric)
+    factor = 100 if title.endswith("%") else 1
+    graphs = [point.graphs for point in curve.points]
+    scores = np.array([point.scores.values for point in curve.points], float)
+    means = [
+        factor * nan if (mean := point.cell.mean) is None else factor * mean
+        for point in curve.points
+    ]
+    with svg_figure((5, 3.2)) as figure:
+        axes = figure.subplots()
+        axes.plot(
+            graphs, factor * scores.reshape(len(graphs), -1), color=KEPT, alpha=0.3, linewidth=0.7
+        )
+        errors = [factor * (point.cell.std or 0) for point in curve.points]
+        axes.errorbar(graphs, means, errors, color=KEPT, marker="o", capsize=4, linewidth=2)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(graphs, [f"{count:.0f}" for count in graphs])
+        axes.minorticks_off()
+        axes.set_xlabel("training graphs")
+        axes.set_ylabel(title)
         style_axes(axes)
         return figure_to_svg(figure)
 

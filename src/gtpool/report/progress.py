@@ -250,7 +250,8 @@ class Progress:
         return table
 
     def _name(self, spec: RunSpec) -> str:
-        return self.names.get(spec.key) or method_name(spec.model.to_json())
+        share = "" if spec.split.share == 1 else f", {spec.split.share:g} of train"
+        return self.names.get(spec.key) or f"{method_name(spec.model.to_json())}{share}"
 
     def _cell(self, spec: RunSpec | None) -> Text:
         if spec is None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +20,9 @@ from gtpool.study.summarize import (
     summarize,
     summarize_grid,
 )
+
+if TYPE_CHECKING:  # it imports torch
+    from gtpool.study.learning_curve import LearningCurve
 
 _WIDEST = 1 << 16
 _LINE_BREAK = re.compile(r"[\t\n]")
@@ -164,6 +167,13 @@ def scores_table(scores: Mapping[str, MetricSummary]) -> TextTable:
     ]
     heads = ("metric", "on test parts", *(["runs"] if counted else []))
     return TextTable(heads, tuple(lines))
+
+
+def curve_table(curve: "LearningCurve") -> TextTable:
+    """Return one row per size of the training parts of a learning curve."""
+    lines = [(f"{point.graphs:.0f}", point.cell.text, str(point.cell.n)) for point in curve.points]
+    title = metric_title(curve.points[0].scores.metric)
+    return TextTable(("training graphs", f"test {title}", "runs"), tuple(lines))
 
 
 def printable(text: str) -> str:

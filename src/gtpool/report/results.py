@@ -16,10 +16,17 @@ from gtpool.data.summary import describe_targets
 from gtpool.model.bundle import FILES, save_bundle
 from gtpool.report.calibration import describe_calibration, draw_calibration
 from gtpool.report.page import MethodSection, section_cell, write_report
-from gtpool.report.plot import draw_confusion, draw_curves, draw_roc, draw_scatter, with_background
+from gtpool.report.plot import (
+    draw_confusion,
+    draw_curves,
+    draw_learning_curve,
+    draw_roc,
+    draw_scatter,
+    with_background,
+)
 from gtpool.report.progress import Progress
 from gtpool.report.result_tables import TextTable, methods_table, scores_table, tasks_table
-from gtpool.spec import DataSpec
+from gtpool.spec import FOLD_RULES, DataSpec
 from gtpool.study.boosting import FEATURES
 from gtpool.study.cross_validate import CrossValidation, RunConfig, plan_runs
 from gtpool.study.final_model import FinalModel
@@ -37,11 +44,16 @@ from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
 from gtpool.study.scores import all_scores, scores_by_task
 from gtpool.study.store import Store, write_atomic
-from gtpool.study.summarize import ScoreGrid, format_metric, metric_title, run_label
+from gtpool.study.summarize import ScoreGrid, format_metric, metric_title, run_label, split_name
 
 BAG_NOTE = (
     "members differ in their training and validation graphs, drawn anew from both (bagging): this "
     "is not the protocol of the split"
+)
+
+SEARCHED_NOTE = (
+    "gtpool search chose the options on these folds, and the validation part of a fold lies in the "
+    "test part of another: the figure is optimistic"
 )
 
 
@@ -105,9 +117,15 @@ def write_results(folder: Path | str, result: CrossValidation) -> dict[str, Path
     section = method_section(title, rows, result.predictions, schema, result.ensembles, before)
     lines = [*describe_trees(result), *describe_calibration(result)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in lines]
+    if result.curve is not None:
+        notes.append(f"Learning curve: {result.curve.verdict}.")
+        drawn = {_CAPTIONS["learning_curve"]: draw_learning_curve(result.curve)}
+        section = section._replace(pictures={**section.pictures, **drawn})
     if result.plan.bag:
         notes.append(f"{BAG_NOTE.capitalize()}.")
-    notes += [f"{note[0].upper()}{note[1:]}." for note in result.copy_notes]
+    if chosen_on_test_parts(result):
+        notes.append(f"{SEARCHED_NOTE}.")
+    notes += [f"{note[0].upper()}{note[1:]}." for note in (*result.label_notes, *result.copy_notes)]
     if result.chosen is not None:
         files |= {"model": folder / "model", "predictions": folder / "predictions.csv"}
         _save_model(files["model"], result.chosen, result)
@@ -196,6 +214,11 @@ def single_split_note(rows: Sequence[RunResult]) -> str | None:
     return f"the figure rests on one split{kinds.get(spec.split.rule, '')}"
 
 
+def chosen_on_test_parts(result: CrossValidation) -> bool:
+    """Return whether a search chose the options by validation parts that are tested here."""
+    return result.plan.searched and result.runs[0].spec.split.rule in FOLD_RULES
+
+
 def _remove_stale(folder: Path, written: Collection[Path]) -> None:
     """Remove outputs of earlier settings that the current ones do not write."""
     names = ("predictions.csv", "left_out.csv", *(f"{name}.svg" for name in _CAPTIONS))
@@ -250,6 +273,8 @@ _CAPTIONS = {
     "probability in 15 bins; of the predicted class, or of the label 1.",
     "roc": "ROC curve of each run and task on its test part, and their mean.",
     "scatter": "Test graphs of all runs: predicted against true values.",
+    "learning_curve": "Test metric by number of training graphs: thin lines are folds or seeds, "
+    "bars the standard deviation.",
 }
 
 
@@ -335,6 +360,8 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             "train": row.split.train,
             "valid": row.split.valid,
             "test": row.split.test,
+            "trained": len(final.trained),
+            "split": split_name(row.split.rule),
         },
         "all_runs": result.cell._asdict(),
         "scores": {name: cell.mean for name, cell in result.scores.items()},
@@ -354,8 +381,8 @@ def _save_model(folder: Path, final: FinalModel, result: CrossValidation) -> Non
             for run in final.runs
         ]
     blend = None if result.trees is None else result.trees.blend
-    found = result.calibrated
-    save_bundle(folder, final.model, about, blend, None if found is None else found.calibration)
+    found = None if result.calibrated is None else result.calibrated.calibration
+    save_bundle(folder, final.model, about, blend, found, final.fingerprints)
 
 
 def _metrics(final: FinalModel, result: CrossValidation) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -18,6 +19,7 @@ from gtpool.report.result_tables import TextTable
 from gtpool.spec import FOLD_RULES, RunSpec
 from gtpool.study.cross_validate import RunConfig, plan_runs
 from gtpool.study.halving import Rung
+from gtpool.study.outer_test import OuterTest, outer_test
 from gtpool.study.plan import Plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import ENSEMBLE_SIZE
@@ -33,7 +35,7 @@ from gtpool.study.space import (
     untried_values,
     values_to_check,
 )
-from gtpool.study.store import write_atomic
+from gtpool.study.store import Store, write_atomic
 from gtpool.study.summarize import format_metric, has_folds
 
 _PAUSE = 0.2  # minimum seconds between two updates of the line
@@ -58,6 +60,8 @@ class SearchConfig(NamedTuple):
     storage: str | None = None
     folds_given: bool = False
     """Whether the user set the number of folds."""
+    hold_out: bool | None = None
+    """Whether a fifth of the graphs is kept from all trials; None for own data with folds."""
 
 
 def search_options(
@@ -79,6 +83,7 @@ def search_options(
             f"--folds needs a split type with folds ({', '.join(FOLD_RULES)}), got "
             f"{runs[0].split.rule}"
         )
+    own, plan = plan, _hold_out(plan, wanted, folded=folded, known=loaded.name is not None)
     space = PAPER_SPACE if table is None else read_space(table, plan.run)
     _check_values(plan, space, how, loaded)
     search = Search(
@@ -96,8 +101,38 @@ def search_options(
         rung = wanted.rung or _parallel_folds(how)
         for tried in search.run(trials, do, seed=wanted.seed, rung=rung, prune=wanted.prune):
             watch.tried(tried, search.tried(), search.best())
-    lines = _write_best(search, plan, how.folder)
+        found = _test_best(search, plan, how, watch)
+    lines = _write_best(search, own, how.folder)
+    if found is not None:
+        path = how.folder / "held_out.json"
+        write_atomic(path, (json.dumps(found.to_json(), indent=2) + "\n").encode())
+        lines.append(f"held out:   {found.text}: {path}")
     return [*lines, POOLED] if folded else lines
+
+
+def _hold_out(plan: Plan, wanted: SearchConfig, *, folded: bool, known: bool) -> Plan:
+    """Return the plan of the trials: without a fifth of the graphs, if that is held out."""
+    if wanted.hold_out and not folded:
+        raise ValueError(
+            "--hold-out needs a split type with folds; other splits have a test part that no trial "
+            "reads"
+        )
+    by_default = folded and not known
+    if not (by_default if wanted.hold_out is None else wanted.hold_out):
+        return plan
+    return plan._replace(run=replace(plan.run, split=replace(plan.run.split, hold_out="exclude")))
+
+
+def _test_best(
+    search: Search, plan: Plan, how: RunConfig, watch: "SearchProgress"
+) -> OuterTest | None:
+    """Test the best options on what was held out; None without it, or while trials run."""
+    best = search.best()
+    if best is None or plan.run.split.hold_out == "none" or search.running():
+        return None
+    do = partial(how.run, keep=True, watch=watch, loaded=search.loaded)
+    spec, artifact = apply_choice(plan.run, best.choice), Store(how.folder).artifact
+    return outer_test(spec, plan.seeds, do, artifact, search.loaded, how.data_dir)
 
 
 class SearchProgress:
@@ -354,7 +389,7 @@ def _write_best(search: Search, plan: Plan, folder: Path) -> list[str]:
     if best is None:
         return ["no combination was run on all folds", *coverage(trials, search.space)]
     path = folder / "best.json"
-    settings = plan._replace(run=apply_choice(plan.run, best.choice)).to_json()
+    settings = plan._replace(run=apply_choice(plan.run, best.choice), searched=True).to_json()
     write_atomic(path, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
     complete = [tried for tried in trials if tried.complete]
     complete.sort(key=lambda tried: tried.value or 0.0, reverse=search.higher_is_better)

@@ -93,6 +93,14 @@ class Prediction(BaseModel):
         description="Standard deviation over the members of an ensemble, of each probability or "
         "value; null for a single network."
     )
+    similarity: float | None = Field(
+        None,
+        description="Tanimoto similarity to the nearest training molecule, by Morgan fingerprints; "
+        "only if the model stores these.",
+    )
+    note: str | None = Field(
+        None, description="Several fragments, or far from all training molecules."
+    )
     set: list[str] | dict[str, list[int]] | None = Field(
         None,
         description="With coverage: conformal set of classes, or of labels by target; null if "
@@ -184,6 +192,9 @@ class Model(BaseModel):
     name: str = Field(description="The dataset that the model was trained on.")
     task: Task
     targets: list[str]
+    target_columns: list[str] = Field(
+        description="Columns of the training table that are predicted, such as that of the classes."
+    )
     takes: Literal["smiles", "graphs"]
     smiles_columns: list[str] = Field(
         description="Columns of a CSV that the page reads SMILES from; the first that exists."

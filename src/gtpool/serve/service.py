@@ -24,6 +24,7 @@ from gtpool.predict import (
     OVERFLOW,
     Decoded,
     blend_members,
+    compare_molecules,
     decode_outputs,
     finite_graphs,
     schema_of,
@@ -162,6 +163,8 @@ class Service:
             outputs = self._blended(question, outputs, deadline)
         told = self._decode(question, outputs)
         rows = _rows(question, outputs, told, self.schema)
+        if self._bundle.fingerprints is not None:
+            self._compare(rows, deadline)
         if len(rows) == 1 and rows[0]["reason"] is not None:
             raise RequestError(422, rows[0]["reason"], question.places[0])
         schema = self.schema
@@ -188,6 +191,20 @@ class Service:
                 names = smiles[at * _DESCRIBED : (at + 1) * _DESCRIBED]
                 parts.append(blend_members(self._bundle, part, names))
         return torch.cat(parts)
+
+    def _compare(self, rows: list[_Json], deadline: float) -> None:
+        """Add the similarity and the note of each row; null without a prediction."""
+        for row in rows:
+            row |= {"similarity": None, "note": None}
+        sound = [row for row in rows if row["reason"] is None]
+        for at in range(0, len(sound), _DESCRIBED):
+            if monotonic() > deadline:
+                raise TimeoutError
+            part = sound[at : at + _DESCRIBED]
+            with self.reader.rdkit:
+                found = compare_molecules(self._bundle, [row["id"] for row in part])
+            for row, near in zip(part, found, strict=True):
+                row |= {"similarity": near.similarity, "note": near.note or None}
 
     def _explain(self, question: ParsedRequest, deadline: float) -> _Json:
         if question.data is None:
@@ -217,6 +234,7 @@ def _described(bundle: Bundle, schema: Schema, takes: str, limits: Limits) -> _J
         "name": schema.name,
         "task": schema.task,
         "targets": schema.targets,
+        "target_columns": list(bundle.part("data").get("target_columns") or ()),
         "takes": takes,
         "smiles_columns": _smiles_columns(bundle) if takes == "smiles" else [],
         "method": method_name(bundle.model.spec.to_json()),

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import from_numpy
 
 from gtpool.data.descriptors import load_descriptors
-from gtpool.data.formats.reader import InputRow, Loaded
-from gtpool.data.sources import smiles_of
+from gtpool.data.formats.reader import Loaded
 from gtpool.data.split import Split
 from gtpool.model.trees import BoostedTrees
 from gtpool.ops.average import probabilities
 from gtpool.study.heldout import HeldOut
+from gtpool.study.inputs import graph_smiles
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
 from gtpool.study.split_rules import choose_split
@@ -76,7 +76,7 @@ def why_no_boosting(plan: Plan, loaded: Loaded, data_dir: Path | None = None) ->
         data_dir: Folder searched first for a dataset known by name.
     """
     outputs = loaded.dataset.schema.num_outputs
-    if _smiles(loaded, data_dir) is None:
+    if graph_smiles(loaded, data_dir) is None:
         return f"needs SMILES, which {plan.run.data.source} does not have: give a table of SMILES"
     if outputs > MAX_OUTPUTS:
         return f"takes at most {MAX_OUTPUTS} classes or tasks, and the data has {outputs}"
@@ -96,7 +96,7 @@ def fit_boosting(
         store: Keeps the trees, so that a repeated command does not fit them again.
         data_dir: Folder searched first for a dataset known by name.
     """
-    smiles, data = _smiles(loaded, data_dir) or (), loaded.dataset
+    smiles, data = graph_smiles(loaded, data_dir) or (), loaded.dataset
     describe = cache(lambda: load_descriptors(smiles, FEATURES))
     splits = {
         run.split.digest: choose_split(run.spec.split, loaded, data_dir) for run in runs if run.done
@@ -112,14 +112,6 @@ def fit_boosting(
         by_split[digest] = found
     digests = {(run.spec.seed, run.spec.split.fold): run.split.digest for run in runs}
     return Boosting(by_split, digests)
-
-
-def _smiles(loaded: Loaded, data_dir: Path | None) -> Sequence[str] | None:
-    """Return the SMILES of each graph, or None if the source has none."""
-    if loaded.smiles is not None or loaded.name is None:
-        return loaded.smiles
-    rows = [InputRow(at, "", "", None, None) for at in range(len(loaded.dataset))]
-    return smiles_of(loaded.name, rows, data_dir)
 
 
 def _key(split: Split, loaded: Loaded, smiles: Sequence[str]) -> str:

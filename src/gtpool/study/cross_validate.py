@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from gtpool.data.duplicates import count_copies, describe_copies
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
+from gtpool.data.targets import check_varied
 from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.pool import POOLS
@@ -22,8 +23,9 @@ from gtpool.study.blend import BesideTrees, check_blend, fit_beside, validation_
 from gtpool.study.calibrate import Calibrated, calibrate_parts, check_calibration
 from gtpool.study.executor import Executor, Watcher
 from gtpool.study.final_model import FinalModel, load_final
-from gtpool.study.heldout import HeldOut, read_held_out
+from gtpool.study.heldout import HeldOut, missing_labels, read_held_out
 from gtpool.study.inputs import Loaded, expand_folds, load_data
+from gtpool.study.learning_curve import LearningCurve, curve_specs, learning_curve_of
 from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Handover, Plan, check_plan, make_plan
 from gtpool.study.recipe import is_table
@@ -98,6 +100,8 @@ class CrossValidation:
     """The model to use on other graphs, as ``plan.handover`` says; None if all runs failed."""
     trees: BesideTrees | None = None
     """Boosted trees on the same folds, and their blend with the networks; None if not asked for."""
+    curve: LearningCurve | None = None
+    """Scores on smaller training parts; None if not asked for, or if all runs of a size failed."""
     calibrated: Calibrated | None = None
     """Calibration of the model, and its evidence; None if all runs failed."""
 
@@ -170,6 +174,12 @@ class CrossValidation:
         """Number of rows of a table that repeat the molecule of an earlier row."""
         return count_copies(self.loaded.molecules or ())
 
+    @cached_property
+    def label_notes(self) -> list[str]:
+        """Notes on classes and labels that some test parts do not have."""
+        schema = self.loaded.dataset.schema
+        return missing_labels(self.predictions, schema.task, schema.targets)
+
     @property
     def copy_notes(self) -> list[str]:
         """Notes about copies of molecules in a table, and about their contradicting targets."""
@@ -194,6 +204,7 @@ def cross_validate(
     threshold: str | None = None,
     calibrate: bool | None = None,
     boosting: bool = False,
+    learning_curve: bool | None = None,
     folder: Path | str | None = None,
     data_dir: Path | None = None,
     jobs: int = 1,
@@ -232,6 +243,7 @@ def cross_validate(
         calibrate: Divide logits by a temperature that out-of-fold predictions choose.
         boosting: Also measure such trees alone on the same folds, if scikit-learn is installed and
             the source is a table of SMILES.
+        learning_curve: Repeat the runs on a quarter and a half of each training part, as ``curve``.
         folder: Store of finished runs, so that repeating the call does only missing runs. By
             default nothing is stored.
         data_dir: Folder searched first for a dataset known by name.
@@ -260,7 +272,7 @@ def cross_validate(
         188
     """
     given: dict[str, Any] = {"seeds": seeds, "ensemble": ensemble, "bag": bag}
-    given |= {"handover": handover, "blend": blend}
+    given |= {"handover": handover, "blend": blend, "learning_curve": learning_curve}
     given |= {"threshold": threshold, "calibrate": calibrate}
     training = {"start": None if start is None else str(start), "freeze_encoder": freeze_encoder}
     plan = _plan(data, spec, given, training, recipe)
@@ -270,8 +282,11 @@ def cross_validate(
     with _run_folder(folder) as place:
         how = RunConfig(place, data_dir, jobs, device, deterministic, together, executor)
         runs = how.run(specs, keep=True, watch=watch, loaded=loaded)
-        store = Store(place)
-        parts = read_held_out(runs, store.artifact, loaded.dataset.schema.task)
+        store, task = Store(place), loaded.dataset.schema.task
+        parts, curve = read_held_out(runs, store.artifact, task), None
+        if plan.learning_curve:
+            fewer = how.run(curve_specs(specs), keep=True, watch=watch, loaded=loaded)
+            curve = learning_curve_of([*runs, *fewer], plan, task, store.artifact)
         chosen, trees = load_final(runs, plan, loaded, store, data_dir), None
         if chosen is not None and (plan.blend or (boosting and is_table(plan.run.data.source))):
             trees = fit_beside(runs, chosen.runs, parts, plan, loaded, store, data_dir)
@@ -294,6 +309,7 @@ def cross_validate(
             predictions=predictions if found is None else found.parts,
             chosen=chosen,
             trees=trees,
+            curve=curve,
             calibrated=found,
         )
 
@@ -317,6 +333,8 @@ def plan_runs(
         )
     loaded = load_data(plan.run.data, data_dir, loaded)
     _check_classes(loaded, plan.run.data.source)
+    schema = loaded.dataset.schema
+    check_varied(loaded.dataset.y, schema.task, schema.targets)
     metric_of(loaded.dataset.schema.task, plan.run.train.metric)
     new_network(plan.run, loaded.dataset)
     specs = expand_folds(

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from gtpool.data.formats.reader import Loaded
 from gtpool.data.schema import Recipe, Schema
+from gtpool.data.similarity import training_fingerprints
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor
+from gtpool.study.inputs import graph_smiles
 from gtpool.study.members import first_seed
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
@@ -36,6 +38,10 @@ class FinalModel(NamedTuple):
     schema: Schema
     """Inputs and outputs of the model. One network has the feature scaling of its training part in
     the recipe; the members of an ensemble have their own."""
+    trained: tuple[int, ...]
+    """Indices of the graphs that at least one member was trained on."""
+    fingerprints: Tensor | None = None
+    """Packed fingerprints of these molecules, as in ``Bundle``; None for other graphs."""
 
     @property
     def run(self) -> RunResult:
@@ -86,10 +92,31 @@ def load_final(
         return None
     members = [load_member(run, loaded, store, data_dir) for run in picked]
     networks, recipes = zip(*members, strict=True)
-    schema = loaded.dataset.schema
+    schema, trained = loaded.dataset.schema, _trained_graphs(picked, loaded, data_dir)
+    bits = _fingerprints(trained, loaded, data_dir)
     if len(picked) == 1:
-        return FinalModel(picked, networks[0], replace(schema, recipe=recipes[0]))
-    return FinalModel(picked, make_ensemble(networks, recipes, schema), schema)
+        own = replace(schema, recipe=recipes[0])
+        return FinalModel(picked, networks[0], own, trained, bits)
+    return FinalModel(picked, make_ensemble(networks, recipes, schema), schema, trained, bits)
+
+
+def _trained_graphs(
+    runs: Sequence[RunResult], loaded: Loaded, data_dir: Path | None
+) -> tuple[int, ...]:
+    """Return the graphs in the training part of any run."""
+    specs = dict.fromkeys(run.spec.split for run in runs)
+    parts = [choose_split(spec, loaded, data_dir).train for spec in specs]
+    return tuple(torch.cat(parts).unique().tolist())
+
+
+def _fingerprints(graphs: Sequence[int], loaded: Loaded, data_dir: Path | None) -> Tensor | None:
+    """Return fingerprints of training molecules; None if the graphs are not molecules."""
+    is_molecule = loaded.dataset.schema.recipe.kind == "molecule"
+    smiles = graph_smiles(loaded, data_dir) if is_molecule else None
+    if smiles is None:
+        return None
+    bits = training_fingerprints([smiles[at] for at in graphs])
+    return torch.from_numpy(bits) if len(bits) else None
 
 
 def make_ensemble(

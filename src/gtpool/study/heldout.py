@@ -17,6 +17,9 @@ from gtpool.study.store import write_atomic
 Array = NDArray[Any]
 
 
+_NOTED = 5
+
+
 class HeldOut(NamedTuple):
     """Predictions and targets on the test part of one run, or of one ensemble of runs."""
 
@@ -103,6 +106,34 @@ def confusion(parts: Iterable[HeldOut], classes: int) -> Array:
     for part in parts:
         np.add.at(counts, (part.y, predicted_classes(part)), 1)
     return counts
+
+
+def missing_labels(parts: Sequence[HeldOut], task: str, targets: Sequence[str]) -> list[str]:
+    """Return notes on classes, or labels 0 and 1 of tasks, that test parts do not have.
+
+    Args:
+        parts: Test predictions of the runs, or of ensembles.
+        task: "classes", "binary" or "regression".
+        targets: Names of the classes or tasks.
+    """
+    if task == "regression":
+        return []
+    folds = {part.fold: part.y for part in parts}
+    lacking: dict[str, int] = {}
+    for y in folds.values():
+        if task == "classes":
+            there = np.isin(np.arange(len(targets)), y)
+        else:
+            there = (y == 0).any(0) & (y == 1).any(0)
+        for name in np.flatnonzero(~there).tolist():
+            lacking[targets[name]] = lacking.get(targets[name], 0) + 1
+    what = "no graph of class" if task == "classes" else "no two labels of target"
+    notes = [
+        f"{count} of {len(folds)} test parts have {what} {name!r}: some metrics are undefined there"
+        for name, count in lacking.items()
+    ]
+    more = [f"so it is for {len(notes) - _NOTED} more"] if len(notes) > _NOTED else []
+    return notes[:_NOTED] + more
 
 
 def predicted_classes(part: HeldOut) -> Array:

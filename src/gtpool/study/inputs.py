@@ -1,5 +1,6 @@
 """Inputs of a run: its dataset and model shape; the runs of a cross-validation."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -9,12 +10,12 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.formats import formats_with_option, recognise
-from gtpool.data.formats.reader import Loaded
+from gtpool.data.formats.reader import InputRow, Loaded
 from gtpool.data.inference import check_codes
 from gtpool.data.locate import locate
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.registry import DATASETS
-from gtpool.data.sources import load_source
+from gtpool.data.sources import load_source, smiles_of
 from gtpool.deprecated import old_names
 from gtpool.spec import FOLD_RULES, DataSpec, RunSpec, ShapeSpec
 from gtpool.study.split_rules import resolve_split
@@ -99,6 +100,19 @@ def shape_of(dataset: GraphDataset) -> ShapeSpec:
         mean_nodes=-(-int(dataset.sizes.sum()) // len(dataset)),
         common_nodes=int(dataset.sizes.sort()[0][4 * (len(dataset) - 1) // 10]),
     )
+
+
+def graph_smiles(loaded: Loaded, data_dir: Path | None = None) -> Sequence[str] | None:
+    """Return the SMILES of each graph, or None if the source has none.
+
+    Args:
+        loaded: Data from ``load_data``.
+        data_dir: Folder searched first for a dataset known by name.
+    """
+    if loaded.smiles is not None or loaded.name is None:
+        return loaded.smiles
+    rows = [InputRow(at, "", "", None, None) for at in range(len(loaded.dataset))]
+    return smiles_of(loaded.name, rows, data_dir)
 
 
 def source_digest(source: str) -> str | None:

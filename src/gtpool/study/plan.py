@@ -44,6 +44,10 @@ class Plan(NamedTuple):
     """Name of the recipe that completed the options."""
     blend: bool = False
     """Whether boosted trees on descriptors of molecules predict together with the networks."""
+    learning_curve: bool = False
+    """Whether the runs are repeated on smaller shares of each training part."""
+    searched: bool = False
+    """Whether ``gtpool search`` chose the options on this data."""
     threshold: str | None = None
     """Metric for which held-out predictions choose the threshold of decisions; None for 0.5."""
     calibrate: bool = False
@@ -72,8 +76,8 @@ class Plan(NamedTuple):
     def to_json(self) -> _Options:
         """Return settings that ``make_plan`` reads back."""
         own = {name: part for name, part in self._asdict().items() if name != "run"}
-        for name in ("blend", "threshold", "calibrate"):  # unknown to version 0.2
-            if not own[name]:
+        for name in ("blend", "threshold", "calibrate", "learning_curve", "searched"):
+            if not own[name]:  # unknown to version 0.2
                 del own[name]
         return {**own, **self.run.to_json()}
 
@@ -102,7 +106,8 @@ def make_plan(
 
     Args:
         settings: Content of a settings file: ``recipe``, ``seeds``, ``ensemble``, ``bag``,
-            ``handover``, ``blend``, ``threshold``, ``calibrate`` and the parts of a ``RunSpec``.
+            ``handover``, ``blend``, ``threshold``, ``calibrate``, ``learning_curve`` and the parts
+            of a ``RunSpec``.
         options: Command-line options by part; None if not given.
         recipe: Name of the recipe if neither settings nor options name one.
     """
@@ -111,6 +116,7 @@ def make_plan(
     seeds = top.pop("seeds", 1)
     recipe = top.pop("recipe", "paper" if _is_complete(settings) else recipe)
     own = ("ensemble", "bag", "handover", "blend", "threshold", "calibrate")
+    own += ("learning_curve", "searched")
     members = {name: top.pop(name) for name in own if name in top}
     members.setdefault("handover", "best" if recipe == "paper" else "folds")
     for part in _PARTS:
@@ -123,6 +129,8 @@ def make_plan(
     if "source" not in top["data"]:
         raise ValueError("no dataset given: name one (see `gtpool data list`) or give a path")
     source = str(top["data"]["source"])
+    if "source" in given.get("data", {}) and source != settings.get("data", {}).get("source"):
+        members.pop("searched", None)  # on other data
     pool = {"pool": ModelSpec.pool, **top["model"], **given.get("model", {})}["pool"]
     added = recipe_options(recipe, source, str(pool))
     _set_network(source, top, given, added)
@@ -149,6 +157,8 @@ def check_plan(plan: Plan) -> Plan:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     check_value(bool, plan.bag, "bag")
     check_value(bool, plan.blend, "blend")
+    check_value(bool, plan.learning_curve, "learning_curve")
+    check_value(bool, plan.searched, "searched")
     check_value(str | None, plan.threshold, "threshold")
     check_value(bool, plan.calibrate, "calibrate")
     check_value(Handover, plan.handover, "handover")

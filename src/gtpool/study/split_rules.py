@@ -15,9 +15,11 @@ from gtpool.data.grouped_split import (
     grouped_folds,
     grouped_split,
     halve_validation,
+    hold_out,
     read_times,
     strata_of,
     time_split,
+    train_subset,
 )
 from gtpool.data.locate import find_raw, splits_folder
 from gtpool.data.molecule import scaffolds
@@ -54,10 +56,11 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
 
     Copies of a molecule in a table stay in one part, except with the rules "scaffold" and "column".
     With ``valid="half"``, half of the validation fold trains. With a bag, training and validation
-    part are drawn anew from both; the test part stays.
+    part are drawn anew from both; the test part stays. A share below 1 leaves out graphs of the
+    training part. ``hold_out`` sets a fifth of all graphs apart.
 
     Args:
-        spec: Rule, fold, seed and bag.
+        spec: Rule, fold, seed, bag, share and hold_out.
         loaded: Data from ``load_data``.
         data_dir: Folder searched first for index files.
     """
@@ -66,15 +69,20 @@ def choose_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) 
     spec = resolve_split(spec, loaded, data_dir)
     split = _split(spec, loaded, data_dir)
     data, groups = loaded.dataset, _groups(spec, loaded)
+    own = torch.arange(len(data)) if groups is None else groups
+    strata = strata_of(data.y, data.schema.task)
     if spec.valid == "half" and spec.rule in FOLD_RULES:
-        alone, strata = torch.arange(len(data)), strata_of(data.y, data.schema.task)
-        whole = alone if groups is None else groups
-        split = halve_validation(split, spec.seed, groups=whole, strata=strata)
-    if not spec.bag:
+        split = halve_validation(split, spec.seed, groups=own, strata=strata)
+    if spec.hold_out != "none":
+        tested = spec.hold_out == "test"
+        split = hold_out(split, spec.seed, groups=own, strata=strata, test=tested)
+    if spec.bag and groups is not None:
+        split = grouped_bag(split, spec.bag, groups, strata)
+    elif spec.bag:
+        split = bag_split(split, spec.bag, data.y if data.schema.task == "classes" else None)
+    if spec.share == 1:
         return split
-    if groups is not None:
-        return grouped_bag(split, spec.bag, groups, strata_of(data.y, data.schema.task))
-    return bag_split(split, spec.bag, data.y if data.schema.task == "classes" else None)
+    return train_subset(split, spec.share, spec.seed, groups=groups, strata=strata)
 
 
 def resolve_split(spec: SplitSpec, loaded: Loaded, data_dir: Path | None = None) -> SplitSpec:

@@ -197,7 +197,7 @@ def split_name(rule: str) -> str:
         >>> split_name("random split, seed 0, bag 2")
         'random split, seed 0, bags'
     """
-    return sub(r", bag \d+$", ", bags", sub(r"fold \d+ of (\d+)", r"\1 folds", rule))
+    return sub(r", bag \d+(?=,|$)", ", bags", sub(r"fold \d+ of (\d+)", r"\1 folds", rule))
 
 
 def format_metric(value: float | None, metric: str) -> str:

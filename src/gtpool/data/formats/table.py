@@ -513,6 +513,8 @@ def _find(path: Path, header: list[str], name: str, option: str) -> int:
 
 def _option(name: str) -> str:
     """Return the name of an option in Python and on the command line."""
+    if name == "feature_columns":  # a model that predicts reads those of its training
+        return "feature_columns (--feature-columns of the training)"
     return f"{name} (--{name.replace('_', '-')})"
 
 
