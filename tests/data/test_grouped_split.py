@@ -207,5 +207,5 @@ def test_a_fifth_is_held_out_beside_a_group_of_more_than_half(seed):
 def test_a_fifth_that_is_a_whole_fold_is_an_error_that_says_what_to_do():
     groups = torch.arange(5).repeat_interleave(4)
     splits = grouped_folds(groups, 5)
-    with pytest.raises(ValueError, match="no graph is left in a part.*--no-hold-out"):
+    with pytest.raises(ValueError, match=r"no graph is left in a part.*--no-hold-out"):
         [hold_out(split, groups=groups) for split in splits]
