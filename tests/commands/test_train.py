@@ -98,7 +98,8 @@ def test_output_says_the_mean_its_spread_and_where_things_are(trained):
     shares = [fmean(line["true"] == largest for line in said if line["fold"] == n) for n in "123"]
     assert f"baseline: {100 * fmean(shares):.2f}\n" in out
     assert "(ensemble of 3 models: seed 42, 3 folds)" in out
-    names = {"report.html", "model", "predictions.csv", "curves.svg", "confusion.svg"}
+    names = {"report.html", "model", "predictions.csv"}
+    names |= {"curves.svg", "confusion.svg", "reliability.svg"}
     assert {Path(at).name for at in re.findall(r": +(\S+out/\S+)", out)} == names
     assert names | {"runs", "config.json"} == {path.name for path in folder.iterdir()}
     page = (folder / "report.html").read_text()
@@ -401,7 +402,7 @@ def test_results_of_earlier_settings_do_not_stay(gtpool, tmp_path):
         assert gtpool("train", path, *words, "--output-dir", folder)[0] == 0
     assert {at.name for at in folder.iterdir()} == {
         *("runs", "config.json", "report.html", "model", "predictions.csv"),
-        *("curves.svg", "confusion.svg", "notes.txt", "trees"),
+        *("curves.svg", "confusion.svg", "reliability.svg", "notes.txt", "trees"),
     }
     with pytest.warns(UserWarning, match="other settings"):
         code, _, _ = gtpool("train", path, *words, "--lr", "1e30", "--output-dir", folder)
@@ -612,7 +613,7 @@ def test_demo_compares_recipes_and_goes_on(gtpool, tmp_path):
     assert len(means) == 3
     page = (tmp_path / "demo.html").read_text()
     assert all(mean in page for mean in means.values())
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 9  # curves, confusion and reliability of each
     code, again, err = gtpool(*words)
     assert (code, again) == (0, out)
     assert err == "9 of 9 runs are done already\n"
