@@ -98,7 +98,8 @@ def test_output_says_the_mean_its_spread_and_where_things_are(trained):
     shares = [fmean(line["true"] == largest for line in said if line["fold"] == n) for n in "123"]
     assert f"baseline: {100 * fmean(shares):.2f}\n" in out
     assert "(ensemble of 3 models: seed 42, 3 folds)" in out
-    names = {"report.html", "model", "predictions.csv", "curves.svg", "confusion.svg"}
+    names = {"report.html", "model", "predictions.csv"}
+    names |= {"curves.svg", "confusion.svg", "reliability.svg"}
     assert {Path(at).name for at in re.findall(r": +(\S+out/\S+)", out)} == names
     assert names | {"runs", "config.json"} == {path.name for path in folder.iterdir()}
     page = (folder / "report.html").read_text()
