@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count, islice
 
 import pytest
@@ -20,7 +20,7 @@ from gtpool.model.bundle import save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.predict import predict_source, predictions_text
 from gtpool.predict_stream import predict_file
-from gtpool.resumable import resumable_file
+from gtpool.resumable import ResumableFile, resumable_file
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
 from gtpool.study.ordered_map import ordered_map
@@ -88,6 +88,21 @@ def test_parts_make_the_file_that_one_go_makes(model, tmp_path, name, mark):
 
 
 @pytest.mark.usefixtures("parts_of_three")
+def test_a_model_that_replaces_another_predicts(model, tmp_path):
+    table, folder = tmp_path / "new.csv", tmp_path / "model"
+    _write(table, 11)
+    first = predict_stream.load_bundle(model)
+    save_bundle(folder, first.model, first.about)
+    predict_file(folder, str(table), tmp_path / "first.csv")
+    torch.manual_seed(1)
+    other = Classifier(first.model.spec, first.model.shape).eval()
+    save_bundle(folder, other, first.about)
+    predict_file(folder, str(table), tmp_path / "second.csv")
+    whole = predictions_text(predict_source(predict_stream.load_bundle(folder), table))
+    _nearly_equal(_cells((tmp_path / "second.csv").read_bytes().decode()), _cells(whole))
+
+
+@pytest.mark.usefixtures("parts_of_three")
 def test_a_repeated_call_continues_unless_something_changed(model, tmp_path):
     table, out = tmp_path / "new.csv", tmp_path / "out.csv"
     _write(table, 11)
@@ -132,6 +147,16 @@ def test_a_malformed_row_is_an_error_before_anything_is_written(model, tmp_path)
     with pytest.raises(ValueError, match="line 22: 2 cells"):
         predict_file(model, str(table), tmp_path / "out.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_a_part_that_was_not_noted_is_never_taken_for_another(tmp_path):
+    with closing(ResumableFile(tmp_path, "old")) as file:
+        file.add(b"old", 1)
+    unknown = object()  # JSON cannot hold it: as if the process were killed before the note
+    with closing(ResumableFile(tmp_path, "new")) as file, pytest.raises(TypeError):
+        file.add(b"other", unknown)
+    with closing(ResumableFile(tmp_path, "old")) as file:
+        assert file.note is None
 
 
 def test_two_processes_do_not_write_one_file(tmp_path):

@@ -159,6 +159,7 @@ def _predict_parts(
 ) -> Summary:
     """Predict and write the rows after those that are done; return what became of all."""
     report(done.rows)
+    _load_once.cache_clear()  # the folder may hold another model than at the last call
     tasks = _tasks(islice(rows, done.rows, None), header=not done.rows)
     gpu = choose_device(job.device).type == "cuda"
     processes = min(usable_cores(), _GPU_PROCESSES) if gpu else usable_cores()

@@ -26,6 +26,8 @@ class ResumableFile:
         self.note: Any = None
         """The note given with the last part; None at the start."""
         size = self._read_state()
+        if not size:  # else a later call could take it for the state of other content
+            (folder / _STATE).unlink(missing_ok=True)
         self._file: IO[bytes] = (folder / _CONTENT).open("r+b" if size else "wb")
         self._file.truncate(size)
         self._file.seek(size)

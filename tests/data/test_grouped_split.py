@@ -10,6 +10,7 @@ from gtpool.data.grouped_split import (
     grouped_folds,
     grouped_split,
     halve_validation,
+    hold_out,
     read_times,
     strata_of,
     time_split,
@@ -192,3 +193,19 @@ def test_times_are_numbers_or_iso_dates():
         read_times(["2020", ""], [2, 3])
     with pytest.raises(ValueError, match=r"line 9 .* '2020', which is not an ISO date"):
         read_times(["2020-01-01", "2020"], [8, 9])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fifth_is_held_out_beside_a_group_of_more_than_half(seed):
+    groups = torch.cat([torch.zeros(60, dtype=torch.long), 1 + torch.arange(40)])
+    split = grouped_folds(groups, 3)[0]
+    held = hold_out(split, seed, groups=groups, test=True).test
+    assert 5 <= held.numel() <= 25
+    assert 0 not in groups[held]
+
+
+def test_a_fifth_that_is_a_whole_fold_is_an_error_that_says_what_to_do():
+    groups = torch.arange(5).repeat_interleave(4)
+    splits = grouped_folds(groups, 5)
+    with pytest.raises(ValueError, match=r"no graph is left in a part.*--no-hold-out"):
+        [hold_out(split, groups=groups) for split in splits]

@@ -138,7 +138,8 @@ def hold_out(
 ) -> Split:
     """Return a split without a fifth of the graphs, or with this fifth as its test part.
 
-    The fifth is the same for all folds of a rule. With ``test``, the former test part trains.
+    The fifth is the same for all folds of a rule; of large groups it is the nearest to a fifth of
+    five parts. With ``test``, the former test part trains.
 
     Args:
         split: The split.
@@ -155,9 +156,16 @@ def hold_out(
         (True, 2, 'mine, a fifth held out and tested')
     """
     # Another seed than that of the folds, which a draw with the same one would follow.
-    held = torch.from_numpy(_deal(groups, 5, seed + _OTHER_SEED, strata) == 0)
+    fold = torch.from_numpy(_deal(groups, 5, seed + _OTHER_SEED, strata))
+    # The first fold has the largest group, which can be most of the graphs.
+    held = fold == int((5 * fold.bincount(minlength=5) - fold.numel()).abs().argmin())
     train, valid, inner = (part[~held[part]] for part in (split.train, split.valid, split.test))
     rule = f"{split.rule}, a fifth held out"
+    if not (train.numel() and valid.numel() and inner.numel()):
+        raise ValueError(
+            f"{rule}: no graph is left in a part of this fold; use fewer folds (--folds), or hold "
+            "out none (--no-hold-out)"
+        )
     if not test:
         return replace(split, train=train, valid=valid, test=inner, rule=rule)
     both, fifth = torch.cat([train, inner]), held.nonzero().flatten()

@@ -35,7 +35,7 @@ TREES = 500
 BASE_SETS = ("ogbg-moltox21", "ogbg-moltoxcast")
 """Sets that the base model of fine-tuning is trained on."""
 BASE = {
-    "data": {"target_columns": ["*"]},
+    "data": {"target_columns": ["*"], "molecule_features": []},
     "split": {"rule": "random"},
     "train": {"epochs": 30, "warmup": 3},
 }
@@ -288,5 +288,6 @@ CANDIDATES: dict[str, Method] = {
     "RDKit 2D + Morgan, GINE": _candidate(("rdkit2d", "morgan"), model={"conv": "gine"}),
     "fine-tuned": _candidate((), fit=fine_tuned),
     "fine-tuned, frozen encoder": _candidate((), train={"freeze_encoder": True}, fit=fine_tuned),
+    "RDKit 2D + Morgan, fine-tuned": _candidate(("rdkit2d", "morgan"), fit=fine_tuned),
 }
 """Single networks that compete to be the default, on the choosing half."""
