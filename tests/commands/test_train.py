@@ -103,7 +103,7 @@ def test_output_says_the_mean_its_spread_and_where_things_are(trained):
     assert {Path(at).name for at in re.findall(r": +(\S+out/\S+)", out)} == names
     assert names | {"runs", "config.json"} == {path.name for path in folder.iterdir()}
     page = (folder / "report.html").read_text()
-    assert f"said to all graphs would have {100 * fmean(shares):.2f}." in page
+    assert f"Majority-class baseline: {100 * fmean(shares):.2f}." in page
     for number in (*(row.test for row in rows), fmean(row.test for row in rows)):
         assert f"{100 * number:.2f}" in page
     assert all(row.split.digest in page for row in rows)

@@ -267,7 +267,7 @@ def _task_metrics(parts: Sequence[HeldOut], schema: Schema) -> TextTable:
 
 _CAPTIONS = {
     "curves": "Mean over the runs and range from lowest to highest, by epoch, "
-    "as long as half of the runs go on.",
+    "up to the last epoch that half of the runs reach.",
     "confusion": "Test graphs of all runs, by true and predicted class.",
     "reliability": "Test graphs of all runs: how often predictions are right, by their "
     "probability in 15 bins; of the predicted class, or of the label 1.",
@@ -304,9 +304,7 @@ def _figure_notes(result: CrossValidation) -> list[str]:
     one, positive = single_split_note(result.runs), positive_note(result.loaded.dataset.schema)
     notes = [f"{note[0].upper()}{note[1:]}." for note in (one, positive) if note]
     if result.majority is not None:
-        notes.append(
-            f"The largest class said to all graphs would have {100 * result.majority:.2f}."
-        )
+        notes.append(f"Majority-class baseline: {100 * result.majority:.2f}.")
     return notes
 
 

@@ -43,9 +43,9 @@ _NOW_AND_THEN = 5.0  # minimum seconds between two lines about the runs of a run
 _QUIET = 30.0  # seconds without output after which an epoch is printed
 _ROUGH = 50  # with fewer trials, the best tenth has fewer than five
 POOLED = (
-    "Pooled validation: one choice for all folds has seen every test label once, since the "
-    "validation part of a fold is the test part of the one before. What these settings give on the "
-    "same folds is optimistic; `gtpool study tune` chooses for each fold by itself."
+    "Pooled validation: one choice for all folds has seen test labels, since the validation part "
+    "of a fold lies in the test part of the one before. What these settings give on the same folds "
+    "is optimistic; `gtpool study tune` chooses for each fold by itself."
 )
 
 
