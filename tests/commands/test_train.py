@@ -402,7 +402,7 @@ def test_results_of_earlier_settings_do_not_stay(gtpool, tmp_path):
         assert gtpool("train", path, *words, "--output-dir", folder)[0] == 0
     assert {at.name for at in folder.iterdir()} == {
         *("runs", "config.json", "report.html", "model", "predictions.csv"),
-        *("curves.svg", "confusion.svg", "notes.txt", "trees"),
+        *("curves.svg", "confusion.svg", "reliability.svg", "notes.txt", "trees"),
     }
     with pytest.warns(UserWarning, match="other settings"):
         code, _, _ = gtpool("train", path, *words, "--lr", "1e30", "--output-dir", folder)
