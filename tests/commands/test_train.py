@@ -613,7 +613,7 @@ def test_demo_compares_recipes_and_goes_on(gtpool, tmp_path):
     assert len(means) == 3
     page = (tmp_path / "demo.html").read_text()
     assert all(mean in page for mean in means.values())
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 9  # curves, confusion and reliability of each
     code, again, err = gtpool(*words)
     assert (code, again) == (0, out)
     assert err == "9 of 9 runs are done already\n"

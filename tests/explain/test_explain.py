@@ -296,9 +296,8 @@ def test_fidelity_is_the_probability_with_nodes_taken_away(mutag, pool):
 
 
 def test_one_atom_has_an_importance_but_nothing_to_take_away():
-    data = read_graphs(["[Na+]", "CCO"])
     model = GraphRegressor(width=8, levels=2, epochs=1).fit(["C", "CC", "CCC", "CO"], [1, 2, 3, 4])
-    told = model.explain(data, 0, epochs=5)
+    told = model.explain(["[Na+]", "CCO"], 0, epochs=5)
     assert (told.nodes, told.edges, told.fidelity) == (1, [], None)
     assert len(told.importance) == 1
     assert [view.kept for view in told.levels] == [(0,), (0,)]
@@ -471,7 +470,7 @@ def test_graphs_of_a_table_go_by_their_line(molecules):
 
 def test_a_mapping_of_ogb_that_is_broken_is_named(molecules, tmp_path):
     bundle, _ = molecules
-    data = read_molecules(["CCO", "CC"]).to_dataset(torch.zeros(2, 1), "mine", "binary", ("y",))
+    data = read_graphs(["CCO", "CC"], molecule_features=("rdkit2d", "morgan"))
     data.save(tmp_path / "mine")
     mapping = tmp_path / "mine" / "mapping" / "mol.csv.gz"
     mapping.parent.mkdir()

@@ -45,9 +45,9 @@ def predict(
 ) -> None:
     """Predict the class or value of each graph and write a table.
 
-    Each row has a prediction and its probabilities, or the reason of a failure.
-    Columns of an input table are kept. A long table takes all cores; repeat an interrupted
-    command to continue.
+    Each row has a prediction and its probabilities, or the reason why not.
+    Columns of an input table are kept. A long table takes all cores; repeat
+    an interrupted command to continue.
     """
     from gtpool.predict_stream import predict_file
     from gtpool.report.row_progress import RowProgress
