@@ -52,7 +52,7 @@ def test_predict_says_how_near_training_molecules_are(gtpool, trained, home, tmp
     assert list(first)[-3:] == ["similarity", "note", "reason"]
     assert (wrong["similarity"], wrong["note"]) == ("", "")
     assert (known["similarity"], known["note"]) == ("1.000", "")
-    said = f"nearest training molecule {float(far['similarity']):.2f}"
+    said = f"unlike the training molecules (similarity {float(far['similarity']):.2f})"
     assert far["note"] == f"2 fragments (salt or mixture); {said}"
 
 

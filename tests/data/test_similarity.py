@@ -49,7 +49,7 @@ def test_salts_and_distant_molecules_are_noted():
     assert salt.note.startswith("2 fragments (salt or mixture)")
     assert (salt.fragments, ring.fragments) == (2, 1)
     assert far.is_far
-    assert far.note == f"nearest training molecule {far.similarity:.2f}"
+    assert far.note == f"unlike the training molecules (similarity {far.similarity:.2f})"
 
 
 def test_what_rdkit_cannot_read_is_no_training_molecule_and_has_a_remark():

@@ -49,7 +49,7 @@ class Neighbour(NamedTuple):
             return "rdkit cannot read the SMILES"
         parts = [f"{self.fragments} fragments (salt or mixture)"] if self.fragments > 1 else []
         if self.is_far:
-            parts.append(f"nearest training molecule {self.similarity:.2f}")
+            parts.append(f"unlike the training molecules (similarity {self.similarity:.2f})")
         return "; ".join(parts)
 
 
