@@ -152,8 +152,10 @@ def slider(page):
 @pytest.mark.slow
 def test_the_page_says_what_the_model_predicts_and_how_well(service, visit):
     page = visit(service)
-    expect(page).to_have_title("Predict BBB+ or BBB- from SMILES")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Predict BBB+ or BBB- from SMILES")
+    expect(page).to_have_title("Predict bbb: BBB+ or BBB- from SMILES")
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        "Predict bbb: BBB+ or BBB- from SMILES"
+    )
     test = service.http.get("/model").json()["metrics"]["test"]
     header = page.get_by_role("banner")
     expect(header).to_contain_text(f"{100 * test:.2f} % accuracy on the model's own test part")
@@ -182,7 +184,8 @@ def test_type_predict_and_slide_through_the_levels(service, visit):
         service.ask({"smiles": [ASPIRIN, ETHANOL]}).json()["predictions"],
         strict=True,
     ):
-        shown = [said["id"], said["prediction"], f"{said['probabilities'][said['prediction']]:.3f}"]
+        name = f"{said['id']} {said['note']}".strip()
+        shown = [name, said["prediction"], f"{said['probabilities'][said['prediction']]:.3f}"]
         assert line.locator("td").all_inner_texts() == shown
 
     explained = service.ask({"smiles": ASPIRIN}, "/explain").json()
