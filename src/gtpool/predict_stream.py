@@ -84,7 +84,7 @@ def predict_file(
     """Write the predictions for a source as CSV or TSV, as ``predictions_text`` returns them.
 
     A table of more than ``FEW`` rows is read in parts, by one process per core, so that memory
-    hardly grows with the table. Its predictions appear under the name of the output at the end.
+    grows slowly with the table. Its predictions appear under the name of the output at the end.
     Until then they are in the folder ``.NAME.partial`` beside it, where a call with equal arguments
     and files continues.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gtpool.data.delimited import read_csv_rows
-from gtpool.data.formats.table import read_label, read_rows
+from gtpool.data.formats.table import open_rows, read_label
 from gtpool.data.locate import find_raw
 from gtpool.data.molecule import canonical_molecule
 from gtpool.data.registry import DATASETS
@@ -80,7 +80,7 @@ class _Molecule(NamedTuple):
 def _skeletons(paths: Sequence[Path], smiles_column: str | None) -> set[str]:
     """Return the first block of the InChIKey of every readable molecule."""
     tables = (
-        read_rows(path, trained_column=smiles_column, need_targets=False)[2] for path in paths
+        open_rows(path, trained_column=smiles_column, need_targets=False)[2] for path in paths
     )
     keys = (inchikey(row.smiles) for table in tables for row in table)
     return {key[:_SKELETON] for key in keys if key is not None}
@@ -123,7 +123,7 @@ def _rows_of(
     if twice := set(columns) & set(header):
         raise ValueError(f"column {min(twice)!r} occurs twice; name each table once")
     header += columns
-    for row in read_rows(path, trained_column=smiles_column, target_columns=tasks)[2]:
+    for row in open_rows(path, trained_column=smiles_column, target_columns=tasks)[2]:
         labels = read_label(path, row, tasks, "binary")
         found = dict(enumerate(labels, first)) if isinstance(labels, list) else {}
         yield row.smiles, {task: label for task, label in found.items() if label is not None}

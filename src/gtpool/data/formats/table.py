@@ -121,7 +121,7 @@ def read_table(
     path = Path(path)
     if not need_targets and (target_columns or task):
         raise ValueError("need_targets=False does not accept target_columns or task")
-    _, names, found = read_rows(
+    _, names, reading = open_rows(
         path,
         smiles_column=smiles_column,
         target_columns=target_columns,
@@ -131,6 +131,7 @@ def read_table(
         need_targets=need_targets,
         feature_columns=feature_columns,
     )
+    found = list(reading)
     kind = _task(task, names, found)
     unlabelled = [row for row in found if kind == "classes" and is_missing(row.cells[0])]
     rows = [row for row in found if kind != "classes" or not is_missing(row.cells[0])]
@@ -205,7 +206,7 @@ class _TableReader(FormatReader):
         columns = options.target_columns
         if columns is not None:
             columns = _match_names(columns, options.trained_targets)
-        header, names, found = read_rows(
+        header, names, reading = open_rows(
             path,
             smiles_column=options.smiles_column,
             trained_column=options.trained_column,
@@ -215,6 +216,7 @@ class _TableReader(FormatReader):
             keep_records=True,
             feature_columns=schema.recipe.feature_columns,
         )
+        found = list(reading)
         tasks = 1 if schema.task == "classes" else schema.num_outputs
         if columns is not None and len(names) != tasks:
             raise ValueError(
@@ -295,42 +297,6 @@ def _match_names(columns: Sequence[str], targets: Sequence[str]) -> Sequence[str
     return columns
 
 
-def read_rows(
-    path: Path,
-    *,
-    smiles_column: str | None = None,
-    target_columns: Sequence[str] | None = None,
-    split_column: str | None = None,
-    group_column: str | None = None,
-    time_column: str | None = None,
-    need_targets: bool = True,
-    trained_column: str | None = None,
-    trained_targets: Sequence[str] = (),
-    keep_records: bool = False,
-    feature_columns: Sequence[str] = (),
-) -> tuple[list[str], list[str], list[TableRow]]:
-    """Return the names of all columns, unchanged, the names of the target columns, and the rows.
-
-    The arguments are those of ``read_table``. ``trained_column``, if it exists, is the default of
-    ``smiles_column``, and ``trained_targets`` of ``target_columns``; with ``keep_records`` rows
-    hold all their cells.
-    """
-    header, names, found = open_rows(
-        path,
-        smiles_column=smiles_column,
-        target_columns=target_columns,
-        split_column=split_column,
-        group_column=group_column,
-        time_column=time_column,
-        need_targets=need_targets,
-        trained_column=trained_column,
-        trained_targets=trained_targets,
-        keep_records=keep_records,
-        feature_columns=feature_columns,
-    )
-    return header, names, list(found)
-
-
 def open_rows(
     path: Path,
     *,
@@ -345,7 +311,12 @@ def open_rows(
     keep_records: bool = False,
     feature_columns: Sequence[str] = (),
 ) -> tuple[list[str], list[str], Iterator[TableRow]]:
-    """Return what ``read_rows`` returns, with an iterator that reads the rows one by one."""
+    """Return the names of all columns, unchanged, the names of the target columns, and the rows.
+
+    The rows are an iterator that reads the file. The arguments are those of ``read_table``.
+    ``trained_column``, if it exists, is the default of ``smiles_column``, and ``trained_targets``
+    of ``target_columns``; with ``keep_records`` rows hold all their cells.
+    """
     records = read_csv_rows(path)
     _, written = next(records)
     header = [name.strip() for name in written]
