@@ -236,6 +236,7 @@ def _four_levels(data: _Options | None = None, **model: Any) -> _Options:  # noq
     return {**_FOUR_LEVELS, "data": data, "model": {**_FOUR_LEVELS["model"], **model}}
 
 
+_SMALL = (*(name for name in DATASETS if SOURCES[name].family == "TU"), "ogbg-molbbbp")
 _RIVALS = ("gcn", "gin", "gmt", "mincutpool", "sagpool_h")
 
 
@@ -324,12 +325,19 @@ STUDIES: dict[str, Study] = {
     ),
     "poolers": Study(
         "Poolers beyond the paper",
-        "The protocol of table 1.",
+        "The protocol of table 1; below, the same with encodings.",
         3,
-        _method_cells(
-            BEYOND,
-            (*(name for name in DATASETS if SOURCES[name].family == "TU"), "ogbg-molbbbp"),
-            {},
+        (
+            *_method_cells(BEYOND, _SMALL, {}),
+            *(
+                StudyCell(
+                    f"{name}, rwse",
+                    dataset,
+                    recipe(dataset, METHODS[name].model, data=_ENCODED["data"]),
+                )
+                for name in BEYOND
+                for dataset in _SMALL
+            ),
         ),
     ),
     "ablation": Study(
