@@ -5,10 +5,11 @@ from statistics import fmean
 
 from figures import EVIDENCE, ROWS, figure, find, published, results, table
 
-from gtpool.reproduce.ensembles import SIZE, ensemble_scores, mean_and_deviation, read_predictions
+from gtpool.reproduce.ensembles import SIZE, ensemble_scores, mean_and_deviation
 from gtpool.reproduce.panel import CANDIDATES, PANEL, choices, choose, panel_runs
 from gtpool.reproduce.paper import STUDIES, StudyCell
 from gtpool.reproduce.study_results import OURS, CellResult
+from gtpool.study.predictions import read_predictions
 
 STUDY = STUDIES["best"]
 RIVALS = tuple(line for line in STUDY.lines if line in CANDIDATES)

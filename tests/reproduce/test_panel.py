@@ -3,11 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gtpool.reproduce.ensembles import ensemble_scores, mean_and_deviation, read_predictions
+from gtpool.reproduce.ensembles import ensemble_scores, mean_and_deviation
 from gtpool.reproduce.panel import CANDIDATES, PANEL, choices, choose, chosen_runs, panel_runs
 from gtpool.reproduce.paper import STUDIES
 from gtpool.reproduce.status import read_rows
 from gtpool.study.plan import make_plan
+from gtpool.study.predictions import read_predictions
 from gtpool.study.summarize import summarize
 
 RESULTS = Path(__file__).parents[2] / "results"

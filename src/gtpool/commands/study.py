@@ -116,6 +116,7 @@ def run(  # noqa: PLR0917 - an option each
             jobs=jobs,
             together=together,
             executor=choose_executor(executor, address, gpus_per_unit, unit_limit),
+            keep="predictions",
             data_dir=data_dir,
             device=device,
             watch=watch,
@@ -175,6 +176,10 @@ def status(
 def collect(
     sources: Annotated[list[Path], typer.Argument(help="Stores, folders and files of results.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write or extend.")],
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="NPZ file of test predictions to write or extend, from stores."),
+    ] = None,
     curves: Annotated[bool, typer.Option(help="Keep the curves of each run.")] = False,
 ) -> None:
     """Merge results into one JSON lines file; conflicting results of a run are an error."""
@@ -182,6 +187,13 @@ def collect(
 
     rows = pack(sources, output, curves=curves)
     typer.echo(f"{len(rows)} runs in {output}")
+    if predictions is not None:
+        from gtpool.study.predictions import export_predictions
+
+        exported, without = export_predictions(sources, predictions)
+        typer.echo(
+            f"test predictions of {exported} runs in {predictions}; {without} runs have none"
+        )
 
 
 @app.command()

@@ -1,11 +1,5 @@
-"""Test metrics of ensembles of seeds, from the committed predictions of single runs.
+"""Test metrics of ensembles of seeds, from the committed predictions of single runs."""
 
-``results/predictions/*.npz`` holds the test probabilities of each run by "DATASET/KEY", and the
-targets of each fold by "DATASET/y/FOLD". Binary tasks have their known entries only, flattened.
-"""
-
-from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,20 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from gtpool.reproduce.paper import StudyCell
+from gtpool.study.predictions import Predictions, target_name
 from gtpool.train.metric import METRICS
 
-Predictions = Mapping[str, NDArray[Any]]
 SIZE = 5
 """Members of an ensemble."""
-
-
-def read_predictions(folder: Path) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a folder of ``.npz`` files by name."""
-    found: dict[str, NDArray[Any]] = {}
-    for path in sorted(folder.glob("*.npz")):
-        with np.load(path, allow_pickle=False) as arrays:
-            found |= {name: arrays[name] for name in arrays.files}
-    return found
 
 
 def ensemble_scores(
@@ -51,7 +36,7 @@ def ensemble_scores(
                 [
                     _score(
                         [predictions[key] for key in keys[fold::folds]],
-                        predictions[f"{cell.dataset}/y/{cell.specs[fold].split.fold}"],
+                        predictions[target_name(cell.dataset, cell.specs[fold].split)],
                     )
                     for fold in range(folds)
                 ]

@@ -64,6 +64,7 @@ def run_ensemble(
     device: str = "auto",
     deterministic: bool = False,
     artifact: Callable[[str], Path] | None = None,
+    weights: bool = True,
     on_epoch: Callable[[RunSpec, Epoch], None] | None = None,
     loaded: Loaded | None = None,
 ) -> Iterator[RunResult]:
@@ -77,6 +78,7 @@ def run_ensemble(
         device: As for ``run_one``.
         deterministic: As for ``run_one``.
         artifact: Maps the key of a run to the file for its weights and test logits.
+        weights: As for ``run_one``.
         on_epoch: Called after each epoch of each run.
         loaded: Data that is already loaded.
     """
@@ -99,7 +101,7 @@ def run_ensemble(
             row = add_outcome(row, outcome)
             if artifact is not None and row.done:  # on the CPU: other runs occupy the GPU
                 data = run_data(spec, loaded.dataset, split)
-                content = pack_artifact(model.cpu(), data, split, spec)
+                content = pack_artifact(model.cpu(), data, split, spec, weights=weights)
                 row = row.updated(artifact_digest=write_artifact(artifact(spec.key), content))
             yield add_environment(row, place, seconds).updated(together=beside)
 

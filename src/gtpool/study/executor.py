@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from gtpool.data.formats.reader import Loaded
 from gtpool.spec import RunSpec
@@ -43,17 +43,27 @@ class Watcher(Protocol):
         ...
 
 
+Keep = bool | Literal["predictions"]
+"""What is stored beside a result: weights and test logits, the logits alone, or nothing."""
+
+
 class RunTask(NamedTuple):
     """Callable that does a run and stores its result, or returns the stored one."""
 
     store: Store
-    keep: bool = False
-    """Store the weights and test logits of each run."""
+    keep: Keep = False
     data_dir: Path | None = None
     device: str = "auto"
     deterministic: bool = False
     loaded: Loaded | None = None
     """Data that is already loaded; other processes load their own."""
+
+    @property
+    def artifact(self) -> Callable[[str], Path] | None:
+        """Maps the key of a run to the file of what is kept; None if nothing is."""
+        if self.keep == "predictions":
+            return self.store.predictions
+        return self.store.artifact if self.keep else None
 
     def __call__(self, spec: RunSpec, on_epoch: Callable[[Epoch], None]) -> RunResult:
         """Return the result of a run; do the run unless another process has stored it."""
@@ -66,7 +76,8 @@ class RunTask(NamedTuple):
                 data_dir=self.data_dir,
                 device=self.device,
                 deterministic=self.deterministic,
-                artifact=self.store.artifact(spec.key) if self.keep else None,
+                artifact=self.artifact and self.artifact(spec.key),
+                weights=self.keep is True,
                 on_epoch=on_epoch,
                 loaded=self.loaded,
             )
@@ -86,7 +97,7 @@ class RunTask(NamedTuple):
         row = self.store.get(spec.key)
         if row is None or not row.done:
             return None
-        if self.keep and not has_artifact(self.store.artifact(spec.key), row):
+        if self.keep is True and not has_artifact(self.store.artifact(spec.key), row):
             return None
         same = row.source_digest == source_digest(spec.data.source)
         return row if same else None
@@ -140,7 +151,8 @@ class EnsembleExecutor:
                 data_dir=task.data_dir,
                 device=task.device,
                 deterministic=task.deterministic,
-                artifact=task.store.artifact if task.keep else None,
+                artifact=task.artifact,
+                weights=task.keep is True,
                 on_epoch=watch.epoch,
                 loaded=task.loaded,
             ):

@@ -77,8 +77,8 @@ class RayExecutor:
             scheduler = _Scheduler(ray, remote_task, self.gpus_per_unit, watch)
             try:
                 for spec, sent in scheduler.run(specs, self.unit_limit):
-                    if sent.artifact is not None:
-                        write_atomic(task.store.artifact(spec.key), sent.artifact)
+                    if sent.artifact is not None and task.artifact is not None:
+                        write_atomic(task.artifact(spec.key), sent.artifact)
                     row = task.stored(spec, sent.row)
                     watch.finished(row)
                     yield row
@@ -247,10 +247,10 @@ def _run_task(spec: RunSpec, shared: tuple[RunTask, Path], queue: Any) -> _TaskR
     # Relative paths are relative to the working directory of the driver.
     working_dir = chdir(home) if home.is_dir() else nullcontext()
     with TemporaryDirectory() as folder, working_dir:
-        store = Store(folder)
-        row = task._replace(store=store)(spec, report)
-        weights = store.artifact(key)
-        return _TaskResult(row, weights.read_bytes() if weights.exists() else None)
+        task = task._replace(store=Store(folder))
+        row = task(spec, report)
+        kept = None if task.artifact is None else task.artifact(key)
+        return _TaskResult(row, kept.read_bytes() if kept and kept.exists() else None)
 
 
 Report = tuple[str, tuple[float, ...] | None]

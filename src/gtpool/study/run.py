@@ -12,6 +12,7 @@ from gtpool.spec import RunSpec
 from gtpool.study.executor import (
     EnsembleExecutor,
     Executor,
+    Keep,
     ProcessExecutor,
     RunTask,
     SerialExecutor,
@@ -34,7 +35,7 @@ def run_many(
     jobs: int = 1,
     together: int | None = None,
     executor: Executor | None = None,
-    keep: bool = False,
+    keep: Keep = False,
     data_dir: Path | None = None,
     device: str = "auto",
     deterministic: bool = False,
@@ -55,7 +56,8 @@ def run_many(
             ``ENSEMBLE_SIZE`` on a GPU and 1 on a CPU. Requires ``jobs=1`` if above 1.
         executor: Does the runs instead of local processes, such as
             ``gtpool.study.ray_executor.RayExecutor``. Excludes ``jobs`` and ``together``.
-        keep: Store the weights and test logits of each run.
+        keep: Store the weights and test logits of each run; "predictions" stores the logits alone,
+            of the runs that are done.
         data_dir: Folder searched first for a dataset known by name.
         device: As for ``run_one``.
         deterministic: As for ``run_one``.

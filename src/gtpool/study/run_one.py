@@ -38,6 +38,7 @@ def run_one(
     device: str = "auto",
     deterministic: bool = False,
     artifact: Path | None = None,
+    weights: bool = True,
     on_epoch: Callable[[Epoch], None] | None = None,
     loaded: Loaded | None = None,
 ) -> RunResult:
@@ -53,6 +54,7 @@ def run_one(
         device: "auto" (a GPU if available), "cpu", "cuda" or "cuda:N".
         deterministic: Use deterministic algorithms of torch only.
         artifact: File for the weights and test logits, in safetensors format.
+        weights: Whether the artifact has the weights.
         on_epoch: Called after each epoch.
         loaded: Data that is already loaded.
     """
@@ -81,8 +83,8 @@ def run_one(
         else:
             row = add_outcome(row, outcome)
             if artifact is not None:
-                digest = write_artifact(artifact, pack_artifact(model, data, split, spec))
-                row = row.updated(artifact_digest=digest)
+                content = pack_artifact(model, data, split, spec, weights=weights)
+                row = row.updated(artifact_digest=write_artifact(artifact, content))
         row = add_environment(row, place, perf_counter() - start)
         return row if group.size == 1 else row.updated(processes=group.size)
 
@@ -190,9 +192,12 @@ def has_artifact(path: Path, row: RunResult) -> bool:
     return False
 
 
-def pack_artifact(model: Classifier, data: GraphDataset, split: Split, spec: RunSpec) -> bytes:
-    """Serialize the weights, test indices, test logits and test targets."""
-    tensors = {f"weights.{name}": part for name, part in model.state_dict().items()}
+def pack_artifact(
+    model: Classifier, data: GraphDataset, split: Split, spec: RunSpec, *, weights: bool = True
+) -> bytes:
+    """Serialize the weights, if wanted, test indices, test logits and test targets."""
+    state = model.state_dict() if weights else {}
+    tensors = {f"weights.{name}": part for name, part in state.items()}
     tensors["test_index"] = split.test
     tensors["test_logits"] = predict(model, data, split.test, spec.train.batch_size)
     tensors["test_y"] = data.y[split.test.to(data.y.device)]

@@ -71,6 +71,10 @@ class Store:
         """Return the path of the weights and test logits of a run."""
         return self._runs / f"{key}.safetensors"
 
+    def predictions(self, key: str) -> Path:
+        """Return the path of the test logits of a run whose weights are not kept."""
+        return self._runs / f"{key}.test.safetensors"
+
     def remove_stale_files(self) -> None:
         """Remove temporary files of processes that were killed while writing."""
         for left in (*self._runs.glob(".*.tmp"), *self.folder.glob(f".*.{'[0-9a-f]' * 32}.tmp")):

@@ -1,0 +1,80 @@
+"""Test predictions of many runs in one ``.npz`` file, so that others can repeat the tests.
+
+``DATASET/KEY`` has the test probabilities of a run and ``DATASET/y/PART`` the targets of its test
+part (``target_name``). Binary tasks have their known entries only, flattened.
+"""
+
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gtpool.spec import SplitSpec
+from gtpool.study.heldout import read_held_out
+from gtpool.study.store import Store, write_atomic
+
+Predictions = Mapping[str, NDArray[Any]]
+
+
+def target_name(dataset: str, split: SplitSpec) -> str:
+    """Return the name of the targets of a test part.
+
+    Example:
+        >>> target_name("MUTAG", SplitSpec(rule="fixed", fold=3))
+        'MUTAG/y/3'
+        >>> target_name("MUTAG", SplitSpec(rule="stratified", folds=5, fold=3, seed=1))
+        'MUTAG/y/stratified-1-3-of-5'
+    """
+    if split.rule in {"fixed", "scaffold"}:
+        return f"{dataset}/y/{split.fold}"
+    return f"{dataset}/y/{split.rule}-{split.seed}-{split.fold}-of-{split.folds}"
+
+
+def read_predictions(folder: Path) -> dict[str, NDArray[Any]]:
+    """Return all arrays of a folder of ``.npz`` files by name."""
+    return {name: array for path in sorted(folder.glob("*.npz")) for name, array in _read(path)}
+
+
+def export_predictions(sources: Iterable[Path], out: Path) -> tuple[int, int]:
+    """Write the test predictions of the runs of stores to a file and count them.
+
+    Args:
+        sources: Stores of ``gtpool study run``.
+        out: The ``.npz`` file; predictions that it already has are kept.
+
+    Returns:
+        The numbers of exported runs and of finished runs without predictions.
+    """
+    found: dict[str, NDArray[Any]] = dict(_read(out)) if out.is_file() else {}
+    exported = without = 0
+    for source in sources:
+        store = Store(source)
+        for row in store.rows():
+            if not row.done:
+                continue
+            path = next(
+                filter(Path.is_file, (store.predictions(row.key), store.artifact(row.key))), None
+            )
+            if path is None:
+                without += 1
+                continue
+            task = "binary" if row.metric == "roc_auc" else "classes"
+            (part,) = read_held_out([row], lambda _, path=path: path, task)
+            dataset, known = row.spec.data.source, ~np.isnan(part.y)
+            targets = part.y.astype(np.uint8 if task == "classes" else np.float16)
+            output = part.output if task == "classes" else part.output[known]
+            found[f"{dataset}/{row.key}"] = output.astype(np.float16)
+            found[target_name(dataset, row.spec.split)] = targets
+            exported += 1
+    buffer = BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **{name: found[name] for name in sorted(found)})
+    write_atomic(out, buffer.getvalue())
+    return exported, without
+
+
+def _read(path: Path) -> Iterable[tuple[str, NDArray[Any]]]:
+    with np.load(path, allow_pickle=False) as arrays:
+        yield from ((name, arrays[name]) for name in arrays.files)
