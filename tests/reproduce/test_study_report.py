@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from math import isclose, sqrt
+from math import sqrt
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -37,6 +37,7 @@ from gtpool.reproduce.stats import (
     fold_differences,
     rank_methods,
 )
+from gtpool.reproduce.study_compare import compare_cells, compare_table, paired_test
 from gtpool.reproduce.study_content import dataset_section, make_report
 from gtpool.reproduce.study_parts import WRONG
 from gtpool.reproduce.study_results import cell_results, comparable_figures, published_by
@@ -454,26 +455,44 @@ def test_cells_say_ours_published_difference_and_runs_with_a_mark_where_some_are
     assert sheet.lines[0][1].notes == ("paper: more than 10 days", "○ none of 10 runs")
 
 
-def test_gtpool_v_is_tested_against_the_best_baseline_over_folds(made):
-    (line,) = part(made, "tests").sheets[0].lines
-    texts = [entry.text for entry in line]
-    assert (texts[0], texts[1], texts[3]) == ("MUTAG", "gtpool-v", "gin")
-    assert texts[-3:] == ["10", "3", "1"]  # pairs, whole seeds of either side
+def test_methods_of_a_table_are_compared_over_the_fixed_folds(made):
+    best, rest = part(made, "compare-table1").sheets[0].lines
+    assert [best[at].text for at in (0, 1, 3, 8)] == ["MUTAG", "gin", "yes", "10"]
+    assert [rest[at].text for at in (1, 3)] == ["gtpool-v", "no"]
     mine, gin = made.results[:2]
-    assert line[5].value == pytest.approx(mine.percent - gin.percent)  # of the figures
-    expected = corrected_t_test([100 * d for d in fold_differences(mine.grid, gin.grid)], 10 / 80)
-    assert isclose(line[6].value, expected.t)
-    assert texts[7] == "< 0.001"
+    assert rest[4].value == pytest.approx(gin.percent - mine.percent)  # of the figures
 
 
-def test_each_of_several_equal_baselines_is_tested_and_a_difference_of_nothing_has_no_sign():
-    mine, gin, gcn, gmt = (cell(name, folds=2) for name in ("gtpool-v", "gin", "gcn", "gmt"))
-    rows = rows_of(mine, [[0.799999, 0.8]]) | rows_of(gmt, [[0.7, 0.7]])
-    rows |= rows_of(gin, [[0.7, 0.9]]) | rows_of(gcn, [[0.9, 0.7]])
-    lines = part(make_report(rows, {"table1": study(mine, gin, gcn, gmt)}), "tests").sheets[0].lines
-    assert [line[3].text for line in lines] == ["gin", "gcn"]
-    assert {(line[5].text, line[6].text) for line in lines} == {("+0.00", "0.00")}
-    assert all(line[5].value < 0 for line in lines)
+def test_a_comparison_is_corrected_for_the_number_of_datasets():
+    lines = ("gtpool-v", "gin")
+    rng = np.random.default_rng(1)
+    found = {}
+    for dataset in ("MUTAG", "PTC_MR", "PROTEINS"):
+        rows, places = {}, [cell(line, dataset) for line in lines]
+        for at, place in enumerate(places):
+            rows |= rows_of(place, [(0.7 + 0.02 * at + rng.random(10) / 20).tolist()])
+        found[dataset] = cell_results("table1", study(*places, seeds=1), rows)
+    alone, test = compare_cells(found["MUTAG"]), paired_test(*reversed(found["MUTAG"]))
+    assert alone.pairs[0].p == pytest.approx(test.p, abs=1e-7)
+    assert alone.pairs[0].high == pytest.approx(abs(test.mean) + test.half_width(0.05))
+    together = compare_table([one for several in found.values() for one in several])
+    made = together.by_dataset["MUTAG"]
+    assert made.alpha == pytest.approx(0.05 / 3)
+    assert made.pairs[0].p == alone.pairs[0].p
+    assert made.pairs[0].high > alone.pairs[0].high
+    told = [together.is_told_from_best(one) for one in found["MUTAG"]]
+    assert told == [line not in made.best for line in lines]
+    assert together.is_told_from_best(only(cell("gmt"), [["skip"] * 10])) is None
+
+
+def test_one_split_is_compared_over_seeds_of_which_three_are_needed():
+    first, second = cell("gtpool-v", "ogbg-molbbbp"), cell("gin", "ogbg-molbbbp")
+    rows = rows_of(first, [[0.7], [0.72], [0.69], [0.71]]) | rows_of(second, [[0.6], [0.61]])
+    places = study(first, second, seeds=4)
+    assert compare_table(cell_results("table1", places, rows)).by_dataset == {}
+    rows |= rows_of(second, [[0.6], [0.61], [0.62]])
+    made = compare_table(cell_results("table1", places, rows)).by_dataset["ogbg-molbbbp"]
+    assert (made.blocks, made.best) == (3, ("gtpool-v",))
 
 
 def test_boxes_need_three_seeds_and_curves_two_points(made):
@@ -483,22 +502,26 @@ def test_boxes_need_three_seeds_and_curves_two_points(made):
     assert len(part(made, "ranks").pictures) == 2
 
 
-def test_tuned_methods_are_ranked_beside_the_others_but_not_pooled_choices():
+def test_tuned_and_untuned_methods_are_not_mixed():
     plain, gin = cell(folds=2), cell("gin", folds=2)
-    tuned = plain._replace(specs=tuple(replace(spec, seed=90) for spec in plain.specs))
+    tuned = [
+        place._replace(specs=tuple(replace(spec, seed=90) for spec in place.specs))
+        for place in (plain, gin)
+    ]
     pooled = plain._replace(
         line="gtpool-v, pooled validation",
         specs=tuple(replace(spec, seed=95) for spec in plain.specs),
     )
     rows = rows_of(plain, [[0.7, 0.7]]) | rows_of(gin, [[0.8, 0.8]])
-    rows |= rows_of(tuned, [[0.9, 0.9]]) | rows_of(pooled, [[1.0, 1.0]])
-    studies = {"table1": study(plain, gin, seeds=1), "tuned": study(tuned, pooled, seeds=1)}
+    rows |= rows_of(tuned[0], [[0.9, 0.9]]) | rows_of(tuned[1], [[0.6, 0.6]])
+    rows |= rows_of(pooled, [[1.0, 1.0]])
+    studies = {"table1": study(plain, gin, seeds=1), "tuned": study(*tuned, pooled, seeds=1)}
     report = make_report(rows, studies)
     ranked = part(report, "ranks").sheets[0].lines
-    assert [line[0].text for line in ranked] == ["gtpool-v, tuned", "gin", "gtpool-v"]
-    tested = part(report, "tests").sheets[0].lines
-    assert [line[1].text for line in tested] == ["gtpool-v", "gtpool-v, tuned"]
-    assert [line[3].text for line in tested] == ["gin", "gin"]
+    assert [line[0].text for line in ranked] == ["gin", "gtpool-v"]
+    for name, order in (("table1", ["gin", "gtpool-v"]), ("tuned", ["gtpool-v", "gin"])):
+        lines = part(report, f"compare-{name}").sheets[0].lines
+        assert [line[1].text for line in lines] == order
     text = html(report)
     links = {unquote(link) for link in re.findall(r'href="#runs=([^"]*)"', text)}
     assert links == set(stored(text)["cells"])

@@ -49,13 +49,15 @@ class Comparison(NamedTuple):
     means: dict[str, float]
     """Mean of each method over the blocks, from the best to the worst."""
     pairs: tuple[Pair, ...]
+    alpha: float = ALPHA
+    """Level of the tests and of the intervals."""
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The best method and those that cannot be told from it at ``ALPHA``."""
+        """The best method and those that cannot be told from it at ``alpha``."""
         first = next(iter(self.means))
-        alike = [pair.second for pair in self.pairs if pair.first == first and pair.p > ALPHA]
-        if self.p > ALPHA:
+        alike = [pair.second for pair in self.pairs if pair.first == first and pair.p > self.alpha]
+        if self.p > self.alpha:
             alike = [name for name in self.means if name != first]
         return first, *alike
 
@@ -66,14 +68,18 @@ class Comparison(NamedTuple):
             pair: One of ``pairs``.
             smallest: Smallest difference that matters, in units of the scores.
         """
-        if pair.p <= ALPHA:
+        if pair.p <= self.alpha:
             return "better" if pair.difference >= smallest else "better, by less than matters"
         equal = pair.high <= smallest and pair.low >= -smallest
         return "equal for practical purposes" if equal else "cannot tell"
 
 
 def compare(
-    scores: Mapping[str, Sequence[float]], *, overlap: float = 0.0, higher_is_better: bool = True
+    scores: Mapping[str, Sequence[float]],
+    *,
+    overlap: float = 0.0,
+    higher_is_better: bool = True,
+    alpha: float = ALPHA,
 ) -> Comparison:
     """Compare methods that were measured on the same blocks.
 
@@ -83,6 +89,7 @@ def compare(
             training parts overlap, so the variance of a mean difference is (1/n + overlap) instead
             of 1/n times that of a block (Nadeau and Bengio, 2003). 0 for independent blocks.
         higher_is_better: Direction of the scores.
+        alpha: Level of the tests; divide it by the number of tables that are compared together.
 
     Example:
         >>> made = compare({"a": [0.9, 0.8, 0.9], "b": [0.7, 0.6, 0.6], "c": [0.9, 0.8, 0.8]})
@@ -103,14 +110,30 @@ def compare(
     order = np.argsort(-sign * table.mean(0), kind="stable")
     table, names = table[:, order], [names[at] for at in order]
     test = _tukey if _variances_alike(table) else _conover
-    label, p, adjusted, half = test(table, overlap)
+    label, p, adjusted, half = test(table, overlap, alpha)
     means = table.mean(0)
     pairs = tuple(
         Pair(names[i], names[j], gap, gap - half, gap + half, float(adjusted[i, j]))
         for i, j in combinations(range(len(names)), 2)
         for gap in (float(sign * (means[i] - means[j])),)
     )
-    return Comparison(label, p, len(table), dict(zip(names, means.tolist(), strict=True)), pairs)
+    by_name = dict(zip(names, means.tolist(), strict=True))
+    return Comparison(label, p, len(table), by_name, pairs, alpha)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values of several tests, adjusted by Holm's method.
+
+    Example:
+        >>> [round(value, 9) for value in holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
+    values = np.asarray(p, float)
+    order = np.argsort(values, kind="stable")
+    adjusted = np.empty_like(values)
+    factors = np.arange(len(values), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1)
+    return adjusted.tolist()
 
 
 _Test = tuple[str, float, Scores, float]
@@ -123,7 +146,7 @@ def _variances_alike(table: Scores) -> bool:
     return bool(variances.max() <= MAX_VARIANCE_RATIO * variances.min())
 
 
-def _tukey(table: Scores, overlap: float) -> _Test:
+def _tukey(table: Scores, overlap: float, alpha: float) -> _Test:
     """Repeated-measures ANOVA and Tukey's HSD, with the correction for overlapping blocks."""
     blocks, methods = table.shape
     grand, means = table.mean(), table.mean(0)
@@ -141,12 +164,13 @@ def _tukey(table: Scores, overlap: float) -> _Test:
     adjusted = np.ones_like(gaps)
     upper = np.triu_indices(methods, 1)
     adjusted[upper] = stats.studentized_range.sf(gaps[upper] / scale, methods, freedom)
-    width = float(stats.studentized_range.ppf(1 - ALPHA, methods, freedom)) * scale
+    width = float(stats.studentized_range.ppf(1 - alpha, methods, freedom)) * scale
     return name, whole, adjusted, width
 
 
-def _conover(table: Scores, overlap: float) -> _Test:
+def _conover(table: Scores, overlap: float, alpha: float) -> _Test:
     """Friedman's test and Conover's test of rank sums, p-values adjusted by Holm's method."""
+    del alpha  # rank tests have no intervals
     blocks, methods = table.shape
     ranks = stats.rankdata(table, axis=1)
     sums = ranks.sum(0)
@@ -163,17 +187,7 @@ def _conover(table: Scores, overlap: float) -> _Test:
     error = sqrt(2 * blocks * rest / freedom * (1 + blocks * overlap))
     gaps = np.abs(sums[:, None] - sums)
     t = np.divide(gaps, error, out=np.where(gaps > 0, np.inf, 0.0), where=error > 0)
-    return name, whole, _holm(2 * stats.t.sf(t, freedom)), float("nan")
-
-
-def _holm(p: Scores) -> Scores:
-    """Return the p-values above the diagonal, adjusted by Holm's method."""
-    upper = np.triu_indices(len(p), 1)
-    values = p[upper]
-    order = np.argsort(values)
-    factors = np.arange(len(values), 0, -1)
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1)
-    found = np.ones_like(p)
-    found[upper] = adjusted
-    return found
+    p, upper = 2 * stats.t.sf(t, freedom), np.triu_indices(methods, 1)
+    adjusted = np.ones_like(p)
+    adjusted[upper] = holm(p[upper])
+    return name, whole, adjusted, float("nan")

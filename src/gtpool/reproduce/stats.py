@@ -21,6 +21,12 @@ class PairedTest(NamedTuple):
     """Two-sided p-value."""
     n: int
     """Number of pairs."""
+    error: float
+    """Standard error of the mean difference."""
+
+    def half_width(self, alpha: float) -> float:
+        """Return half the width of the interval of the mean difference at level 1 - alpha."""
+        return float(stats.t.ppf(1 - alpha / 2, self.n - 1)) * self.error
 
 
 def corrected_t_test(differences: Sequence[float], ratio: float) -> PairedTest:
@@ -42,7 +48,7 @@ def corrected_t_test(differences: Sequence[float], ratio: float) -> PairedTest:
     mean, count = fmean(differences), len(differences)
     error = sqrt((1 / count + ratio) * variance(differences))
     t = mean / error if error > 0 else copysign(inf, mean) if mean else 0.0
-    return PairedTest(mean, t, float(2 * stats.t.sf(abs(t), count - 1)), count)
+    return PairedTest(mean, t, float(2 * stats.t.sf(abs(t), count - 1)), count, error)
 
 
 def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
@@ -51,11 +57,11 @@ def fold_differences(first: ScoreGrid, second: ScoreGrid) -> list[float]:
     Seeds repeat the same folds and are not additional pairs; seeds of two methods are unrelated.
     Each side needs a complete seed.
     """
-    pairs = zip(_fold_means(first), _fold_means(second), strict=True)
+    pairs = zip(fold_means(first), fold_means(second), strict=True)
     return [one - other for one, other in pairs]
 
 
-def _fold_means(laid: ScoreGrid) -> list[float]:
+def fold_means(laid: ScoreGrid) -> list[float]:
     """Return the mean over complete seeds for each fold."""
     whole = [[value for value in line if value is not None] for line in laid.values]
     whole = [line for line in whole if len(line) == len(laid.folds)]

@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from math import isnan
+from typing import NamedTuple
 
-from gtpool.reproduce.claims import CLAIMS, Figures, Verdict, published_figures
-from gtpool.reproduce.comparison import Comparison, compare
-from gtpool.reproduce.stats import PairedTest, corrected_t_test, fold_differences, rank_methods
+from gtpool.reproduce.claims import CLAIMS, Claim, Figures, Verdict, published_figures
+from gtpool.reproduce.comparison import ALPHA, Comparison, compare
+from gtpool.reproduce.stats import (
+    PairedTest,
+    corrected_t_test,
+    fold_differences,
+    fold_means,
+    rank_methods,
+)
 from gtpool.reproduce.study_parts import (
     Picture,
     ReportSection,
@@ -15,31 +22,27 @@ from gtpool.reproduce.study_parts import (
     text_cell,
 )
 from gtpool.reproduce.study_plot import draw_ranks
-from gtpool.reproduce.study_results import OURS, CellResult, comparable_figures
+from gtpool.reproduce.study_results import CellResult, comparable_figures
 
+MATTERS = 1.0
+"""Smallest difference that matters, in points: below a tenth of a usual spread over folds."""
+_MIN_SEEDS = 3
+"""Complete seeds that a method needs to be compared on a single split."""
 _RANKS = (
     "On each dataset the best method has rank 1; equal ones share. Only datasets count on which "
     "all ranked methods have figures: those that make the largest full table with GTPool-V in it. "
     "By Nemenyi's test at 0.05, methods joined by a bar cannot be told apart. Figures on fewer "
     "runs than wanted count as they are."
 )
-_TESTS = (
-    "A paired t test over folds, corrected for training sets that overlap (Nadeau and Bengio, "
-    "2003): the variance of the mean is (1/J + n_test/n_train) times that of the J differences. "
-    "Each side is first averaged over its whole seeds, which repeat the same folds and are no "
-    "further pairs: the mean difference is that of the two figures. The best baseline is the one "
-    "with the best figure on test parts, which favours it; of equals there is a line each. p is "
-    "two-sided and not corrected for the number of datasets."
-)
-MATTERS = 1.0
-"""Smallest difference that matters, in points: below a tenth of a usual spread over folds."""
 _COMPARISON = (
-    "All methods at once, on the test parts of one repeated cross-validation. Where variances "
-    "differ by a factor of 9 at most: repeated-measures ANOVA and Tukey's HSD with simultaneous "
-    "95 % intervals; else Friedman's test and Conover's with Holm's correction. Training parts "
-    "overlap, so variances of means are corrected (Nadeau and Bengio, 2003). Methods marked "
-    f"“with the best” cannot be told from the best at 0.05. A difference below {MATTERS:g} point "
-    "does not matter."
+    "All methods at once, on the same test parts: means over the complete seeds of a method, which "
+    "repeat the same folds. Where variances differ by a factor of 9 at most: repeated-measures "
+    "ANOVA and Tukey's HSD with simultaneous intervals; else Friedman's test and Conover's with "
+    "Holm's correction. Training parts overlap, so variances of means are corrected (Nadeau and "
+    "Bengio, 2003). OGB's sets have one split: there the blocks are seeds, and what is tested is "
+    "training alone. p-values are multiplied by the number of datasets, and intervals hold for the "
+    "whole table at 95 %. Methods marked “with the best” cannot be told from the best at 0.05. A "
+    f"difference below {MATTERS:g} point does not matter."
 )
 _CLAIMS = (
     "Sentences of the paper's results section. An answer compares means as they are; how far they "
@@ -49,7 +52,7 @@ _CLAIMS = (
 
 
 def ranks_section(compared: Sequence[CellResult]) -> ReportSection:
-    """Return the average ranks of the methods of some studies, and of the paper."""
+    """Return the average ranks of the methods of a study, and of the paper."""
     sheets: list[ReportTable] = []
     pictures: list[Picture] = []
     notes = [_RANKS]
@@ -75,49 +78,68 @@ def ranks_section(compared: Sequence[CellResult]) -> ReportSection:
     return ReportSection("ranks", "Average ranks", tuple(notes), {}, tuple(sheets), tuple(pictures))
 
 
-def paired_section(compared: Sequence[CellResult]) -> ReportSection:
-    """Return the tests of GTPool-V against the best baseline of each dataset with folds."""
-    heads = ("dataset", "method", "ours", "best baseline", "its figure", "difference")
-    heads += ("t", "p", "pairs", "seeds", "its seeds")
-    lines = [
-        _test_row(result, best)
-        for result in compared
-        if _is_testable(result)
-        for best in _best_baselines(result, compared)
-    ]
-    none = () if lines else ("No fold has been run with both sides yet.",)
-    sheet = ReportTable(
-        "GTPool-V against the best baseline of each TU dataset.", heads, tuple(lines)
-    )
-    return ReportSection(
-        "tests", "Against the best baseline", (_TESTS, *none), {}, (sheet,) if lines else ()
-    )
+class TableComparison(NamedTuple):
+    """Comparison of the methods of a table on each dataset, corrected for the whole table."""
+
+    by_dataset: dict[str, Comparison]
+    """Datasets with at least two methods that can be compared."""
+
+    def is_told_from_best(self, result: CellResult) -> bool | None:
+        """Return whether a cell's method is worse than the best; None if it was not compared."""
+        made = self.by_dataset.get(result.place.dataset)
+        if made is None or result.place.line not in made.means:
+            return None
+        return result.place.line not in made.best
 
 
-def comparison_section(found: Sequence[CellResult]) -> ReportSection:
-    """Return the comparison of all methods of a repeated cross-validation, for each dataset."""
-    heads = ("dataset", "method", "mean", "with the best", "behind the best", "95 % interval")
+def compare_table(found: Sequence[CellResult]) -> TableComparison:
+    """Return the comparison of all methods on each dataset, at 0.05 for the whole table."""
+    groups = {
+        dataset: [one for one in found if one.place.dataset == dataset and _is_comparable(one)]
+        for dataset in dict.fromkeys(result.place.dataset for result in found)
+    }
+    groups = {dataset: there for dataset, there in groups.items() if len(there) > 1}
+    alpha = ALPHA / max(len(groups), 1)
+    return TableComparison({name: compare_cells(there, alpha) for name, there in groups.items()})
+
+
+def compare_cells(there: Sequence[CellResult], alpha: float = ALPHA) -> Comparison:
+    """Return the comparison of cells with the same test parts, in points."""
+    if len(there[0].grid.folds) > 1:
+        overlap, scores = _overlap(there[0]), [fold_means(one.grid) for one in there]
+    else:  # one split: the seeds are the blocks
+        seeds = [[line[0] for line in one.grid.values if line[0] is not None] for one in there]
+        overlap, scores = 0.0, [line[: min(map(len, seeds))] for line in seeds]
+    named = {
+        one.place.line: [100 * value for value in line]
+        for one, line in zip(there, scores, strict=True)
+    }
+    return compare(named, overlap=overlap, alpha=alpha)
+
+
+def paired_test(first: CellResult, second: CellResult) -> PairedTest:
+    """Return the test of the difference of two cells over the folds of a dataset, in points."""
+    pairs = fold_differences(first.grid, second.grid)
+    return corrected_t_test([100 * pair for pair in pairs], _overlap(first))
+
+
+def comparison_section(name: str, title: str, found: Sequence[CellResult]) -> ReportSection:
+    """Return the comparison of all methods of a study on each dataset."""
+    heads = ("dataset", "method", "mean", "with the best", "behind the best", "interval")
     heads += ("p, adjusted", "verdict", "test parts", "test")
-    lines: list[tuple[TableCell, ...]] = []
-    for dataset in dict.fromkeys(result.place.dataset for result in found):
-        there = [one for one in found if one.place.dataset == dataset and one.has_complete_seed]
-        if len(there) > 1:
-            lines += _comparison_rows(dataset, there)
+    compared = compare_table(found).by_dataset
+    lines = [line for dataset in compared for line in _rows(dataset, compared, found)]
     none = () if lines else ("No dataset has two methods with all test parts yet.",)
     sheet = ReportTable("Methods by dataset, the best first.", heads, tuple(lines))
-    return ReportSection(
-        "comparison",
-        "All methods at once",
-        (_COMPARISON, *none),
-        {},
-        (sheet,) if lines else (),
-    )
+    return ReportSection(name, title, (_COMPARISON, *none), {}, (sheet,) if lines else ())
 
 
-def _comparison_rows(dataset: str, there: Sequence[CellResult]) -> list[tuple[TableCell, ...]]:
+def _rows(
+    dataset: str, compared: Mapping[str, Comparison], found: Sequence[CellResult]
+) -> list[tuple[TableCell, ...]]:
     """Return a row for each method of a dataset."""
-    by_line = {result.place.line: result for result in there}
-    made = compare_cells(there)
+    names = {one.place.line: one.name for one in found if one.place.dataset == dataset}
+    made = compared[dataset]
     to_best = {pair.second: pair for pair in made.pairs if pair.first == made.best[0]}
     rows: list[tuple[TableCell, ...]] = []
     for line, mean in made.means.items():
@@ -125,21 +147,18 @@ def _comparison_rows(dataset: str, there: Sequence[CellResult]) -> list[tuple[Ta
         told: tuple[TableCell, ...] = (TableCell("–"),) * 4
         if pair is not None:
             interval = "–" if isnan(pair.low) else f"{pair.low:.2f} to {pair.high:.2f}"
+            p, verdict = min(1.0, pair.p * len(compared)), made.verdict(pair, MATTERS)
             told = (
                 number_cell(pair.difference, "z.2f"),
                 text_cell(interval),
-                TableCell("< 0.001" if pair.p < 0.001 else f"{pair.p:.3f}", pair.p),
-                text_cell(
-                    f"best is {made.verdict(pair, MATTERS)}"
-                    if pair.p <= 0.05
-                    else made.verdict(pair, MATTERS)
-                ),
+                TableCell("< 0.001" if p < 0.001 else f"{p:.3f}", p),
+                text_cell(f"best is {verdict}" if pair.p <= made.alpha else verdict),
             )
         rows.append(
             (
                 text_cell(dataset),
                 text_cell(line),
-                TableCell(f"{mean:.2f}", mean, runs=by_line[line].name),
+                TableCell(f"{mean:.2f}", mean, runs=names[line]),
                 text_cell("yes" if line in made.best else "no"),
                 *told,
                 number_cell(made.blocks, "d"),
@@ -149,19 +168,39 @@ def _comparison_rows(dataset: str, there: Sequence[CellResult]) -> list[tuple[Ta
     return rows
 
 
-def compare_cells(there: Sequence[CellResult]) -> Comparison:
-    """Return the comparison of cells with the same test parts, in points."""
-    sizes = [row.split for row in there[0].rows]
-    overlap = sum(size.test for size in sizes) / sum(size.train for size in sizes)
-    scores = {
-        result.place.line: [100 * value for value in result.grid.values[0] if value is not None]
-        for result in there
-    }
-    return compare(scores, overlap=overlap)
+def _is_comparable(result: CellResult) -> bool:
+    """Return whether a cell has scores of enough folds, or of enough seeds of a single split."""
+    seeds = sum(None not in line for line in result.grid.values)
+    return seeds >= (1 if len(result.grid.folds) > 1 else _MIN_SEEDS)
+
+
+def _overlap(result: CellResult) -> float:
+    """Return the ratio of test to training graphs of the runs of a cell."""
+    sizes = [row.split for row in result.rows]
+    return sum(size.test for size in sizes) / sum(size.train for size in sizes)
 
 
 def claims_section(found: Mapping[str, Sequence[CellResult]]) -> ReportSection:
     """Return the checks of the paper's claims against its tables and ours."""
+    lines = [
+        (
+            text_cell(claim.where),
+            text_cell(claim.claimed),
+            _verdict_cell(published, "no numbers printed"),
+            _verdict_cell(ours, "cannot tell yet"),
+        )
+        for claim, published, ours in judge_claims(found)
+    ]
+    heads = ("where", "claimed", "published tables say", "ours say")
+    return ReportSection(
+        "claims", "Claims", (_CLAIMS,), {}, (ReportTable("", heads, tuple(lines), prose=True),)
+    )
+
+
+def judge_claims(
+    found: Mapping[str, Sequence[CellResult]],
+) -> list[tuple[Claim, Verdict, Verdict]]:
+    """Return each claim with the verdicts by the published tables and by the results of studies."""
     tables = {name: comparable_figures(several) for name, several in found.items()}
     single = {
         (name, result.place.line, result.place.dataset)
@@ -170,65 +209,7 @@ def claims_section(found: Mapping[str, Sequence[CellResult]]) -> ReportSection:
         if result.figure.spread == "folds"
     }
     ours = Figures(tables, final=False, single=single)
-    lines = [
-        (
-            text_cell(claim.where),
-            text_cell(claim.claimed),
-            _verdict_cell(claim.judge(published_figures()), "no numbers printed"),
-            _verdict_cell(claim.judge(ours), "cannot tell yet"),
-        )
-        for claim in CLAIMS
-    ]
-    heads = ("where", "claimed", "published tables say", "ours say")
-    return ReportSection(
-        "claims", "Claims", (_CLAIMS,), {}, (ReportTable("", heads, tuple(lines), prose=True),)
-    )
-
-
-def _is_testable(result: CellResult) -> bool:
-    ours = result.place.line.startswith("gtpool-v")
-    return ours and result.has_complete_seed and len(result.grid.folds) > 1
-
-
-def _best_baselines(result: CellResult, compared: Sequence[CellResult]) -> list[CellResult]:
-    """Return the best baselines on the same dataset: none, one, or several ties."""
-    rivals = [
-        other
-        for other in compared
-        if other.place.dataset == result.place.dataset
-        and other.has_complete_seed
-        and not other.place.line.startswith(OURS)
-    ]
-    highest = max((rival.percent or 0.0 for rival in rivals), default=0.0)
-    return [rival for rival in rivals if rival.percent == highest]
-
-
-def paired_test(first: CellResult, second: CellResult) -> PairedTest:
-    """Return the test of the difference of two cells over the folds of a dataset, in points."""
-    pairs = fold_differences(first.grid, second.grid)
-    sizes = [row.split for row in first.rows]
-    ratio = sum(size.test for size in sizes) / sum(size.train for size in sizes)
-    return corrected_t_test([100 * pair for pair in pairs], ratio)
-
-
-def _test_row(result: CellResult, best: CellResult) -> tuple[TableCell, ...]:
-    """Return a row of the test table."""
-    test = paired_test(result, best)
-    return (
-        text_cell(result.place.dataset),
-        text_cell(result.place.line),
-        TableCell(result.figure.text, result.percent, runs=result.name),
-        text_cell(best.place.line),
-        TableCell(best.figure.text, best.percent, runs=best.name),
-        number_cell(round(test.mean, 9), "+z.2f"),
-        number_cell(test.t, "z.2f"),
-        TableCell("< 0.001" if test.p < 0.001 else f"{test.p:.3f}", test.p),
-        number_cell(test.n, "d"),
-        *(
-            number_cell(sum(None not in line for line in one.grid.values), "d")
-            for one in (result, best)
-        ),
-    )
+    return [(claim, claim.judge(published_figures()), claim.judge(ours)) for claim in CLAIMS]
 
 
 def _verdict_cell(verdict: Verdict, unknown: str) -> TableCell:

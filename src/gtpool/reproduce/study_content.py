@@ -11,7 +11,6 @@ from gtpool.reproduce.status import count_status
 from gtpool.reproduce.study_compare import (
     claims_section,
     comparison_section,
-    paired_section,
     ranks_section,
 )
 from gtpool.reproduce.study_parts import (
@@ -33,8 +32,13 @@ from gtpool.study.summarize import EPOCH_RULES
 _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
 _FEW = 3  # minimum seeds of a box plot
 
-_MAIN, _TUNED = "table1", "tuned"  # studies whose methods are ranked and tested together
-_REPEATED = "repeated"
+_MAIN = "table1"  # its methods are ranked
+_COMPARED = {
+    "table1": "Table 1: all methods at once",
+    "tuned": "Tuned: all methods at once",
+    "repeated": "Repeated cross-validation: all methods at once",
+}
+"""Studies whose methods are tested together; tuned and untuned methods are not mixed."""
 _POOLED = "pooled"  # part of the name of rows whose choice used test labels of other folds
 _HOW = (
     "A figure is the test metric at the epoch of the lowest validation loss (OGB's sets: of the "
@@ -72,24 +76,17 @@ def make_report(
         more: Additional parts for the end, such as timings.
     """
     found = {name: cell_results(name, study, rows) for name, study in studies.items()}
-    compared = [*found.get(_MAIN, ()), *map(_named_tuned, found.get(_TUNED, ()))]
-    compared = [result for result in compared if _POOLED not in result.place.line]
     parts = [_summary_section(rows, found)]
     for name, study in studies.items():
         parts.append(study_section(name, study, found[name]))
         if name == _MAIN:
-            parts += [seeds_section(compared), ranks_section(compared), paired_section(compared)]
-        if name == _REPEATED:
-            parts.append(comparison_section(found[name]))
+            parts += [seeds_section(found[name]), ranks_section(found[name])]
+        if name in _COMPARED:
+            methods = [one for one in found[name] if _POOLED not in one.place.line]
+            parts.append(comparison_section(f"compare-{name}", _COMPARED[name], methods))
     parts += [claims_section(found), dataset_section(), *more]
     everything = [result for several in found.values() for result in several]
     return Report("GTPool: what the paper says, and what was measured", parts, everything)
-
-
-def _named_tuned(result: CellResult) -> CellResult:
-    """Return a unique name of a tuned method."""
-    place = result.place
-    return result._replace(place=place._replace(line=f"{place.line}, {_TUNED}"))
 
 
 def _summary_section(

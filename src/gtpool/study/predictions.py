@@ -70,7 +70,8 @@ def export_predictions(sources: Iterable[Path], out: Path) -> tuple[int, int]:
             found[target_name(dataset, row.spec.split)] = targets
             exported += 1
     buffer = BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **{name: found[name] for name in sorted(found)})
+    arrays: dict[str, Any] = {name: found[name] for name in sorted(found)}
+    np.savez_compressed(buffer, **arrays)
     write_atomic(out, buffer.getvalue())
     return exported, without
 
