@@ -18,7 +18,7 @@ from gtpool.data.molecule import read_molecules
 from gtpool.data.schema import Recipe, Schema
 from gtpool.data.sources import load
 from gtpool.explain import explain_source
-from gtpool.explain.names import name_nodes
+from gtpool.explain.source import name_nodes
 from gtpool.model.bundle import Bundle, load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.predict import evaluate_source, predict_source, schema_of, write_predictions

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gtpool.data.delimited import format_csv, safe_cell
-from gtpool.data.descriptors import describe_molecules, descriptor_names
 from gtpool.data.formats.reader import InferenceData, InputRow, RowUnit, true_targets
+from gtpool.data.graph_features import describe_molecules, descriptor_names
 from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.schema import Recipe, Schema, Task
 from gtpool.data.similarity import Neighbour, check_fingerprints, find_neighbours

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gtpool.data.descriptors import describe_molecules
+from gtpool.data.graph_features import describe_molecules
 from gtpool.data.locate import EMBEDDED
 from gtpool.data.sources import read_for_inference
 from gtpool.estimator import GraphClassifier

@@ -3,8 +3,8 @@ import pytest
 from rdkit import Chem
 from rdkit.Chem import Descriptors
 
-from gtpool.data import descriptors
-from gtpool.data.descriptors import describe_molecules, descriptor_names, load_descriptors
+from gtpool.data import graph_features
+from gtpool.data.graph_features import describe_molecules, descriptor_names, load_descriptors
 from gtpool.data.schema import FLOAT32_MAX
 
 SALT = "O=C([O-])c1ccccc1.[Na+]"
@@ -88,7 +88,7 @@ def test_cached_descriptors_are_computed_once(monkeypatch, tmp_path):
     names = ["rdkit2d", "morgan"]
     first = load_descriptors(["CCO", SALT], names)
     np.testing.assert_array_equal(first, describe_molecules(["CCO", SALT], names))
-    monkeypatch.setattr(descriptors, "_value", None)  # rdkit2d cannot be computed again
+    monkeypatch.setattr(graph_features, "_value", None)  # rdkit2d cannot be computed again
     np.testing.assert_array_equal(load_descriptors(["CCO", SALT], names), first)
     with pytest.raises(TypeError):
         load_descriptors([SALT, "CCO"], names)

@@ -8,9 +8,9 @@ import torch
 
 from gtpool.data import graph_features
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.descriptors import describe_molecules, descriptor_names
 from gtpool.data.formats.memory import read_graphs
 from gtpool.data.formats.table import read_table
+from gtpool.data.graph_features import describe_molecules, descriptor_names
 from gtpool.data.inference import check_fit, read_schema
 from gtpool.data.sources import load, load_source, read_for_inference
 from gtpool.spec import DataSpec
@@ -155,16 +155,20 @@ def test_lists_of_smiles_have_descriptors():
 def test_another_rdkit_is_read_by_the_names_of_the_descriptors(monkeypatch):
     data = read_graphs(["CCO", SALT], molecule_features=["rdkit2d"])
     names = data.schema.recipe.descriptors
-    newer = (*names[::-1], "New")
-    monkeypatch.setattr(graph_features, "descriptor_names", lambda _: newer)
-    monkeypatch.setattr(
-        graph_features,
-        "describe_molecules",
-        lambda smiles, sets: np.pad(describe_molecules(smiles, sets)[:, ::-1], ((0, 0), (0, 1))),
-    )
+    own = graph_features.MOLECULE_FEATURES["rdkit2d"]()
+
+    def change(first):
+        """Replace rdkit by a version with another order, one new descriptor and less old ones."""
+        newer = graph_features._Descriptors(
+            (*names[::-1], "New")[first:],
+            lambda molecule: np.append(own.describe(molecule)[::-1], 0.0)[first:],
+        )
+        monkeypatch.setitem(graph_features.MOLECULE_FEATURES, "rdkit2d", lambda: newer)
+
+    change(first=0)
     again = read_graphs(["CCO", SALT], data.schema.recipe)
     torch.testing.assert_close(again.graph_features, data.graph_features, equal_nan=True)
-    monkeypatch.setattr(graph_features, "descriptor_names", lambda _: newer[2:])
+    change(first=2)
     with pytest.raises(ValueError, match=rf"reads the descriptor '{names[-2]}', which rdkit"):
         read_graphs(["CCO"], data.schema.recipe)
 

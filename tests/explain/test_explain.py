@@ -541,10 +541,10 @@ def test_molecules_of_ogb_are_found_in_its_mapping(tmp_path):
 def test_molecules_of_b3db_come_with_their_smiles():
     data = load("B3DB")
     bundle = Bundle(network(data), {"schema": data.schema.to_json()})
-    for number in (5043, 7804):  # one SMILES before the first cannot be read, two before the last
-        (part,) = explain_source(bundle, "B3DB", graph=number, epochs=5, device="cpu").graphs
-        again = read_graphs([part.smiles])
-        assert torch.equal(again.x, data.take([number]).x.to(again.x.dtype))
+    number = 7804  # two SMILES before it cannot be read
+    (part,) = explain_source(bundle, "B3DB", graph=number, epochs=5, device="cpu").graphs
+    again = read_graphs([part.smiles])
+    assert torch.equal(again.x, data.take([number]).x.to(again.x.dtype))
 
 
 @pytest.mark.parametrize("order", ["index", "score"])

@@ -13,9 +13,9 @@ from gtpool.data.split import stratified_folds
 from gtpool.explain import explain
 from gtpool.model.bundle import load_bundle, save_bundle
 from gtpool.model.classifier import Classifier
+from gtpool.model.encoder import LIMIT, GraphFeatures, feature_statistics
 from gtpool.model.ensemble import ModelEnsemble, why_not_captured
 from gtpool.model.export import export_classifier, inputs_of
-from gtpool.model.graph_features import LIMIT, GraphFeatures, feature_statistics
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.fit import fit, predict

@@ -106,7 +106,9 @@ def test_a_pooler_whose_result_depends_on_the_numbering_says_so(name):
     "name", [*(n for n in POOLS if n not in OWN_TESTS), "gtpool-v gated, four heads, projected"]
 )
 def test_inductor_gives_what_eager_gives(name, inductor):
-    if name in DROPPING:
+    if name == "maxcutpool":  # with two of its twelve convolutions
+        law_compile(partial(POOLS[name], conv_channels=(8, 8)), backend=inductor)
+    elif name in DROPPING:
         law_compile(DROPPING[name], backend=inductor)
     else:
         law_compile(CLUSTERING[name], size=4, backend=inductor)

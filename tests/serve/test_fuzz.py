@@ -14,8 +14,7 @@ LEFT_OUT = "positive_data_acceptance"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [molecules_model, paths_model])
-@pytest.mark.parametrize("key", [None, "a key of ours"])
+@pytest.mark.parametrize(("make", "key"), [(molecules_model, None), (paths_model, "a key of ours")])
 def test_no_request_breaks_it_and_every_answer_is_as_described(tmp_path, make, key):
     with serving(make(tmp_path / "model"), key=key) as served:
         words = [PROGRAM, "run", f"{served.url}/openapi.json", "--max-examples", "100"]

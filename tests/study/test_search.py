@@ -618,10 +618,9 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("jobs", "kills"), [("1", (5, 14)), ("2", (8,))])
-def test_after_kill_9_the_search_is_what_it_would_have_been(tmp_path, uninterrupted, jobs, kills):
+def test_after_kill_9_the_search_is_what_it_would_have_been(tmp_path, uninterrupted):
     folder = tmp_path / "out"
-    for runs in kills:
+    for jobs, runs in (("2", 5), ("1", 14)):
         process = start(folder, "--jobs", jobs)
         wait_for(lambda wanted=runs: len(finished(folder)) >= wanted, process)
         os.killpg(process.pid, signal.SIGKILL)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gtpool.data.columns import open_rows, read_label
 from gtpool.data.delimited import read_csv_rows
-from gtpool.data.formats.table import open_rows, read_label
 from gtpool.data.locate import find_raw
 from gtpool.data.molecule import canonical_molecule
 from gtpool.data.registry import DATASETS

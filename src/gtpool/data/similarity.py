@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gtpool.data.descriptors import MORGAN_BITS, MORGAN_RADIUS
+from gtpool.data.graph_features import MORGAN_BITS, MORGAN_RADIUS
 
 # rdkit is imported by the functions that need it: other data load without it.
 if TYPE_CHECKING:

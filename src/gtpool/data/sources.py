@@ -13,7 +13,6 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.descriptors import check_molecule_features
 from gtpool.data.encoding_names import parse_encodings
 from gtpool.data.encodings import with_encodings
 from gtpool.data.formats import FORMATS, Format, format_of
@@ -25,7 +24,7 @@ from gtpool.data.formats.reader import (
     Loaded,
     inference_from_dataset,
 )
-from gtpool.data.graph_features import with_graph_features
+from gtpool.data.graph_features import check_molecule_features, with_graph_features
 from gtpool.data.locate import cache_dir, find_raw
 from gtpool.data.molecule import b3db_smiles, load_b3db
 from gtpool.data.registry import DATASETS, dataset_info

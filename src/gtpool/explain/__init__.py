@@ -4,8 +4,7 @@ from gtpool.deprecated import old_names
 from gtpool.explain.connectivity import LevelEdges, connectivity, count_edges
 from gtpool.explain.diversity import Comparison, Coverage, Diversity, compare_samplers, diversity
 from gtpool.explain.explanation import Explanation, Fidelity, LevelView, explain
-from gtpool.explain.names import name_nodes
-from gtpool.explain.source import Explained, Explanations, explain_source
+from gtpool.explain.source import Explained, Explanations, explain_source, name_nodes
 
 __all__ = [
     "Comparison",

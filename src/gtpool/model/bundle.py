@@ -28,12 +28,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpool.atomic import new_folder, recover_folder
-from gtpool.model.blend import Blend
 from gtpool.model.calibration import Calibration
 from gtpool.model.card import model_card
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor, members_of
 from gtpool.model.readout import LEARNED_READOUTS
+from gtpool.model.trees import Blend
 from gtpool.pool import POOLS
 from gtpool.spec import DataSpec, ModelSpec, ShapeSpec, SplitSpec, TrainSpec, check_value
 

@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
-from gtpool.model.blend import Blend
 from gtpool.model.calibration import Calibration
 from gtpool.model.predictor import Predictor, members_of
+from gtpool.model.trees import Blend
 from gtpool.spec import FOLD_RULES
 
 _Json = dict[str, Any]

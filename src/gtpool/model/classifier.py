@@ -11,8 +11,13 @@ from gtpool.graph import Coarsening, PackedBatch, check_batch, check_edges
 from gtpool.model import READS_EDGES
 from gtpool.model.check import check_shape, check_spec
 from gtpool.model.conv import ConvBlock
-from gtpool.model.encoder import check_codes, check_nodes, make_encoder
-from gtpool.model.graph_features import GraphFeatures, check_graph_features
+from gtpool.model.encoder import (
+    GraphFeatures,
+    check_codes,
+    check_graph_features,
+    check_nodes,
+    make_encoder,
+)
 from gtpool.model.readout import READOUTS
 from gtpool.model.virtual_node import VirtualNode
 from gtpool.nn import Linear
@@ -58,7 +63,7 @@ class Classifier(nn.Module):
         check_shape(shape, spec)
         self.spec, self.shape = spec, shape
         self.frozen = False
-        """Whether only the head is trained; see ``gtpool.model.transfer``."""
+        """Whether only the head is trained; see ``gtpool.study.start``."""
         width = spec.width
         self.encoder = make_encoder(shape, width)
         entry = width if shape.node_categories else shape.node_width

@@ -39,10 +39,15 @@ from gtpool.study.heldout import (
     write_held_out,
 )
 from gtpool.study.inputs import load_data
-from gtpool.study.members import average_members, ensemble_scores, first_seed
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
-from gtpool.study.scores import all_scores, scores_by_task
+from gtpool.study.scores import (
+    all_scores,
+    average_members,
+    ensemble_scores,
+    first_seed,
+    scores_by_task,
+)
 from gtpool.study.store import Store, write_atomic
 from gtpool.study.summarize import ScoreGrid, format_metric, metric_title, run_label, split_name
 

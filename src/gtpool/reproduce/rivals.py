@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gtpool.data.delimited import format_csv
-from gtpool.data.descriptors import describe_molecules
+from gtpool.data.graph_features import describe_molecules
 from gtpool.data.locate import cache_dir
 from gtpool.data.merge import merge_tables
 from gtpool.data.split import Split

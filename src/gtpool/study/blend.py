@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gtpool.data.descriptors import descriptor_names
 from gtpool.data.formats.reader import Loaded
-from gtpool.model.blend import Blend
+from gtpool.data.graph_features import descriptor_names
+from gtpool.model.trees import Blend
 from gtpool.ops.average import probabilities
 from gtpool.study.boosting import FEATURES, Boosting, fit_boosting, why_no_boosting
 from gtpool.study.final_model import load_member
 from gtpool.study.heldout import HeldOut
-from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.scores import average_members, ensemble_scores
 from gtpool.study.split_rules import choose_split
 from gtpool.study.start import run_data
 from gtpool.study.store import Store

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import from_numpy
 
-from gtpool.data.descriptors import load_descriptors
 from gtpool.data.formats.reader import Loaded
+from gtpool.data.graph_features import load_descriptors
 from gtpool.data.split import Split
 from gtpool.model.trees import BoostedTrees
 from gtpool.ops.average import probabilities

@@ -12,8 +12,8 @@ from gtpool.model.calibration import Calibration, thinned
 from gtpool.ops.average import probabilities
 from gtpool.ops.calibrate import fit_temperature, logits_of, nonconformity
 from gtpool.study.heldout import HeldOut
-from gtpool.study.members import first_seed
 from gtpool.study.plan import Plan
+from gtpool.study.scores import first_seed
 from gtpool.train.metric import TASK_METRICS, Metric, metric_of
 
 COVERAGES = (0.8, 0.9, 0.95)

@@ -26,12 +26,11 @@ from gtpool.study.final_model import FinalModel, load_final
 from gtpool.study.heldout import HeldOut, missing_labels, read_held_out
 from gtpool.study.inputs import Loaded, expand_folds, load_data
 from gtpool.study.learning_curve import LearningCurve, curve_specs, learning_curve_of
-from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Handover, Plan, check_plan, make_plan
 from gtpool.study.recipe import is_table
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
-from gtpool.study.scores import all_scores
+from gtpool.study.scores import all_scores, average_members, ensemble_scores
 from gtpool.study.split_rules import choose_split
 from gtpool.study.start import new_network, with_start
 from gtpool.study.store import Store

@@ -17,9 +17,9 @@ from gtpool.data.similarity import training_fingerprints
 from gtpool.model.classifier import Classifier
 from gtpool.model.predictor import EnsemblePredictor, Predictor
 from gtpool.study.inputs import graph_smiles
-from gtpool.study.members import first_seed
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.scores import first_seed
 from gtpool.study.split_rules import choose_split
 from gtpool.study.start import network_shape, run_data
 from gtpool.study.store import Store

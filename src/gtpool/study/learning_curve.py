@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from gtpool.spec import RunSpec
 from gtpool.study.heldout import read_held_out
-from gtpool.study.members import average_members, ensemble_scores
 from gtpool.study.plan import Plan
 from gtpool.study.result import RunResult
+from gtpool.study.scores import average_members, ensemble_scores
 from gtpool.study.summarize import (
     MetricSummary,
     ScoreGrid,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
 from gtpool.data.split import Split
+from gtpool.model.encoder import set_statistics
 from gtpool.model.ensemble import ModelEnsemble
-from gtpool.model.graph_features import set_statistics
 from gtpool.ops.dropout import next_key
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec

@@ -14,8 +14,8 @@ from gtpool.data.dataset import GraphDataset
 from gtpool.data.split import Split
 from gtpool.graph import Coarsening, PackedBatch
 from gtpool.model.classifier import Classifier
+from gtpool.model.encoder import set_statistics
 from gtpool.model.ensemble import pads_attention, why_not_captured
-from gtpool.model.graph_features import set_statistics
 from gtpool.model.predictor import Predictor, member_outputs
 from gtpool.ops.dropout import next_key, set_keys
 from gtpool.ops.padded_ops import WIDEST

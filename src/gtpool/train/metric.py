@@ -24,48 +24,6 @@ from gtpool.train.classification import (
     mcc,
     one_vs_rest,
 )
-from gtpool.train.regression import mae, r2, rmse, spearman
-
-
-def roc_auc(logits: Tensor, y: Tensor) -> Tensor:
-    """Area under the ROC curve, averaged over the tasks that have both classes (OGB's rule).
-
-    Missing labels are NaN and are ignored. The result is NaN if no task has both classes.
-
-    Example:
-        >>> nan = float("nan")
-        >>> y = torch.tensor([[1.0, 1.0], [0.0, nan], [1.0, 1.0]])
-        >>> roc_auc(torch.tensor([[0.9, 0.1], [0.5, 0.2], [0.4, 0.3]]), y).item()
-        0.5
-    """
-    label = y.mT
-    known = ~label.isnan()
-    score = torch.where(known, logits.mT, float("inf")).contiguous()  # missing labels rank last
-    order, counts = score.sort().values, known.sum(-1)
-    below = torch.searchsorted(order, score)
-    up_to = torch.searchsorted(order, score, right=True).minimum(counts.unsqueeze(-1))
-    positive = known & (label > 0.5)
-    positives = positive.sum(-1)
-    pairs = positives * (counts - positives)
-    # In integers: twice the sum of the ranks of the positives, with mean ranks for ties.
-    ranks = ((below + up_to + 1) * positive).sum(-1)
-    areas = (ranks - positives * (positives + 1)).double() / (2 * pairs)
-    both = pairs > 0
-    return areas.where(both, 0).sum(-1) / both.sum(-1)
-
-
-def class_roc_auc(p: Tensor, y: Tensor) -> Tensor:
-    """Area under the ROC curve of each class against the rest, averaged over the classes.
-
-    Args:
-        p: Probabilities of the classes, [..., G, K].
-        y: Class of each graph, -1 where missing, [..., G].
-
-    Example:
-        >>> class_roc_auc(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 1])).item()
-        1.0
-    """
-    return roc_auc(*one_vs_rest(p, y))
 
 
 class Metric(NamedTuple):
@@ -141,6 +99,124 @@ def metric_of(task: str, name: str | None = None) -> Metric:
             f"(those that do: {', '.join(known)})"
         )
     return known[name]
+
+
+def roc_auc(logits: Tensor, y: Tensor) -> Tensor:
+    """Area under the ROC curve, averaged over the tasks that have both classes (OGB's rule).
+
+    Missing labels are NaN and are ignored. The result is NaN if no task has both classes.
+
+    Example:
+        >>> nan = float("nan")
+        >>> y = torch.tensor([[1.0, 1.0], [0.0, nan], [1.0, 1.0]])
+        >>> roc_auc(torch.tensor([[0.9, 0.1], [0.5, 0.2], [0.4, 0.3]]), y).item()
+        0.5
+    """
+    label = y.mT
+    known = ~label.isnan()
+    score = torch.where(known, logits.mT, float("inf")).contiguous()  # missing labels rank last
+    order, counts = score.sort().values, known.sum(-1)
+    below = torch.searchsorted(order, score)
+    up_to = torch.searchsorted(order, score, right=True).minimum(counts.unsqueeze(-1))
+    positive = known & (label > 0.5)
+    positives = positive.sum(-1)
+    pairs = positives * (counts - positives)
+    # In integers: twice the sum of the ranks of the positives, with mean ranks for ties.
+    ranks = ((below + up_to + 1) * positive).sum(-1)
+    areas = (ranks - positives * (positives + 1)).double() / (2 * pairs)
+    both = pairs > 0
+    return areas.where(both, 0).sum(-1) / both.sum(-1)
+
+
+def class_roc_auc(p: Tensor, y: Tensor) -> Tensor:
+    """Area under the ROC curve of each class against the rest, averaged over the classes.
+
+    Args:
+        p: Probabilities of the classes, [..., G, K].
+        y: Class of each graph, -1 where missing, [..., G].
+
+    Example:
+        >>> class_roc_auc(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 1])).item()
+        1.0
+    """
+    return roc_auc(*one_vs_rest(p, y))
+
+
+def rmse(outputs: Tensor, y: Tensor) -> Tensor:
+    """Root of the mean squared error over the known targets.
+
+    Example:
+        >>> rmse(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [float("nan")]])).item()
+        0.0
+    """
+    known = ~y.isnan()
+    error = torch.where(known, outputs.double() - y, 0)
+    return (error.square().sum((-2, -1)) / known.sum((-2, -1))).sqrt()
+
+
+def mae(outputs: Tensor, y: Tensor) -> Tensor:
+    """Mean absolute error over the known targets.
+
+    Example:
+        >>> mae(torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [4.0]])).item()
+        1.5
+    """
+    known = ~y.isnan()
+    error = torch.where(known, outputs.double() - y, 0)
+    return error.abs().sum((-2, -1)) / known.sum((-2, -1))
+
+
+def r2(outputs: Tensor, y: Tensor) -> Tensor:
+    """Coefficient of determination, averaged over the tasks whose targets differ.
+
+    Example:
+        >>> r2(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[1.0], [2.0], [3.0]])).item()
+        1.0
+    """
+    target = y.double().mT
+    known = ~target.isnan()
+    error = _sum(torch.where(known, outputs.double().mT - target, 0).square())
+    spread = _sum(_centred(target, known).square())
+    return torch.where(spread > 0, 1 - error / spread, torch.nan).squeeze(-1).nanmean(-1)
+
+
+def spearman(outputs: Tensor, y: Tensor) -> Tensor:
+    """Spearman's rank correlation, averaged over the tasks whose targets differ.
+
+    Ties have their mean rank. The value is 0 if all predictions are equal.
+
+    Example:
+        >>> y = torch.tensor([[1.0], [2.0], [9.0]])
+        >>> spearman(torch.tensor([[1.0], [5.0], [6.0]]), y).item()
+        1.0
+    """
+    target = y.double().mT
+    known = ~target.isnan()
+    told, true = (_centred(_ranks(part, known), known) for part in (outputs.double().mT, target))
+    apart = (_sum(told.square()) * _sum(true.square())).sqrt()
+    value = torch.where(apart > 0, _sum(told * true) / apart, 0.0)
+    return value.where(_sum(true.square()) > 0, torch.nan).squeeze(-1).nanmean(-1)
+
+
+def _ranks(values: Tensor, known: Tensor) -> Tensor:
+    """Return twice the mean rank of each known value, from 0, [..., T, G]."""
+    values = values.where(known, torch.inf).contiguous()
+    order, counts = values.sort().values, known.sum(-1, keepdim=True)
+    below = torch.searchsorted(order, values)
+    up_to = torch.searchsorted(order, values, right=True).minimum(counts)
+    return (below + up_to).double()
+
+
+def _centred(values: Tensor, known: Tensor) -> Tensor:
+    """Return values minus their mean, 0 where unknown; exactly 0 where all are equal."""
+    mean = _sum(values.where(known, 0)) / known.sum(-1, keepdim=True)
+    first = values.where(known, torch.inf).amin(-1, keepdim=True)
+    last = values.where(known, -torch.inf).amax(-1, keepdim=True)
+    return torch.where(known & (first < last), values - mean, 0)
+
+
+def _sum(values: Tensor) -> Tensor:
+    return values.sum(-1, keepdim=True)
 
 
 def _classification(task: str) -> list[Metric]:

@@ -23,9 +23,9 @@ from gtpool.report.results import write_results
 from gtpool.spec import DataSpec, RunSpec, SplitSpec
 from gtpool.study.final_model import runs_of_model
 from gtpool.study.heldout import HeldOut
-from gtpool.study.members import average_members, first_seed
 from gtpool.study.plan import Plan, make_plan
 from gtpool.study.result import RunResult
+from gtpool.study.scores import average_members, first_seed
 from gtpool.study.store import Store
 from gtpool.train.fit import predict_members
 
