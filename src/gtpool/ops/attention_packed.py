@@ -9,6 +9,7 @@ from torch.nn.functional import linear, pad
 
 from gtpool.graph import GraphLayout
 from gtpool.ops.attention_linear import LinearAttention
+from gtpool.ops.attention_materialized import MaterializedAttention
 from gtpool.ops.attention_streamed import (
     BatchAttention,
     StreamedAttention,
@@ -68,7 +69,7 @@ class PackedAttention:
             score_grad,
             ratio,
         )
-        self.attn = attn
+        self.x, self.attn = x, attn
         if heads > 1:
             self.weight = query
             self.k, self.v = self._split(linear(attn, key)), self._split(linear(x, self.value))
@@ -125,8 +126,15 @@ class PackedAttention:
         local_score = act(local).sum(1)
         return Scores(lam * global_score + (1 - lam) * local_score, global_score, local_score)
 
-    def rows(self, kept: Tensor) -> Tensor:
-        """Return the attention output of the kept rows, [K, D]."""
+    def rows(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the attention output of the kept rows, and their input of the values, [K, D]."""
+        whole = self.attention
+        if isinstance(whole, MaterializedAttention) and self._one_matrix:
+            weights = self.weight, self.value
+            return whole.rows_of_one_head(self.x, weights, self.queries, kept, self.ratio)
+        return self._rows(kept), self.x.index_select(0, kept)
+
+    def _rows(self, kept: Tensor) -> Tensor:
         if self.score_grad and isinstance(self.attention, StreamedAttention | LinearAttention):
             rows = self.attention.out.index_select(0, kept)
         else:
@@ -134,6 +142,12 @@ class PackedAttention:
             q = self._split(linear_known(asking, self.weight, self.queries, kept))
             rows = self.attention.rows(q, self.k, self.v, kept, self.ratio)
         return rows.flatten(1) if self.heads > 1 else linear(rows.flatten(1), self.value)
+
+    @property
+    def _one_matrix(self) -> bool:
+        """Whether X itself is key, value and input of the queries, in the dtype of the weights."""
+        dtypes = {part.dtype for part in (self.x, self.weight, self.value, self.queries)}
+        return self.k is self.v and self.heads == 1 and len(dtypes) == 1
 
     def _thetas(self, theta_global: Tensor, theta_local: Tensor) -> Tensor:
         """Return theta_l and theta_g, multiplied by W_V if there is one head, [H, 2, C]."""

@@ -108,8 +108,8 @@ class Attention(Protocol):
         """Return the score of every row by equations (5) to (7) of GTPool, [N]."""
         ...
 
-    def rows(self, kept: Kept) -> Tensor:
-        """Return the attention output of the kept rows, [K, D]."""
+    def rows(self, kept: Kept) -> tuple[Tensor, Tensor]:
+        """Return the attention output of the kept rows, and their input of the values, [K, D]."""
         ...
 
 

@@ -6,7 +6,7 @@ padded tensor is one head of one node.
 """
 
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -24,6 +24,8 @@ _EDGES = (
     *(320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048),
 )
 """Bucket boundaries in nodes; each graph above the last boundary has its own bucket."""
+_SPARE = 2**13
+"""Padded weights below which two buckets are merged: a bucket takes about as long on a CPU."""
 
 
 class Buckets(NamedTuple):
@@ -57,7 +59,7 @@ class Buckets(NamedTuple):
         sizes = np.diff(starts)
         order = sizes.argsort(kind="stable")
         ends = np.searchsorted(sizes[order], _EDGES, side="right").tolist()
-        bounds = sorted({0, *ends, *range(ends[-1], sizes.size + 1)})
+        bounds = _merge(sorted({0, *ends, *range(ends[-1], sizes.size + 1)}), sizes[order])
         buckets = cls._build(starts, order, bounds, like)
         mask = like.new_zeros(buckets.row.numel()).index_fill_(0, buckets.padding, -torch.inf)
         masks = (part.unsqueeze(1) for part in _split(mask, buckets.shapes))
@@ -155,6 +157,16 @@ def _starts(ptr: Tensor) -> Numbers:
     """Return the first node of each non-empty graph, then the number of nodes."""
     starts = ptr.numpy()
     return starts[np.append(True, starts[1:] > starts[:-1])]
+
+
+def _merge(bounds: list[int], sizes: Numbers) -> list[int]:
+    """Return the bounds without those that save less than ``_SPARE`` weights of padding."""
+    kept = bounds[:1]
+    for bound, after in pairwise(bounds[1:]):
+        short, long = sizes[bound - 1].item(), sizes[after - 1].item()
+        if (bound - kept[-1]) * (long**2 - short**2) >= _SPARE:
+            kept.append(bound)
+    return [*kept, bounds[-1]]
 
 
 def _split(padded: Tensor, shapes: tuple[tuple[int, int], ...]) -> list[Tensor]:

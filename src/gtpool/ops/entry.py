@@ -1,6 +1,7 @@
 """Input checks of poolers, and decorators that disable compilation and autocast."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from importlib import import_module
 from typing import TypeVar
@@ -30,13 +31,20 @@ def no_compile(function: _Function) -> _Function:
     return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast; entering torch's costs as much as a small product."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
 def no_autocast(backward: _Function) -> _Function:
     """Return the backward method of a Function with autocast disabled."""
 
     @wraps(backward)
     def run(ctx: object, *grads: Tensor | None) -> object:
         device = next(grad.device for grad in grads if grad is not None)
-        with torch.autocast(device.type, enabled=False):
+        with without_autocast(device):
             return backward(ctx, *grads)
 
     return run  # pyright: ignore[reportReturnType]

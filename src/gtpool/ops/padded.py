@@ -298,7 +298,7 @@ class PaddedAttention:
         *,
         score_grad: bool,
     ) -> None:
-        self.graph, self.score_grad = graph, score_grad
+        self.graph, self.x, self.score_grad = graph, x, score_grad
         self.ops = _attention_ops(graph.ops, x.size(1) // heads)
         self.qkv = linear(x, torch.cat(weights, -2)).unflatten(1, (3, heads, -1))
         everywhere = score_grad or self.ops is _TORCH_OPS  # torch needs the gradient of all rows
@@ -316,9 +316,9 @@ class PaddedAttention:
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.score_grad):
             return self.ops.scores(*parts, self.graph.csr, self.graph.levels[0], act)
 
-    def rows(self, kept: KeptRows) -> Tensor:  # noqa: D102
+    def rows(self, kept: KeptRows) -> tuple[Tensor, Tensor]:  # noqa: D102
         parts = (self.qkv, self.out, self.lse, kept, *self.graph.levels[:2])
-        return self.ops.attended_rows(*parts).flatten(1)
+        return self.ops.attended_rows(*parts).flatten(1), self.graph.take(self.x, kept)
 
 
 def _attention_ops(ops: PaddedOps, channels: int) -> PaddedOps:
