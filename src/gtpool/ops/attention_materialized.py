@@ -148,7 +148,7 @@ def _gradients(
     buckets: Buckets,
     some: Buckets,
     scale: float,
-    same: bool,  # noqa: FBT001
+    same: bool,
     saved: Sequence[Tensor],
     d_out: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -208,7 +208,9 @@ class _Rows(Function):
         ctx: Any,  # noqa: ANN401
         d_out: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        return *_gradients(*ctx.plan, ctx.saved_tensors, d_out), None, None, None
+        buckets, some, scale, same = ctx.plan
+        gradients = _gradients(buckets, some, scale, same, ctx.saved_tensors, d_out)
+        return *gradients, None, None, None
 
 
 class _RowsOfOneHead(Function):
@@ -240,7 +242,8 @@ class _RowsOfOneHead(Function):
         d_own: Tensor,
     ) -> tuple[Tensor | None, ...]:
         weight, value, kept, own, *saved = ctx.saved_tensors
-        d_q, d_x, _ = _gradients(*ctx.plan, saved, d_mapped @ value)
+        buckets, some, scale, same = ctx.plan
+        d_q, d_x, _ = _gradients(buckets, some, scale, same, saved, d_mapped @ value)
         d_x.index_add_(0, kept, torch.addmm(d_own, d_q, weight))
         out = saved[1]
         return d_x, d_q.T @ own, d_mapped.T @ out, None, None, None, None

@@ -189,5 +189,5 @@ def _conover(table: Scores, overlap: float, alpha: float) -> _Test:
     t = np.divide(gaps, error, out=np.where(gaps > 0, np.inf, 0.0), where=error > 0)
     p, upper = 2 * stats.t.sf(t, freedom), np.triu_indices(methods, 1)
     adjusted = np.ones_like(p)
-    adjusted[upper] = holm(p[upper])
+    adjusted[upper] = holm(p[upper].tolist())
     return name, whole, adjusted, float("nan")
