@@ -15,8 +15,14 @@ from gtpool.explain import (
     Fidelity,
     LevelView,
 )
-from gtpool.report.diversity import diversity_table, draw_diversity, judge_diversity
-from gtpool.report.explanation import draw_level, draw_survivors, write_explanation
+from gtpool.report.explanation import (
+    diversity_table,
+    draw_diversity,
+    draw_level,
+    draw_survivors,
+    judge_diversity,
+    write_explanation,
+)
 from gtpool.report.graph_svg import MOST_DRAWN, Marks, draw_graph
 
 SVG = "{http://www.w3.org/2000/svg}"
