@@ -10,7 +10,7 @@ from gtpool.cli import app
 from gtpool.reproduce import paper, repeat_cell
 from gtpool.reproduce.paper import Study, StudyCell
 from gtpool.reproduce.status import read_rows
-from gtpool.reproduce.study_compare import comparison_section
+from gtpool.reproduce.study_compare import compare_table, comparison_section
 from gtpool.reproduce.study_results import cell_results
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.result import RunResult
@@ -104,11 +104,13 @@ def test_the_report_compares_all_methods_of_a_repeated_cross_validation(committe
             test = scores[cell.line] + 0.01 * (at % 7) + 0.001 * (int(run.key, 16) % 10)
             changes = {"key": run.key, "spec": run.to_json(), "test": test}
             rows[run.key] = RunResult.from_json({**example.to_json(), **changes})
-    section = comparison_section("c", "", cell_results("repeated", study, rows))
+    found = cell_results("repeated", study, rows)
+    section = comparison_section("c", "", found, compare_table(found))
     (table,) = section.sheets
     said = [tuple(cell.text for cell in line) for line in table.lines]
     assert [line[1] for line in said] == [cell.line for cell in cells]
     assert [line[3] for line in said] == ["yes", "no", "no"]
     assert said[1][7] == "best is better"
     assert {line[8] for line in said} == {"25"}
-    assert comparison_section("c", "", cell_results("repeated", study, {})).sheets == ()
+    none = cell_results("repeated", study, {})
+    assert comparison_section("c", "", none, compare_table(none)).sheets == ()
