@@ -74,15 +74,27 @@ def test_rows_that_are_not_there_are_counted(ask, committed, tmp_path):
     some.write_text(next(line for line in lines if json.loads(line)["key"] == FOLDS[0].key))
     told = ask("--known", some).stdout.splitlines()
     assert (told[0][:6], told[-1]) == ("2 of 3", "equal")
-    some.write_text("")
-    assert "nothing to compare" in ask("--known", some).stdout
+    some.write_text(next(line for line in lines if json.loads(line)["key"] != FOLDS[0].key))
+    assert ask("--known", some, "--seeds", 3).exit_code == 0
+
+
+def test_a_cell_without_committed_rows_is_refused_before_any_training(ask, tmp_path):
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    told = ask("--known", nothing)
+    assert "none of the 3 runs of gtpool-v on MUTAG is in the committed" in str(told.exception)
+    assert not (tmp_path / "again").exists()
 
 
 def test_unknown_names_are_errors_with_a_hint():
     with pytest.raises(ValueError, match="table1"):
-        repeat_cell.find_cell("table11", "MUTAG", "gcn")
-    with pytest.raises(ValueError, match="MUTAG"):
-        repeat_cell.find_cell("table1", "MUTAGG", "gcn")
+        repeat_cell.find_cell("table11", "MUTAG", "gcn", 1, {})
+    with pytest.raises(ValueError, match="did you mean 'MUTAG'"):
+        repeat_cell.find_cell("table1", "MUTAGG", "gcn", 1, {})
+    with pytest.raises(ValueError, match="no line 'gcnn'"):
+        repeat_cell.find_cell("table1", "MUTAG", "gcnn", 1, {})
+    with pytest.raises(ValueError, match="no cell of gcn on ENZYMES"):
+        repeat_cell.find_cell("tuned", "ENZYMES", "gcn", 1, {})
 
 
 def test_the_repeated_study_has_25_disjoint_test_parts_for_each_method():

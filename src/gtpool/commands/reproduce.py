@@ -45,8 +45,8 @@ def cell(
     from gtpool.study.run import run_many
     from gtpool.study.store import Store
 
-    found, all_seeds = find_cell(study, dataset, line)
     stored = read_rows(evidence(known))
+    found, all_seeds = find_cell(study, dataset, line, seeds, stored)
     with Progress() as watch:
         rows = run_many(
             found.runs(seeds),

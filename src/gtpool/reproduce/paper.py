@@ -70,7 +70,7 @@ class Study(NamedTuple):
 
     def only(self, *, dataset: str | None = None, line: str | None = None) -> tuple[StudyCell, ...]:
         """Return the cells of one dataset or row; raise a ValueError for an unknown name."""
-        for what, name, known in (("dataset", dataset, self.datasets), ("pool", line, self.lines)):
+        for what, name, known in (("dataset", dataset, self.datasets), ("line", line, self.lines)):
             if name is not None and name not in known:
                 hint, listed = did_you_mean(name, known), ", ".join(map(repr, known))
                 raise ValueError(f"no {what} {name!r} in this study{hint} (it has {listed})")

@@ -105,7 +105,40 @@ def cell_results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list
         study: The study.
         rows: Finished runs by key.
     """
-    return [_result(name, cell, study.seeds, rows) for cell in study.cells]
+    return [cell_result(name, cell, study.seeds, rows) for cell in study.cells]
+
+
+def cell_result(
+    name: str, cell: StudyCell, seeds: int, rows: Mapping[str, RunResult]
+) -> CellResult:
+    """Return the result of one cell.
+
+    Args:
+        name: Name of the study.
+        cell: The cell.
+        seeds: Number of planned seeds.
+        rows: Finished runs by key.
+    """
+    keys = tuple(run.key for run in cell.runs(seeds))
+    known = tuple(rows[key] for key in keys if key in rows)
+    metric = next((row.metric for row in known if row.metric), _metric(cell.dataset))
+    first, folds = cell.specs[0].seed, tuple(range(len(cell.specs)))
+
+    def to_grid(value: Callable[[RunResult], float | None]) -> ScoreGrid:
+        flat = [value(rows[key]) if key in rows else None for key in keys]
+        lines = (flat[at : at + len(folds)] for at in range(0, len(flat), len(folds)))
+        return ScoreGrid(
+            metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines))
+        )
+
+    laid = to_grid(reported_score)
+    rules = {
+        rule: summarize_grid(counted_seeds(to_grid(_metric_by_rule(rule))), wanted=len(keys))
+        for rule in EPOCH_RULES
+    }
+    figure = summarize_grid(counted_seeds(laid), wanted=len(keys))
+    address = f"{name}/{cell.line}/{cell.dataset}"
+    return CellResult(name, address, cell, keys, known, laid, figure, rules)
 
 
 def fold_means(laid: ScoreGrid) -> list[float]:
@@ -148,29 +181,6 @@ def comparable_figures(found: Sequence[CellResult]) -> dict[str, dict[str, float
         if result.has_complete_seed and result.percent is not None:
             table.setdefault(result.place.line, {})[result.place.dataset] = result.percent
     return table
-
-
-def _result(name: str, cell: StudyCell, seeds: int, rows: Mapping[str, RunResult]) -> CellResult:
-    keys = tuple(run.key for run in cell.runs(seeds))
-    known = tuple(rows[key] for key in keys if key in rows)
-    metric = next((row.metric for row in known if row.metric), _metric(cell.dataset))
-    first, folds = cell.specs[0].seed, tuple(range(len(cell.specs)))
-
-    def to_grid(value: Callable[[RunResult], float | None]) -> ScoreGrid:
-        flat = [value(rows[key]) if key in rows else None for key in keys]
-        lines = (flat[at : at + len(folds)] for at in range(0, len(flat), len(folds)))
-        return ScoreGrid(
-            metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines))
-        )
-
-    laid = to_grid(reported_score)
-    rules = {
-        rule: summarize_grid(counted_seeds(to_grid(_metric_by_rule(rule))), wanted=len(keys))
-        for rule in EPOCH_RULES
-    }
-    figure = summarize_grid(counted_seeds(laid), wanted=len(keys))
-    address = f"{name}/{cell.line}/{cell.dataset}"
-    return CellResult(name, address, cell, keys, known, laid, figure, rules)
 
 
 def _metric_by_rule(rule: str) -> Callable[[RunResult], float | None]:
