@@ -30,6 +30,15 @@ RIVALS = tuple(line for line in STUDIES["best"].lines if line in CANDIDATES)
 PREDICTIONS = read_predictions(EVIDENCE / "predictions")
 
 
+VERDICTS = (
+    "higher",
+    "lower",
+    "equal for practical purposes",
+    "cannot tell",
+    "not tested",
+    "missing",
+)
+"""What can be said of a difference."""
 _REFERENCE = "reference"
 
 

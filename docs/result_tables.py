@@ -4,7 +4,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from statistics import median
 
-from effects import DATASETS, FAMILIES, PAGES, PREDICTIONS, RIVALS, Effect, effects, family
+from effects import (
+    DATASETS,
+    FAMILIES,
+    MIN_SEEDS,
+    PAGES,
+    PREDICTIONS,
+    RIVALS,
+    VERDICTS,
+    Effect,
+    effects,
+    family,
+)
 from figures import EVIDENCE, ROWS, figure, find, published, results, table
 
 from gtpool.data.registry import DATASETS as INFO
@@ -201,7 +212,7 @@ def blocks(name: str) -> str:
 def rival_ensembles() -> str:
     """Return ensembles of three seeds of the recipe "best" and its rivals."""
     lines = [
-        (_method(line), *(ensemble(find("best", line, name).place, 3) for name in DATASETS))
+        (_method(line), *(_counted(find("best", line, name).place) for name in DATASETS))
         for line in ("best", *RIVALS)
     ]
     return table(("method", *DATASETS), lines)
@@ -325,8 +336,8 @@ def effect_counts(page: str) -> str:
     known = [one for one in effects(page) if one.difference is not None]
     above = sum(one.difference > 0 for one in known)
     verdicts = Counter(one.verdict for one in effects(page))
-    told = ", ".join(f"{name}: {count}" for name, count in verdicts.most_common())
-    return f"{len(known)} differences are measured, {above} of them above zero. By verdict, {told}."
+    told = ", ".join(f"{name} {verdicts[name]}" for name in VERDICTS if verdicts[name])
+    return f"{len(known)} differences are measured, {above} of them above zero. Verdicts: {told}."
 
 
 def ensemble(cell: StudyCell, size: int) -> str:
@@ -337,6 +348,12 @@ def ensemble(cell: StudyCell, size: int) -> str:
     mean, deviation = mean_and_deviation(scores)
     spread = "" if deviation is None else f" ± {deviation:.2f} over folds"
     return f"{mean:.2f}{spread} ({len(scores)} ensemble{'s' * (len(scores) > 1)})"
+
+
+def _counted(cell: StudyCell) -> str:
+    """Return the figure of the ensembles of three of a cell with their number in brackets."""
+    text = ensemble(cell, MIN_SEEDS).replace(" over folds", "")
+    return text.partition(" ensemble")[0] + ")" if "ensemble" in text else text
 
 
 def ensemble_mean(cell: StudyCell) -> float | None:
