@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from html_page import Page
+from scipy import stats
 from typer.testing import CliRunner
 
 from gtpool.cli import app
@@ -29,10 +30,10 @@ from gtpool.reproduce.claims import (
     pairs_above,
     published_figures,
 )
-from gtpool.reproduce.comparison import corrected_t_test, critical_difference, rank_methods
+from gtpool.reproduce.comparison import critical_difference, rank_methods
 from gtpool.reproduce.paper import STUDIES, Study, StudyCell, recipe
 from gtpool.reproduce.published import STUDIED, TABLE_1, Published
-from gtpool.reproduce.study_compare import compare_cells, compare_table, paired_test
+from gtpool.reproduce.study_compare import compare_cells, compare_table
 from gtpool.reproduce.study_content import dataset_section, make_report
 from gtpool.reproduce.study_parts import WRONG
 from gtpool.reproduce.study_results import (
@@ -218,18 +219,6 @@ def test_cliques_are_the_longest_runs_within_the_critical_difference():
     assert made._replace(distance=1.0).cliques == [("a", "b"), ("b", "c"), ("c", "d")]
     assert made._replace(distance=2.5).cliques == [("a", "c"), ("b", "d")]
     assert made._replace(distance=0.5).cliques == []
-
-
-def test_the_corrected_test_by_hand():
-    # mean 2, variance 4, J = 3, n_test / n_train = 1/8: t = 2 / sqrt((1/3 + 1/8) · 4) = 1.4771
-    test = corrected_t_test([0.0, 2.0, 4.0], ratio=1 / 8)
-    assert (test.mean, test.n) == (2.0, 3)
-    assert test.t == pytest.approx(2 / sqrt(11 / 24 * 4))
-    assert test.p == pytest.approx(1 - test.t / sqrt(2 + test.t**2))  # two degrees of freedom
-    uncorrected = corrected_t_test([0.0, 2.0, 4.0], ratio=0.0)
-    assert uncorrected.p < test.p
-    assert corrected_t_test([1.0, 1.0], ratio=0.1).p == 0.0
-    assert corrected_t_test([0.0, 0.0], ratio=0.1).p == 1.0
 
 
 def test_all_whole_seeds_are_averaged_before_folds_are_compared():
@@ -468,9 +457,11 @@ def test_a_comparison_is_corrected_for_the_number_of_datasets():
         for at, place in enumerate(places):
             rows |= rows_of(place, [(0.7 + 0.02 * at + rng.random(10) / 20).tolist()])
         found[dataset] = cell_results("table1", study(*places, seeds=1), rows)
-    alone, test = compare_cells(found["MUTAG"]), paired_test(*reversed(found["MUTAG"]))
-    assert alone.pairs[0].p == pytest.approx(test.p, abs=1e-7)
-    assert alone.pairs[0].high == pytest.approx(abs(test.mean) + test.half_width(0.05))
+    alone = compare_cells(found["MUTAG"])
+    gaps = np.subtract(*(100 * np.array(one.grid.values[0]) for one in reversed(found["MUTAG"])))
+    error = sqrt((1 / 10 + 10 / 90) * gaps.var(ddof=1))  # tested: 10 graphs; trained, validated: 90
+    assert alone.pairs[0].p == pytest.approx(2 * stats.t.sf(gaps.mean() / error, 9), abs=1e-7)
+    assert alone.pairs[0].high == pytest.approx(gaps.mean() + stats.t.ppf(0.975, 9) * error)
     together = compare_table([one for several in found.values() for one in several])
     made = together.by_dataset["MUTAG"]
     assert made.alpha == pytest.approx(0.05 / 3)
@@ -853,7 +844,7 @@ def test_a_figure_leads_to_its_runs_and_back(visit):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_page_fits_a_phone_and_a_desk_in_light_and_dark(visit, width, scheme):
     page = visit(viewport={"width": width, "height": 900}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -19,12 +19,11 @@ from gtpool.report.result_tables import TextTable
 from gtpool.spec import FOLD_RULES, RunSpec
 from gtpool.study.cross_validate import RunConfig, plan_runs
 from gtpool.study.halving import Rung
-from gtpool.study.outer_test import OuterTest, outer_test
 from gtpool.study.plan import Plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import ENSEMBLE_SIZE
 from gtpool.study.run_one import choose_device
-from gtpool.study.search import EVALUATOR, Search, TrialResult
+from gtpool.study.search import EVALUATOR, OuterTest, Search, TrialResult, outer_test
 from gtpool.study.space import (
     PAPER_SPACE,
     Space,

@@ -9,8 +9,8 @@ significance.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import combinations
-from math import copysign, inf, sqrt
-from statistics import fmean, variance
+from math import inf, sqrt
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -259,45 +259,6 @@ _ROUNDING = 1e-12
 
 def _is_rounding(rest: Scores, table: Scores) -> bool:
     return bool(np.abs(rest).max() <= _ROUNDING * np.abs(table).max())
-
-
-class PairedTest(NamedTuple):
-    """Result of the corrected t-test."""
-
-    mean: float
-    t: float
-    p: float
-    """Two-sided p-value."""
-    n: int
-    """Number of pairs."""
-    error: float
-    """Standard error of the mean difference."""
-
-    def half_width(self, alpha: float) -> float:
-        """Return half the width of the interval of the mean difference at level 1 - alpha."""
-        return float(stats.t.ppf(1 - alpha / 2, self.n - 1)) * self.error
-
-
-def corrected_t_test(differences: Sequence[float], ratio: float) -> PairedTest:
-    """Return Nadeau and Bengio's corrected t-test that the mean difference over folds is 0.
-
-    Folds share most training graphs, so their differences are not independent:
-    t = mean / sqrt((1/J + n_test / n_train) · variance), with J - 1 degrees of freedom
-    (Nadeau and Bengio, Inference for the generalization error, Machine Learning 52, 2003).
-
-    Args:
-        differences: One per fold, at least two.
-        ratio: Ratio of test to training graphs, n_test / n_train.
-
-    Example:
-        >>> test = corrected_t_test([1.0, 2.0, 3.0, 4.0], ratio=0.25)
-        >>> round(test.t, 4), round(test.p, 4)
-        (2.7386, 0.0714)
-    """
-    mean, count = fmean(differences), len(differences)
-    error = sqrt((1 / count + ratio) * variance(differences))
-    t = mean / error if error > 0 else copysign(inf, mean) if mean else 0.0
-    return PairedTest(mean, t, float(2 * stats.t.sf(abs(t), count - 1)), count, error)
 
 
 class Ranking(NamedTuple):

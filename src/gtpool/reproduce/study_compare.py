@@ -8,10 +8,8 @@ from gtpool.reproduce.claims import CLAIMS, Claim, Figures, Verdict, published_f
 from gtpool.reproduce.comparison import (
     ALPHA,
     Comparison,
-    PairedTest,
     compare,
     compare_unpaired,
-    corrected_t_test,
     rank_methods,
 )
 from gtpool.reproduce.study_parts import (
@@ -120,12 +118,6 @@ def _by_line(
     """Return scores in points by row, rounded so that ties are equal."""
     pairs = zip(there, scores, strict=True)
     return {one.place.line: [round(100 * value, 9) for value in line] for one, line in pairs}
-
-
-def paired_test(first: CellResult, second: CellResult) -> PairedTest:
-    """Return the test of the difference of two cells over the folds of a dataset, in points."""
-    pairs = zip(fold_means(first.grid), fold_means(second.grid), strict=True)
-    return corrected_t_test([100 * (one - other) for one, other in pairs], _overlap(first))
 
 
 def comparison_section(
