@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 _BENCH = Path("results/bench")
+_PREDICTIONS = Path("results/predictions")
 _TIMED = ("speed", "scalability")
 
 app = typer.Typer(no_args_is_help=True)
@@ -54,8 +55,8 @@ def cell(
     from gtpool.study.run import run_many
     from gtpool.study.store import Store
 
-    found, all_seeds = find_cell(study, dataset, line)
     stored = read_rows(evidence(known))
+    found, all_seeds = find_cell(study, dataset, line, seeds, stored)
     with Progress() as watch:
         rows = run_many(
             found.runs(seeds),
@@ -96,6 +97,13 @@ def report(
     bench: Annotated[
         Path | None, typer.Option(help=f"Folder of results of `gtpool bench`. (default: {_BENCH})")
     ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of test predictions of `gtpool study collect`, for ensembles. "
+            f"(default: {_PREDICTIONS})"
+        ),
+    ] = None,
 ) -> None:
     """Compare finished runs with the paper: tables, ranks, tests, curves, claims, missing runs."""
     from gtpool.atomic import rename_target
@@ -103,6 +111,7 @@ def report(
     from gtpool.reproduce.paper import find_studies
     from gtpool.reproduce.status import read_rows
     from gtpool.reproduce.study_content import make_report
+    from gtpool.study.predictions import read_predictions
     from gtpool.study.store import check_writable, suggest_subfolder, write_atomic
 
     writers = {
@@ -115,11 +124,7 @@ def report(
     for path in outputs:
         if path.suffix not in writers:
             raise ValueError(f"{path} must end in {', '.join(writers)}")
-    if bench is not None and not any((bench / f"{name}.jsonl").exists() for name in _TIMED):
-        raise ValueError(
-            f"--bench {bench} has no {' or '.join(f'{name}.jsonl' for name in _TIMED)} of "
-            "`gtpool bench`"
-        )
+    _check_folders(bench, predictions)
     studies, known = find_studies((), choices), read_rows(sources)
     if not known:
         where = ", ".join(map(str, sources)) or f"{EVIDENCE} and {FOLDER}"
@@ -129,10 +134,26 @@ def report(
         target = rename_target(path)
         if target is not None:
             check_writable(target.parent)
-    made = make_report(known, studies, more=_timings(bench or _BENCH))
+    made = make_report(
+        known,
+        studies,
+        predictions=read_predictions(predictions or _PREDICTIONS),
+        more=_timings(bench or _BENCH),
+    )
     for path in outputs:
         write_atomic(path, writers[path.suffix](made).encode())
         typer.echo(f"report: {path}")
+
+
+def _check_folders(bench: Path | None, predictions: Path | None) -> None:
+    """Raise a ValueError if a named folder lacks its files."""
+    if bench is not None and not any((bench / f"{name}.jsonl").exists() for name in _TIMED):
+        raise ValueError(
+            f"--bench {bench} has no {' or '.join(f'{name}.jsonl' for name in _TIMED)} of "
+            "`gtpool bench`"
+        )
+    if predictions is not None and not list(predictions.glob("*.npz")):
+        raise ValueError(f"--predictions {predictions} has no .npz file of `gtpool study collect`")
 
 
 def _timings(folder: Path) -> "Iterable[ReportSection]":
