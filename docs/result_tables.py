@@ -264,7 +264,7 @@ def readme_paper() -> str:
     """Return GTPool-V by the paper's recipe beside the paper's figures, for the README."""
     cells = [find("table1", "gtpool-v", name) for name in DATASETS]
     lines = [(one.place.dataset, one.figure.text, published(one)) for one in cells]
-    return table(("dataset", "here", "paper"), lines)
+    return table(("dataset", "GTPool-V", "paper"), lines)
 
 
 def readme_budget() -> str:
@@ -358,7 +358,7 @@ def effect_table(page: str) -> str:
 def effect_counts(page: str) -> str:
     """Return how many differences of a page are above 0, and how many can be told from 0."""
     known = [one for one in effects(page) if one.difference is not None]
-    above = sum(one.difference > 0 for one in known)
+    above = sum(round(one.difference, 9) > 0 for one in known)
     verdicts = Counter(one.verdict for one in effects(page))
     told = ", ".join(f"{name} {verdicts[name]}" for name in VERDICTS if verdicts[name])
     return f"{len(known)} differences are measured, {above} of them above zero. Verdicts: {told}."
