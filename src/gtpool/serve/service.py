@@ -34,6 +34,7 @@ from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits, RequestError, too_busy
 from gtpool.serve.metrics import Metrics
 from gtpool.serve.request_reader import ParsedRequest, RequestReader
+from gtpool.study.ordered_map import limit_kernel_cache
 
 _Json = dict[str, Any]
 _T = TypeVar("_T")
@@ -57,6 +58,7 @@ class Service:
     def __init__(
         self, bundle: Bundle, limits: Limits, *, batch: bool, device: torch.device
     ) -> None:
+        limit_kernel_cache()
         self.limits, self.schema, self._bundle = limits, schema_of(bundle), bundle
         self.reader = RequestReader(bundle.model, self.schema, limits)
         _try(self.reader)
