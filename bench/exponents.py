@@ -1,6 +1,6 @@
 """Measure how time and memory grow with the nodes of one graph and with the graphs of a set.
 
-Each size has a process of its own. One graph is a random graph of mean degree 4 with 16 features,
+Each size has a process of its own. One graph is a random graph of mean degree 4 with 2 features,
 written as a JSON line; a set is a table of random molecules (chains of rings and atoms, 22 atoms in
 the mean). Steps: reading the file, encodings (cycles), packing PyG's graphs, standardising
 features, a training epoch and predicting all. The network is
@@ -141,7 +141,7 @@ def _write_graph(path: Path, nodes: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for count, label in ((3, 0), (3, 1), (nodes, 0)):
             ends = torch.randint(count, (2 * count, 2), generator=random)
-            values = torch.randn(count, 16, generator=random).mul(100).round().div(100)
+            values = torch.randn(count, 2, generator=random).mul(100).round().div(100)
             graph = {"nodes": count, "edges": ends.tolist(), "undirected": True}
             graph |= {"node_features": values.tolist(), "label": label}
             file.write(json.dumps(graph) + "\n")
