@@ -129,6 +129,7 @@ def serve() -> str:
                 *(_known(row.get(key)) for key in keys),
             ]
             for row in _newest("serve", "batching", "clients", "beside")
+            if "network" in row  # older rows are of another network
         ),
     )
 

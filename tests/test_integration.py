@@ -156,9 +156,8 @@ def test_compiled_model_gives_what_eager_gives():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"gate": "tanh", "heads": 4}], ids=str)
-def test_inductor_gives_what_eager_gives_on_one_graph_and_on_many(options, inductor):
-    pool = GTPool(16, **options)
+def test_inductor_gives_what_eager_gives_on_one_graph_and_on_many(inductor):
+    pool = GTPool(16)
     compiled = torch.compile(copy.deepcopy(pool), backend=inductor)
     for count, size in ((1, 6), (1, 20), (1, 7), (1, 1), (3, 5), (7, 4)):
         nodes = torch.arange(count * size)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from gtpool.data import dataset, folder
+from gtpool.data import dataset
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset, standardize_columns, to_smallest_int
 from gtpool.data.schema import Recipe, Schema
@@ -335,7 +335,7 @@ def test_prefetching_advises_linux_about_the_graphs_of_a_batch_alone(tmp_path, m
             answer = libc.madvise(start, size, advice)
             advised.append((start.value, start.value + size.value, advice, answer))
 
-    monkeypatch.setattr(folder, "_libc", Noting)
+    monkeypatch.setattr(dataset, "_libc", Noting)
     loaded = GraphDataset.load(tmp_path / "set")
     assert {advice for *_, advice, _ in advised} == {mmap.MADV_RANDOM}
     advised.clear()

@@ -1,15 +1,22 @@
 """GraphDataset: many graphs packed into a few tensors, from which batches are gathered."""
 
-from collections.abc import Iterable, Sequence
+import ctypes
+import json
+import mmap
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gtpool.data.folder import read_ahead, read_folder, read_pages_alone, write_folder
+from gtpool.atomic import new_folder, recover_folder
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Schema
 from gtpool.graph import CoarseningStep, PackedBatch
 from gtpool.ops.average import standardize
@@ -20,7 +27,10 @@ from gtpool.ops.segment import layout_from_sizes, offsets
 _WHOLE = (torch.int64, torch.int32)
 _SAVED = ("x", "edge_index", "sizes", "edge_counts", "y")
 _OPTIONAL = ("edge_attr", "graph_features")
+_ADVICE = {"MADV_RANDOM": 1, "MADV_WILLNEED": 3}  # Linux's numbers
 _CHECKED = 1 << 20  # values or edges that are checked at once: data may be larger than memory
+_FORMAT = 1
+_TENSORS, _SCHEMA = "graphs.safetensors", "schema.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +130,10 @@ class GraphDataset:
             [ptr.index_select(0, index + end) for end in (0, 1)]
             for ptr in (self.node_ptr, self.edge_ptr)
         )
-        read_ahead(self.x, *nodes)
+        _read_ahead(self.x, *nodes)
         for part in (*self.edge_index, self.edge_attr):
             if part is not None:
-                read_ahead(part, *edges)
+                _read_ahead(part, *edges)
 
     def to(self, device: torch.device | str) -> Self:
         """Return the dataset on a device; sizes, counts and pointers stay on the CPU."""
@@ -249,7 +259,7 @@ class GraphDataset:
                 f"{folder} does not hold a sound dataset ({error}); delete it and save it again"
             ) from error
         # After the checks, which read in order.
-        read_pages_alone(part for part in (x, edge_index, edge_attr) if part is not None)
+        _read_pages_alone(part for part in (x, edge_index, edge_attr) if part is not None)
         return data
 
     def _index(self, indices: Sequence[int] | Tensor) -> Tensor:
@@ -414,3 +424,62 @@ def _check_targets(data: GraphDataset) -> None:
             f"graph {graph} of {data.schema.name} has the target {data.y[graph, task].item()} for "
             f"{data.schema.targets[task]!r}; targets must be finite in float32"
         )
+
+
+def write_folder(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Write ``graphs.safetensors`` and ``schema.json``, replacing existing ones.
+
+    A folder with any other file is an error.
+    """
+    text = json.dumps({"format": _FORMAT, **values}, indent=1)
+    with new_folder(folder, (_TENSORS, _SCHEMA), "a dataset") as made:
+        save_file(
+            {name: part.cpu().contiguous() for name, part in tensors.items()}, made / _TENSORS
+        )
+        (made / _SCHEMA).write_text(text, encoding="utf-8")
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors (memory-mapped) and the values that ``write_folder`` wrote."""
+    if not folder.exists():
+        recover_folder(folder)
+    try:
+        values = json.loads((folder / _SCHEMA).read_text(encoding="utf-8"))
+        tensors = load_file(folder / _TENSORS)
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise ValueError(f"{folder} is damaged ({error}); delete it and save it again") from error
+    if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
+        raise ValueError(f"another version wrote {folder}; delete it and save it again")
+    return tensors, values
+
+
+def _read_pages_alone(tensors: Iterable[Tensor]) -> None:
+    """Have Linux read mapped tensors by the page; else it reads up to megabytes around each row."""
+    for part in tensors:
+        _advise(part.data_ptr(), part.nbytes, "MADV_RANDOM")
+
+
+def _read_ahead(tensor: Tensor, starts: Tensor, ends: Tensor) -> None:
+    """Have Linux read ranges of rows of a mapped tensor in the background.
+
+    Args:
+        tensor: A contiguous tensor.
+        starts: First row of each range.
+        ends: The row after each range.
+    """
+    first, row = tensor.data_ptr(), tensor.stride(0) * tensor.element_size()
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        _advise(first + start * row, (end - start) * row, "MADV_WILLNEED")
+
+
+def _advise(address: int, size: int, advice: str) -> None:
+    if size and (libc := _libc()) is not None:
+        start = address // mmap.PAGESIZE * mmap.PAGESIZE
+        libc.madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(address + size - start), _ADVICE[advice]
+        )
+
+
+@cache
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
