@@ -112,10 +112,11 @@ def compare(
     test = _tukey if _variances_alike(table) else _conover
     label, p, adjusted, half = test(table, overlap, alpha)
     means = table.mean(0)
+    rounding = _ROUNDING * np.abs(table).max()
     pairs = tuple(
         Pair(names[i], names[j], gap, gap - half, gap + half, float(adjusted[i, j]))
         for i, j in combinations(range(len(names)), 2)
-        for gap in (float(means[i] - means[j]),)
+        for gap in (float(means[i] - means[j]) if means[i] - means[j] > rounding else 0.0,)
     )
     by_name = dict(zip(names, (sign * means).tolist(), strict=True))
     return Comparison(label, p, len(table), by_name, pairs, alpha)
