@@ -254,8 +254,8 @@ def _conover(table: Scores, overlap: float, alpha: float) -> _Test:
     return name, whole, adjusted, float("nan")
 
 
-_ROUNDING = 1e-12
-"""Relative size of what is left of equal numbers after sums."""
+_ROUNDING = 1e-10
+"""Relative size of what is left of equal numbers, rounded to nine decimals, after sums."""
 
 
 def _is_rounding(rest: Scores, table: Scores) -> bool:
