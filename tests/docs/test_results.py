@@ -1,11 +1,14 @@
 """The pages of results: their plan, their figures, and what their overview says of the rows."""
 
 import re
+import shlex
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+
+from gtpool.reproduce.repeat_cell import find_cell
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -33,6 +36,15 @@ def test_a_page_has_question_answer_figure_table_limits_and_command(page):
     )
     assert table < limits < command
     assert "$ gtpool " in text[command:]
+
+
+@pytest.mark.parametrize("page", QUESTIONS, ids=lambda page: page.stem)
+def test_a_page_repeats_a_cell_that_exists(page):
+    commands = re.findall(r"^\$ gtpool reproduce cell (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    assert commands
+    for command in commands:
+        study, dataset, line, *_ = shlex.split(command)
+        assert find_cell(study, dataset, line)[0].line == line
 
 
 def test_the_overview_has_at_most_twelve_findings_of_one_sentence_with_a_link():

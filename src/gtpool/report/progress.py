@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
 from time import monotonic
-from typing import Protocol, Self, TextIO
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -306,18 +306,13 @@ class RowProgress:
 
     Args:
         resumes: Whether a repeated command continues after the rows that are done.
-        file: Where to write; by default standard error.
-        clock: Function that returns seconds.
     """
 
-    def __init__(
-        self, *, resumes: bool, file: TextIO | None = None, clock: Callable[[], float] = monotonic
-    ) -> None:
-        self._file = sys.stderr if file is None else file
-        self._resumes, self._clock, self._draws = resumes, clock, self._file.isatty()
+    def __init__(self, *, resumes: bool) -> None:
+        self._resumes, self._file, self._draws = resumes, sys.stderr, sys.stderr.isatty()
         self._first: int | None = None
         self._done = self._total = 0
-        self._began = self._shown = clock()
+        self._began = self._shown = monotonic()
         self._drawn = False
 
     def __enter__(self) -> Self:
@@ -333,7 +328,7 @@ class RowProgress:
 
     def tell(self, done: int, total: int) -> None:
         """Take the number of finished rows, those of an earlier call included, and of all rows."""
-        now = self._clock()
+        now = monotonic()
         if self._first is None:
             self._first, self._began, self._shown = done, now, now
             if done:
