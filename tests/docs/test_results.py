@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gtpool.reproduce.repeat_cell import find_cell
+from gtpool.reproduce.paper import STUDIES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -44,7 +44,7 @@ def test_a_page_repeats_a_cell_that_exists(page):
     assert commands
     for command in commands:
         study, dataset, line, *_ = shlex.split(command)
-        assert find_cell(study, dataset, line)[0].line == line
+        assert STUDIES[study].only(dataset=dataset, line=line)
 
 
 def test_the_overview_has_at_most_twelve_findings_of_one_sentence_with_a_link():
