@@ -112,10 +112,11 @@ def compare(
     test = _tukey if _variances_alike(table) else _conover
     label, p, adjusted, half = test(table, overlap, alpha)
     means = table.mean(0)
+    rounding = _ROUNDING * np.abs(table).max()
     pairs = tuple(
         Pair(names[i], names[j], gap, gap - half, gap + half, float(adjusted[i, j]))
         for i, j in combinations(range(len(names)), 2)
-        for gap in (float(means[i] - means[j]),)
+        for gap in (float(means[i] - means[j]) if means[i] - means[j] > rounding else 0.0,)
     )
     by_name = dict(zip(names, (sign * means).tolist(), strict=True))
     return Comparison(label, p, len(table), by_name, pairs, alpha)
@@ -253,8 +254,8 @@ def _conover(table: Scores, overlap: float, alpha: float) -> _Test:
     return name, whole, adjusted, float("nan")
 
 
-_ROUNDING = 1e-12
-"""Relative size of what is left of equal numbers after sums."""
+_ROUNDING = 1e-10
+"""Relative size of what is left of equal numbers, rounded to nine decimals, after sums."""
 
 
 def _is_rounding(rest: Scores, table: Scores) -> bool:
