@@ -141,7 +141,7 @@ def _write_graph(path: Path, nodes: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for count, label in ((3, 0), (3, 1), (nodes, 0)):
             ends = torch.randint(count, (2 * count, 2), generator=random)
-            values = torch.randn(count, 2, generator=random).mul(100).round().div(100)
+            values = torch.randn(count, 2, generator=random, dtype=torch.double).mul(100).round()
             graph = {"nodes": count, "edges": ends.tolist(), "undirected": True}
             graph |= {"node_features": values.tolist(), "label": label}
             file.write(json.dumps(graph) + "\n")

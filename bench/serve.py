@@ -1,10 +1,10 @@
 """Load `gtpool serve` on loopback with wrk: one molecule a request, batching on and off.
 
-GTPool-V of width 128 without descriptors or training, as in bench/predict.py, answers 1, 8 and 32 clients that each wait
-for an answer before they ask again. wrk (Debian's package) runs on the same cores as the service,
-which a row says in ``generator``; ``cpu_ms`` is the CPU time of the service alone. The last rows
-have somebody ask for explanations all the while. Every round loads each case once, so that a slow
-spell of the machine meets them all; medians over the rounds are told.
+GTPool-V of width 128 without descriptors or training, as in bench/predict.py, answers 1, 8 and 32
+clients that each wait for an answer before they ask again. wrk (Debian's package) runs on the same
+cores as the service, which a row says in ``generator``; ``cpu_ms`` is the CPU time of the service
+alone. The last rows have somebody ask for explanations all the while. Every round loads each case
+once, so that a slow spell of the machine meets them all; medians over the rounds are told.
 """
 
 import gzip
@@ -115,7 +115,7 @@ def _round(folder: Path, shared: _Service, single: _Service, smiles: str) -> lis
 def _median(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Take the middle of what was measured; the rest is the same in all rounds."""
     measured = ("per_second", "cpu_ms", "p50_ms", "p99_ms", "pass_graphs", "load")
-    middle = {key: median(case[key] for case in cases) for key in measured}
+    middle = {key: round(median(case[key] for case in cases), 2) for key in measured}
     return {**cases[0], **middle, "rounds": len(cases)}
 
 

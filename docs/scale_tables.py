@@ -146,6 +146,8 @@ def _time_memory(row: Row | None) -> str:
 
 
 def _known(value: object) -> str:
+    if isinstance(value, float):
+        value = round(value, 2)
     return "–" if value is None else str(value)
 
 
