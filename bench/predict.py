@@ -48,14 +48,15 @@ def main() -> None:
     smiles = [smiles[at] for at in order.tolist()]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        _save_model(folder, smiles[:100])
+        save_model(folder, smiles[:100])
         rows = [_row(folder, smiles, size) for size in sizes]
     keys = list(rows[0])
     print_table(keys, [[row[key] for key in keys] for row in rows])
     record("predict", rows)
 
 
-def _save_model(folder: Path, smiles: Sequence[str]) -> None:
+def save_model(folder: Path, smiles: Sequence[str]) -> None:
+    """Save the network of this bench under ``folder / "model"``."""
     lines = (f"{text},{number % 2}\n" for number, text in enumerate(smiles))
     (folder / "train.csv").write_text("smiles,y\n" + "".join(lines))
     data = read_table(folder / "train.csv").dataset

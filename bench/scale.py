@@ -98,7 +98,7 @@ def keep() -> Iterator[dict[str, Any]]:
                 "get_ms": round(1e3 * min(get), 3),
                 "all_s": round(seconds, 2),
                 "all_mb": round(_memory("VmHWM") - before),
-                "sweep_s": round(_seconds(store.sweep), 3),
+                "sweep_s": round(_seconds(store.remove_stale_files), 3),
             }
 
 

@@ -1,7 +1,8 @@
 """Load `gtpool serve` on loopback with wrk: one molecule a request, batching on and off.
 
-A model of the default width, trained for two epochs, answers 1, 8 and 32 clients that each wait
-for an answer before they ask again. wrk (Debian's package) runs on the same machine. The last rows
+GTPool-V of width 128 without descriptors or training, as in bench/predict.py, answers 1, 8 and 32 clients that each wait
+for an answer before they ask again. wrk (Debian's package) runs on the same cores as the service,
+which a row says in ``generator``; ``cpu_ms`` is the CPU time of the service alone. The last rows
 have somebody ask for explanations all the while. Every round loads each case once, so that a slow
 spell of the machine meets them all; medians over the rounds are told.
 """
@@ -18,18 +19,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from threading import Event, Thread
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
 
 import torch
+from predict import save_model
 
 from gtpool.bench.timing import print_table, record
 from gtpool.data.locate import EMBEDDED
-from gtpool.estimator import GraphClassifier
 
 CLIENTS = (1, 8, 32)
 SECONDS, ROUNDS = 5, 5
-HEADINGS = ["batching", "clients", "beside", "requests/s", "p50, ms", "p99, ms", "graphs a pass"]
+COLUMNS = (
+    "batching",
+    "clients",
+    "beside",
+    "per_second",
+    "cpu_ms",
+    "p50_ms",
+    "p99_ms",
+    "pass_graphs",
+)
 SCRIPT = """
 local bodies, at = %s, 0
 wrk.method, wrk.headers["Content-Type"] = "POST", "application/json"
@@ -55,38 +65,47 @@ def main() -> None:
     molecules = [line.split("\t") for line in lines[1:201] + lines[-400:-200]]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        smiles, classes = ([row[part] for row in molecules] for part in (0, 1))
-        GraphClassifier(epochs=2).fit(smiles, classes).save(folder / "model")
+        smiles = [row[0] for row in molecules]
+        save_model(folder, smiles[:100])
         bodies = [json.dumps(json.dumps({"smiles": text})) for text in smiles[::4]]
         (folder / "ask.lua").write_text(SCRIPT % f"{{{', '.join(bodies)}}}")
         with _serving(folder, "--batch") as shared, _serving(folder, "--no-batch") as single:
             rounds = [_round(folder, shared, single, smiles[0]) for _ in range(ROUNDS)]
     rows = [_median(cases) for cases in zip(*rounds, strict=True)]
-    keys = ("batching", "clients", "beside", "per_second", "p50_ms", "p99_ms", "pass_graphs")
-    print_table(HEADINGS, [[row[key] for key in keys] for row in rows])
+    print_table(COLUMNS, [[row[key] for key in COLUMNS] for row in rows])
     record("serve", rows)
 
 
+class _Service(NamedTuple):
+    url: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all threads."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def _serving(folder: Path, *options: str) -> Generator[str]:
+def _serving(folder: Path, *options: str) -> Generator[_Service]:
     program = [sys.executable, "-c", "from gtpool.cli import main; main()"]
     words = ["serve", str(folder / "model"), "--port", "0", *options]
     with subprocess.Popen([*program, *words], stdout=subprocess.PIPE, text=True) as process:
         try:
             said = process.stdout.readline() if process.stdout else ""
-            url = said.split(" on ")[1].split()[0]
-            _load(url, folder, 8, 3)  # warms up
-            yield url
+            service = _Service(said.split(" on ")[1].split()[0], process.pid)
+            _load(service.url, folder, 8, 3)  # warms up
+            yield service
         finally:
             process.terminate()
 
 
-def _round(folder: Path, shared: str, single: str, smiles: str) -> list[dict[str, Any]]:
+def _round(folder: Path, shared: _Service, single: _Service, smiles: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for clients in CLIENTS:
         rows.append({"batching": "on", "beside": "", **_row(shared, folder, clients)})
         rows.append({"batching": "off", "beside": "", **_row(single, folder, clients)})
-    with _explaining(shared, smiles):
+    with _explaining(shared.url, smiles):
         for clients in CLIENTS:
             row = _row(shared, folder, clients)
             rows.append({"batching": "on", "beside": "explanations", **row})
@@ -95,27 +114,31 @@ def _round(folder: Path, shared: str, single: str, smiles: str) -> list[dict[str
 
 def _median(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Take the middle of what was measured; the rest is the same in all rounds."""
-    measured = ("per_second", "p50_ms", "p99_ms", "pass_graphs", "load")
+    measured = ("per_second", "cpu_ms", "p50_ms", "p99_ms", "pass_graphs", "load")
     middle = {key: median(case[key] for case in cases) for key in measured}
     return {**cases[0], **middle, "rounds": len(cases)}
 
 
-def _row(url: str, folder: Path, clients: int) -> dict[str, Any]:
-    before = _passes(url)
-    found, after = _load(url, folder, clients, SECONDS), _passes(url)
+def _row(service: _Service, folder: Path, clients: int) -> dict[str, Any]:
+    before, begin = _passes(service.url), service.cpu_seconds()
+    found = _load(service.url, folder, clients, SECONDS)
+    cpu, after = service.cpu_seconds() - begin, _passes(service.url)
     graphs, passes = (after[part] - before[part] for part in (0, 1))
     if found["errors"]:
         sys.exit(f"{found['errors']} of {found['requests']} requests failed")
     return {
         "clients": clients,
         "per_second": round(1e6 * found["requests"] / found["us"]),
+        "cpu_ms": round(1e3 * cpu / found["requests"], 2),
         "p50_ms": round(found["p50"] / 1e3, 1),
         "p99_ms": round(found["p99"] / 1e3, 1),
         "pass_graphs": round(graphs / passes, 1),
         "seconds": SECONDS,
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
+        "network": "GTPool-V, no descriptors",
         "width": 128,
+        "generator": "wrk on the same cores",
     }
 
 

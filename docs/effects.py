@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import NamedTuple
 
 from figures import EVIDENCE, find, results
-from scipy import stats
 
 from gtpool.reproduce.comparison import ALPHA, Comparison, compare
 from gtpool.reproduce.ensembles import SIZE, ensemble_scores
@@ -72,32 +71,13 @@ def _effects_of(group: Group, alpha: float) -> list[Effect]:
     tested = {name: cell for name, cell in cells.items() if _is_testable(cell)}
     made: dict[str, Effect] = {}
     if _REFERENCE in tested and len(tested) > 1:
-        folded = len(tested[_REFERENCE].grid.folds) > 1
-        made = (_over_folds if folded else _over_seeds)(group.dataset, tested, alpha)
+        compared = compare_cells([_with_name(one, name) for name, one in tested.items()], alpha)
+        changed = (name for name in tested if name != _REFERENCE)
+        made = {name: _from_comparison(group.dataset, name, compared) for name in changed}
     return [
         made.get(name) or _untested(group.dataset, name, cells[name], cells[_REFERENCE])
         for name in group.changes
     ]
-
-
-def _over_folds(dataset: str, cells: Mapping[str, CellResult], alpha: float) -> dict[str, Effect]:
-    made = compare_cells([_with_name(cell, name) for name, cell in cells.items()], alpha)
-    return {name: _from_comparison(dataset, name, made) for name in cells if name != _REFERENCE}
-
-
-def _over_seeds(dataset: str, cells: Mapping[str, CellResult], alpha: float) -> dict[str, Effect]:
-    """Compare seeds of a single split, which are not paired: Tukey and Kramer's test."""
-    names = [_REFERENCE, *(name for name in cells if name != _REFERENCE)]
-    seeds = [[line[0] for line in cells[name].grid.values if line[0] is not None] for name in names]
-    test = stats.tukey_hsd(*([100 * value for value in line] for line in seeds))
-    ends = test.confidence_interval(1 - alpha)
-    return {
-        name: _with_interval(
-            dataset, name, test.statistic[at, 0], ends.low[at, 0], ends.high[at, 0]
-        )
-        for at, name in enumerate(names)
-        if at
-    }
 
 
 def _with_interval(dataset: str, name: str, gap: float, low: float, high: float) -> Effect:
@@ -159,7 +139,7 @@ def _by_ensemble(dataset: str, line: str, size: int, alpha: float) -> Effect:
     if len(joined) == 1:
         return Effect(dataset, name, joined[0] - single[0], verdict="not tested")
     sizes = [row.split for row in cell.rows]
-    overlap = sum(size.test for size in sizes) / sum(size.train for size in sizes)
+    overlap = sum(size.test for size in sizes) / sum(size.train + size.valid for size in sizes)
     made = compare({name: joined, _REFERENCE: single}, overlap=overlap, alpha=alpha)
     return _from_comparison(dataset, name, made)
 

@@ -13,6 +13,7 @@ import performance
 import pooler_tables
 import recipe_tables
 import result_tables
+import scale_tables
 from figures import EVIDENCE, ROOT, figure, published, results
 
 from gtpool.reproduce.paper import STUDIES
@@ -87,6 +88,12 @@ MADE = {
     "molecule-candidates": molecule_tables.candidates,
     "poolers": pooler_tables.properties,
     "pooler-promises": pooler_tables.promises,
+    "exponents": scale_tables.exponents,
+    "failures": scale_tables.failures,
+    "mapped": scale_tables.mapped,
+    "predict-speed": scale_tables.predict,
+    "serve": scale_tables.serve,
+    "store": scale_tables.store,
     "panel": recipe_tables.panel,
     "panel-choices": recipe_tables.panel_choices,
 }

@@ -23,9 +23,9 @@ print(peak() - before)
 """
 
 
-def peak_of_large(program: str) -> float:
+def peak_of_large(program: str, *arguments: str | Path) -> float:
     """Give the megabytes by which ``large()`` of a program raises the peak after ``small()``."""
     if not _STATUS.exists():
         pytest.skip("Linux alone tells the peak")
-    command = [sys.executable, "-c", _BEGIN + program + _END]
+    command = [sys.executable, "-c", _BEGIN + program + _END, *arguments]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

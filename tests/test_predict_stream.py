@@ -13,6 +13,7 @@ from itertools import count, islice
 
 import pytest
 import torch
+from peak_memory import peak_of_large
 
 from gtpool import predict_stream
 from gtpool.data.formats.table import read_table
@@ -147,6 +148,35 @@ def test_a_malformed_row_is_an_error_before_anything_is_written(model, tmp_path)
     with pytest.raises(ValueError, match="line 22: 2 cells"):
         predict_file(model, str(table), tmp_path / "out.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+_TABLES = """
+import random
+import sys
+from gtpool import predict_stream
+predict_stream.FEW, predict_stream.PART = 4, 128
+predict_stream.usable_cores = lambda: 1
+folder = Path(sys.argv[1])
+def peak():  # what is kept: the size of a batch, which is not, varies
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+def predict(parts):
+    draw = random.Random(parts)
+    rows = ("C" * draw.randint(5, 40) + "c1ccccc1" for _ in range(128 * parts))
+    (folder / "new.csv").write_text("\\n".join(["smiles", *rows, ""]))
+    predict_stream.predict_file(folder / "model", str(folder / "new.csv"), folder / "out.csv")
+def small():
+    predict(10)
+def large():
+    predict(80)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_parts(model, tmp_path):
+    network = predict_stream.load_bundle(model)
+    wide = Classifier(ModelSpec(), network.model.shape).eval()
+    save_bundle(tmp_path / "model", wide, network.about)
+    assert peak_of_large(_TABLES, tmp_path) < 4  # MB
 
 
 def test_a_part_that_was_not_noted_is_never_taken_for_another(tmp_path):

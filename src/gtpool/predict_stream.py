@@ -26,7 +26,7 @@ from gtpool.predict import (
     write_predictions,
 )
 from gtpool.resumable import resumable_file
-from gtpool.study.ordered_map import ordered_map, usable_cores
+from gtpool.study.ordered_map import limit_kernel_cache, ordered_map, usable_cores
 from gtpool.study.run_one import choose_device
 
 FEW = 4096
@@ -84,7 +84,7 @@ def predict_file(
     """Write the predictions for a source as CSV or TSV, as ``predictions_text`` returns them.
 
     A table of more than ``FEW`` rows is read in parts, by one process per core, so that memory
-    grows slowly with the table. Its predictions appear under the name of the output at the end.
+    does not grow with the table. Its predictions appear under the name of the output at the end.
     Until then they are in the folder ``.NAME.partial`` beside it, where a call with equal arguments
     and files continues.
 
@@ -99,6 +99,7 @@ def predict_file(
         coverage: Stated coverage of conformal sets or intervals, as for ``predict_source``.
         tell: Called at the start and after each part of a long table.
     """
+    limit_kernel_cache()
     bundle = load_bundle(model)
     if coverage is not None:
         bundle.calibration.limits(coverage)  # raises before the table is read

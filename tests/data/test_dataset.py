@@ -1,5 +1,7 @@
+import ctypes
 import json
 import mmap
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
+from gtpool.data import dataset
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset, standardize_columns, to_smallest_int
 from gtpool.data.schema import Recipe, Schema
@@ -207,7 +210,9 @@ def test_no_edges_may_have_any_dtype():
     assert torch.equal(data.to_pyg()[1].edge_index, RING)
 
 
-def test_graphs_that_do_not_fit_are_named():
+@pytest.mark.parametrize("checked", [1, 2, 5, 1 << 20])
+def test_graphs_that_do_not_fit_are_named(checked, monkeypatch):
+    monkeypatch.setattr(dataset, "_CHECKED", checked)  # at once
     ring = Data(torch.ones(3, 1), RING, torch.ones(3, 2), torch.tensor([0]))
     cases = [
         (Data(torch.ones(3, 1), RING, y=torch.tensor([0])), "graph 0 has 2 columns.*, 1 none"),
@@ -316,6 +321,32 @@ def test_loading_maps_the_file_into_memory(tmp_path):
     spans = [line.split()[0].split("-") for line in lines if "graphs.safetensors" in line]
     address = loaded.x.data_ptr()
     assert any(int(low, 16) <= address < int(high, 16) for low, high in spans)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' madvise")
+def test_prefetching_advises_linux_about_the_graphs_of_a_batch_alone(tmp_path, monkeypatch):
+    data = low_scores_matter(200)
+    data.prefetch([0])  # nothing to do
+    data.save(tmp_path / "set")
+    libc, advised = ctypes.CDLL(None, use_errno=True), []
+
+    class Noting:
+        def madvise(self, start, size, advice):
+            answer = libc.madvise(start, size, advice)
+            advised.append((start.value, start.value + size.value, advice, answer))
+
+    monkeypatch.setattr(dataset, "_libc", Noting)
+    loaded = GraphDataset.load(tmp_path / "set")
+    assert {advice for *_, advice, _ in advised} == {mmap.MADV_RANDOM}
+    advised.clear()
+    loaded.prefetch(torch.tensor([150, 3]))
+    assert {advice for *_, advice, _ in advised} == {mmap.MADV_WILLNEED}
+    assert not any(answer for *_, answer in advised)
+    for graph in (150, 3):
+        rows = loaded.x[loaded.node_ptr[graph] : loaded.node_ptr[graph + 1]]
+        low, high = rows.data_ptr(), rows.data_ptr() + rows.nbytes
+        assert any(start <= low and end == high for start, end, *_ in advised)
+    assert sum(end - start for start, end, *_ in advised) < 8 * (mmap.PAGESIZE + 4096)
 
 
 def test_files_that_are_damaged_or_foreign_are_refused(tmp_path):

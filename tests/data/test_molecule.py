@@ -312,3 +312,23 @@ def test_canonical_atoms_are_those_of_the_smiles_by_their_numbers():
         bonds = {tuple(pair) for pair in given.edge_index.T.tolist()}
         assert {(numbers[a], numbers[b]) for a, b in ours.edge_index.T.tolist()} == bonds
         assert atom_numbers(smiles, "given") == list(range(len(numbers)))
+
+
+def test_text_that_shows_a_small_molecule_is_never_of_one_that_exceeds_a_limit():
+    cubanes = "C12C3C4C1C5C2C3C45"
+    texts = [
+        *("C" * size for size in (1, 1999, 2000, 2001)),
+        *(".".join(["CC"] * size) for size in (1, 80, 100, 200, 300)),
+        *("C1CC1" * size for size in (1, 11, 12, 13, 40, 101)),
+        *(".".join([cubanes] * size) for size in (1, 2, 3, 20, 21)),
+        "C123CC1CC2CC3",
+        "C%10CC%10",
+        "C12(C3)C1C23 |C:1.0|",
+    ]
+    from rdkit import Chem  # noqa: PLC0415
+
+    small = [text for text in texts if molecule.is_surely_small(text)]
+    assert 10 < len(small) < len(texts)
+    for text in small:
+        parsed = Chem.MolFromSmiles(text, sanitize=False)
+        assert molecule.exceeded_limit(parsed) is None

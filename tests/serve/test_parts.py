@@ -18,7 +18,7 @@ from gtpool.predict import schema_of
 from gtpool.serve import batch
 from gtpool.serve.app import create_app
 from gtpool.serve.batch import Batcher
-from gtpool.serve.limits import Limits
+from gtpool.serve.limits import Limits, RequestError
 from gtpool.serve.request_reader import RequestReader
 
 CPU = torch.device("cpu")
@@ -215,3 +215,44 @@ def test_the_described_example_is_answered(tmp_path, make):
             body = paths[path]["post"]["requestBody"]["content"]["application/json"]["example"]
             assert client.post(path, json=body).status_code == 200
             assert json.dumps(body, sort_keys=True) in html.unescape(client.get("/docs").text)
+
+
+def test_requests_that_are_read_together_get_what_each_gets_alone(molecules, batcher_of):
+    limits = Limits(smiles_characters=40, nodes=20)
+    reader = RequestReader(molecules.model, schema_of(molecules), limits)
+    asked = [
+        {"smiles": DRUGS[0]},
+        {"smiles": ["CCO"], "coverage": 0.9},
+        {"smiles": "C1CC"},  # not valid
+        {"smiles": "C" * 30},  # too many nodes
+        {"smiles": ["CC", "CCC", "C1CC"]},
+        {"smiles": "C" * 50},  # too many characters
+        {"smiles": []},
+        {"graphs": []},
+        {"smiles": "[Na+].[Cl-]"},
+    ]
+    bodies = [*(json.dumps(one).encode() for one in asked), b"not JSON"]
+    batcher = batcher_of(molecules.model, graphs=99)
+    together = reader.read_together(bodies, float("inf"))
+    answers = [
+        batcher.submit(one.data, one.rows)
+        for one in together
+        if not isinstance(one, Exception) and one.data is not None
+    ]
+    outputs = iter([answer.result(60) for answer in answers])
+    for body, found in zip(bodies, together, strict=True):
+        if isinstance(found, RequestError):
+            with pytest.raises(RequestError) as refused:
+                reader.read_predict(body, float("inf"))
+            error = refused.value
+            assert (found.status_code, found.detail) == (error.status_code, error.detail)
+            assert found.where == error.where
+            continue
+        alone = reader.read_predict(body, float("inf"))
+        assert found[:3] == alone[:3]
+        assert found.coverage == alone.coverage
+        assert (found.data is None) == (alone.data is None)
+        if alone.data is not None:
+            expected = batcher.submit(alone.data).result(60)
+            torch.testing.assert_close(next(outputs), expected, atol=1e-5, rtol=1e-5)
+    assert len(answers) == 4

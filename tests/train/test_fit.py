@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.data.split import Split, stratified_folds
+from gtpool.data.synthetic import low_scores_matter
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, ShapeSpec, TrainSpec
 from gtpool.train.epoch import Epoch, TrainingError, lr_factor, shuffled_batches
@@ -183,6 +184,16 @@ def test_the_train_loss_is_the_mean_over_graphs_not_over_batches():
     outcome = run(Scripted(script), data, split, epochs=1, batch_size=3, lr=0.0)
     expected = cross_entropy(torch.tensor(script[0][:5]), data.y[:5]).item()
     assert outcome.best.train_loss == pytest.approx(expected)
+
+
+def test_a_dataset_in_a_file_trains_as_one_in_memory(tmp_path, monkeypatch):
+    data, split = low_scores_matter(40), parts(20, 10, 10)
+    data.save(tmp_path / "set")
+    found = run(Toy(width=data.num_features), data, split, batch_size=4)
+    monkeypatch.setattr("gtpool.train.fit._KEPT_NODES", 0)  # batches are gathered at each look
+    loaded = GraphDataset.load(tmp_path / "set")
+    again = run(Toy(width=data.num_features), loaded, split, batch_size=4)
+    assert [epoch[:-1] for epoch in again.epochs] == [epoch[:-1] for epoch in found.epochs]
 
 
 def test_the_gradient_is_clipped():

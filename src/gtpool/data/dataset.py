@@ -1,8 +1,12 @@
 """GraphDataset: many graphs packed into a few tensors, from which batches are gathered."""
 
+import ctypes
 import json
+import mmap
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +27,8 @@ from gtpool.ops.segment import layout_from_sizes, offsets
 _WHOLE = (torch.int64, torch.int32)
 _SAVED = ("x", "edge_index", "sizes", "edge_counts", "y")
 _OPTIONAL = ("edge_attr", "graph_features")
+_ADVICE = {"MADV_RANDOM": 1, "MADV_WILLNEED": 3}  # Linux's numbers
+_CHECKED = 1 << 20  # values or edges that are checked at once: data may be larger than memory
 _FORMAT = 1
 _TENSORS, _SCHEMA = "graphs.safetensors", "schema.json"
 
@@ -60,6 +66,8 @@ class GraphDataset:
     """Coarsening steps of all graphs as one batch; see ``gtpool.data.coarsening.with_chain``."""
     graph_features: Tensor | None = None
     """Features of each graph, as read, NaN where missing, float32 [G, D]."""
+    mapped: bool = False
+    """Whether the graphs are read from a file when they are needed."""
     node_ptr: Tensor = field(init=False)
     """First node of each graph, and the number of nodes, on the CPU, [G + 1]."""
     edge_ptr: Tensor = field(init=False)
@@ -112,6 +120,20 @@ class GraphDataset:
             take_chain(self.chain, self.chain_edge_ptrs, index, levels[0], nodes),
             None if features is None else features.index_select(0, own),
         )
+
+    def prefetch(self, indices: Sequence[int] | Tensor) -> None:
+        """Read the graphs of a coming batch in the background, if they are in a file (Linux)."""
+        if not self.mapped or self.x.is_cuda or len(indices) == 0:
+            return
+        index = self._index(indices)
+        nodes, edges = (
+            [ptr.index_select(0, index + end) for end in (0, 1)]
+            for ptr in (self.node_ptr, self.edge_ptr)
+        )
+        _read_ahead(self.x, *nodes)
+        for part in (*self.edge_index, self.edge_attr):
+            if part is not None:
+                _read_ahead(part, *edges)
 
     def to(self, device: torch.device | str) -> Self:
         """Return the dataset on a device; sizes, counts and pointers stay on the CPU."""
@@ -231,11 +253,14 @@ class GraphDataset:
             x, edge_index, sizes, edge_counts, y = (tensors[name] for name in _SAVED)
             edge_attr, features = (tensors.get(name) for name in _OPTIONAL)
             parts = (x, edge_index, edge_attr, sizes, edge_counts, y, Schema.from_json(saved))
-            return cls(*parts, graph_features=features)
+            data = cls(*parts, graph_features=features, mapped=True)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{folder} does not hold a sound dataset ({error}); delete it and save it again"
             ) from error
+        # After the checks, which read in order.
+        _read_pages_alone(part for part in (x, edge_index, edge_attr) if part is not None)
+        return data
 
     def _index(self, indices: Sequence[int] | Tensor) -> Tensor:
         """Return checked indices of graphs on the CPU, [B]."""
@@ -323,22 +348,30 @@ def _check_dataset(data: GraphDataset) -> None:
         if rows not in (None, expected):
             raise ValueError(f"{data.schema.name}: {name} has {rows} rows, expected {expected}")
     _check_edges(data)
-    _check_values(data)
+    _check_finite(data)
+    _check_targets(data)
     _check_graph_features(data)
 
 
 def _check_edges(data: GraphDataset) -> None:
-    if data.edge_index.numel() == 0:
-        return
-    graph = torch.arange(len(data)).repeat_interleave(data.edge_counts)
-    edge_index = data.edge_index.cpu()
-    outside = ((edge_index < 0) | (edge_index >= data.sizes[graph])).any(0)
-    if outside.any():
-        at = int(outside.nonzero()[0])
-        raise ValueError(
-            f"graph {int(graph[at])} of {data.schema.name} has nodes 0 to "
-            f"{int(data.sizes[graph[at]]) - 1}, but an edge {edge_index[:, at].tolist()}"
+    ends = data.edge_counts.cumsum(0)
+    for start in range(0, data.edge_index.size(1), _CHECKED):
+        edges = data.edge_index[:, start : start + _CHECKED].cpu()
+        low, high = (
+            int(torch.searchsorted(ends, at, right=True))
+            for at in (start, start + edges.size(1) - 1)
         )
+        counts = data.edge_counts[low : high + 1].clone()
+        counts[0] = ends[low] - start
+        counts[-1] -= ends[high] - start - edges.size(1)
+        graph = torch.arange(low, high + 1).repeat_interleave(counts)
+        outside = ((edges < 0) | (edges >= data.sizes[graph])).any(0)
+        if outside.any():
+            at = int(outside.nonzero()[0])
+            raise ValueError(
+                f"graph {int(graph[at])} of {data.schema.name} has nodes 0 to "
+                f"{int(data.sizes[graph[at]]) - 1}, but an edge {edges[:, at].tolist()}"
+            )
 
 
 def _check_graph_features(data: GraphDataset) -> None:
@@ -354,17 +387,22 @@ def _check_graph_features(data: GraphDataset) -> None:
         raise ValueError(f"graph {graph} of {data.schema.name}: {names[column]!r} is infinite")
 
 
-def _check_values(data: GraphDataset) -> None:
+def _check_finite(data: GraphDataset) -> None:
     for value, counts in ((data.x, data.sizes), (data.edge_attr, data.edge_counts)):
         if value is None or not value.is_floating_point():
             continue
-        finite = value.isfinite().all(1)
-        if not finite.all():
-            row = int((~finite).nonzero()[0])
-            graph = int(torch.searchsorted(counts.cumsum(0), row, right=True))
-            raise ValueError(
-                f"graph {graph} of {data.schema.name} has features that are not finite"
-            )
+        rows = max(1, _CHECKED // max(1, value.size(1)))
+        for start in range(0, value.size(0), rows):
+            finite = value[start : start + rows].isfinite().all(1)
+            if not finite.all():
+                row = start + int((~finite).nonzero()[0])
+                graph = int(torch.searchsorted(counts.cumsum(0), row, right=True))
+                raise ValueError(
+                    f"graph {graph} of {data.schema.name} has features that are not finite"
+                )
+
+
+def _check_targets(data: GraphDataset) -> None:
     names = data.schema.num_outputs
     if data.schema.task == "classes":
         wrong = (data.y < 0) | (data.y >= names)
@@ -413,3 +451,35 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
         raise ValueError(f"another version wrote {folder}; delete it and save it again")
     return tensors, values
+
+
+def _read_pages_alone(tensors: Iterable[Tensor]) -> None:
+    """Have Linux read mapped tensors by the page; else it reads up to megabytes around each row."""
+    for part in tensors:
+        _advise(part.data_ptr(), part.nbytes, "MADV_RANDOM")
+
+
+def _read_ahead(tensor: Tensor, starts: Tensor, ends: Tensor) -> None:
+    """Have Linux read ranges of rows of a mapped tensor in the background.
+
+    Args:
+        tensor: A contiguous tensor.
+        starts: First row of each range.
+        ends: The row after each range.
+    """
+    first, row = tensor.data_ptr(), tensor.stride(0) * tensor.element_size()
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        _advise(first + start * row, (end - start) * row, "MADV_WILLNEED")
+
+
+def _advise(address: int, size: int, advice: str) -> None:
+    if size and (libc := _libc()) is not None:
+        start = address // mmap.PAGESIZE * mmap.PAGESIZE
+        libc.madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(address + size - start), _ADVICE[advice]
+        )
+
+
+@cache
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -5,11 +5,13 @@ blood-brain barrier permeability with chemical descriptors", 2021 (B3DB).
 """
 
 import gzip
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -169,11 +171,12 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
         >>> molecules.failed
         (Failure(position=1, reason='not a valid SMILES'),)
     """
-    from rdkit.Chem import Mol  # noqa: PLC0415
     from rdkit.rdBase import BlockLogs  # noqa: PLC0415
 
     atom_columns, bond_columns = _columns()
-    x, edges, edge_attr, sizes, edge_counts = ([] for _ in range(5))
+    x, edges, edge_attr = array("B"), array("i"), array("B")  # lists would take 16 times as much
+    sizes: list[int] = []
+    edge_counts: list[int] = []
     failed: list[Failure] = []
     canonical: list[str] = []
     with BlockLogs():
@@ -182,23 +185,23 @@ def read_molecules(smiles: Iterable[str], *, atom_order: AtomOrder = "canonical"
             if isinstance(molecule, str):
                 failed.append(Failure(position, molecule))
                 continue
-            renumbered = _canonical(Mol(molecule), text)
+            canonical.append(_canonical_smiles(molecule, text))
             if atom_order == "canonical":
-                molecule = renumbered.molecule
-            canonical.append(renumbered.smiles)
+                molecule = _canonical(molecule, text, canonical[-1])
             count, bonds = molecule.GetNumAtoms(), molecule.GetNumBonds()
             for atom in map(molecule.GetAtomWithIdx, range(count)):  # faster than GetAtoms()
-                x += [codes.get(get(atom), other) for get, codes, other in atom_columns]
+                x.extend([codes.get(get(atom), other) for get, codes, other in atom_columns])
             for bond in map(molecule.GetBondWithIdx, range(bonds)):
                 ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-                edges += (*ends, *ends[::-1])
-                edge_attr += 2 * [codes.get(get(bond), other) for get, codes, other in bond_columns]
+                edges.extend((*ends, *ends[::-1]))
+                row = [codes.get(get(bond), other) for get, codes, other in bond_columns]
+                edge_attr.extend(2 * row)
             sizes.append(count)
             edge_counts.append(2 * bonds)
     return Molecules(
-        torch.tensor(x, dtype=torch.uint8).view(-1, len(ATOM_FIELDS)),
-        torch.tensor(edges, dtype=torch.int32).view(-1, 2).T.contiguous(),
-        torch.tensor(edge_attr, dtype=torch.uint8).view(-1, len(BOND_FIELDS)),
+        torch.from_numpy(np.asarray(x)).view(-1, len(ATOM_FIELDS)),
+        torch.from_numpy(np.asarray(edges)).view(-1, 2).T.contiguous(),
+        torch.from_numpy(np.asarray(edge_attr)).view(-1, len(BOND_FIELDS)),
         torch.tensor(sizes, dtype=torch.long),
         torch.tensor(edge_counts, dtype=torch.long),
         tuple(failed),
@@ -222,7 +225,8 @@ def atom_numbers(smiles: str, atom_order: AtomOrder) -> list[int]:
             raise ValueError(f"{smiles[:60]!r}: {molecule}")
         if atom_order == "given":
             return list(range(molecule.GetNumAtoms()))
-        return _canonical(molecule, smiles).order
+        _canonical_smiles(molecule, smiles)
+        return _output_order(molecule)
 
 
 def canonical_molecule(smiles: str) -> "Mol":
@@ -238,7 +242,7 @@ def canonical_molecule(smiles: str) -> "Mol":
         molecule = _parse(smiles)
         if isinstance(molecule, str):
             raise ValueError(f"{smiles[:60]!r}: {molecule}")
-        return _canonical(molecule, smiles)[0]
+        return _canonical(molecule, smiles, _canonical_smiles(molecule, smiles))
 
 
 def scaffolds(smiles: Sequence[str]) -> list[str]:
@@ -298,44 +302,55 @@ def _parse(smiles: str) -> "Mol | str":
         return "the SMILES is empty"
     if len(smiles) > MAX_SMILES:
         return f"longer than {MAX_SMILES} characters"
-    unchecked = None
-    if smiles.isascii():  # rdkit would read other text up to the first non-ASCII character
-        unchecked = cast("Mol | None", Chem.MolFromSmiles(smiles, sanitize=False))
-    if unchecked is None:
-        return "not a valid SMILES"
-    if too_much := exceeded_limit(unchecked):
-        return too_much
-    molecule = cast("Mol | None", Chem.MolFromSmiles(smiles))
+    plain = smiles.isascii()  # rdkit would read other text up to the first non-ASCII character
+    molecule = Chem.MolFromSmiles(smiles) if plain and is_surely_small(smiles) else None
     if molecule is None:
-        return _refusal(unchecked)
+        unchecked = Chem.MolFromSmiles(smiles, sanitize=False) if plain else None
+        if unchecked is None:
+            return "not a valid SMILES"
+        if too_much := exceeded_limit(unchecked):
+            return too_much
+        molecule = cast("Mol | None", Chem.MolFromSmiles(smiles))
+        if molecule is None:
+            return _refusal(unchecked)
     return molecule if molecule.GetNumAtoms() else "the molecule has no atoms"
 
 
-class _Canonical(NamedTuple):
-    molecule: "Mol"
-    order: list[int]
-    """The former index of each atom."""
-    smiles: str
-
-
-def _canonical(molecule: "Mol", smiles: str) -> _Canonical:
-    """Return a molecule read from its canonical SMILES.
-
-    Renumbering atoms is not enough: rdkit's chirality tags, which are among the codes, follow the
-    order in which a SMILES lists the neighbours of an atom. Molecules with a CXSMILES extension,
-    which the canonical SMILES would lose, are renumbered.
-    """
+def _canonical_smiles(molecule: "Mol", smiles: str) -> str:
+    """Return the canonical SMILES of a molecule; its atom maps are removed."""
     from rdkit import Chem  # noqa: PLC0415
 
     if ":" in smiles:
         for atom in molecule.GetAtoms():
             atom.SetAtomMapNum(0)  # reaction labels would change the order
-    canonical = Chem.MolToSmiles(molecule)
-    order = [int(number) for number in molecule.GetProp(_OUTPUT_ORDER).strip("[],").split(",")]
+    return Chem.MolToSmiles(molecule)
+
+
+def _canonical(molecule: "Mol", smiles: str, canonical: str) -> "Mol":
+    """Return a molecule read from its canonical SMILES.
+
+    Renumbering atoms is not enough: rdkit's chirality tags, which are among the codes, follow the
+    order in which a SMILES lists the neighbours of an atom. Molecules with a CXSMILES extension,
+    which the canonical SMILES would lose, are renumbered.
+
+    Args:
+        molecule: What ``_canonical_smiles`` was called with.
+        smiles: The SMILES that it was read from.
+        canonical: Its canonical SMILES.
+    """
+    from rdkit import Chem  # noqa: PLC0415
+
+    if smiles == canonical:
+        return molecule
     again = None if "|" in smiles else cast("Mol | None", Chem.MolFromSmiles(canonical))
     if again is None or again.GetNumAtoms() != molecule.GetNumAtoms():
-        again = Chem.RenumberAtoms(molecule, order)
-    return _Canonical(again, order, canonical)
+        again = Chem.RenumberAtoms(molecule, _output_order(molecule))
+    return again
+
+
+def _output_order(molecule: "Mol") -> list[int]:
+    """Return the index of each atom of the SMILES that rdkit last wrote for a molecule."""
+    return [int(number) for number in molecule.GetProp(_OUTPUT_ORDER).strip("[],").split(",")]
 
 
 def _refusal(unchecked: "Mol") -> str:
@@ -377,6 +392,21 @@ def _columns() -> tuple[_Columns, _Columns]:
         ]
 
     return columns(Atom, _ATOM_GETTERS, ATOM_FIELDS), columns(Bond, _BOND_GETTERS, BOND_FIELDS)
+
+
+def is_surely_small(smiles: str) -> bool:
+    """Whether the text alone shows that a molecule exceeds no limit, as for nearly all molecules.
+
+    An atom takes a character, a fragment more a dot, and a ring two digits. Rings below the
+    logarithm of ``MAX_CYCLES`` cannot form more cycles. A CXSMILES extension may add bonds.
+    """
+    dots, digits = smiles.count("."), sum(map(smiles.count, "0123456789"))
+    return (
+        len(smiles) <= MAX_ATOMS
+        and (dots + 1) * len(smiles) <= MAX_FRAGMENTS_TIMES_ATOMS
+        and 2 ** (digits // 2) <= MAX_CYCLES
+        and "|" not in smiles
+    )
 
 
 def exceeded_limit(molecule: "Mol") -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from threading import Condition, Thread
 from time import monotonic
 from typing import NamedTuple
@@ -59,9 +60,15 @@ class Batcher:
         self._thread = Thread(target=self._work, name="gtpool-forward", daemon=True)
         self._thread.start()
 
-    def submit(self, data: GraphDataset) -> Future[Tensor]:
-        """Queue graphs; the future returns the outputs of members, [graphs, members, outputs]."""
-        job = _Job(data, Future())
+    def submit(self, data: GraphDataset, rows: Sequence[int] | None = None) -> Future[Tensor]:
+        """Queue graphs; the future returns the outputs of members, [graphs, members, outputs].
+
+        Args:
+            data: Holds the graphs.
+            rows: Indices of the graphs; None for all.
+        """
+        chosen = torch.arange(len(data)) if rows is None else torch.tensor(rows)
+        job = _Job(data, chosen, int(data.sizes[chosen].sum()), Future())
         with self._changed:
             if self._closed:
                 raise RuntimeError("the service is stopping")
@@ -86,7 +93,7 @@ class Batcher:
     def waiting(self) -> int:
         """Return the number of queued graphs."""
         with self._changed:
-            return sum(len(job.data) for job in self._jobs)
+            return sum(len(job.rows) for job in self._jobs)
 
     def busy_seconds(self) -> float:
         """Return how long the current pass has been running, 0 if there is none."""
@@ -117,8 +124,8 @@ class Batcher:
             if self._share:  # a pass takes little longer with more graphs
                 self._changed.wait_for(lambda: not self._expected or self._closed, WAIT)
             while self._jobs:
-                data = self._jobs[0].data
-                graphs, nodes = graphs + len(data), nodes + data.x.size(0)
+                job = self._jobs[0]
+                graphs, nodes = graphs + len(job.rows), nodes + job.nodes
                 full = graphs > self._graphs or nodes > self._nodes
                 if taken and (full or not self._share):
                     break
@@ -130,13 +137,14 @@ class Batcher:
         if not jobs:
             return
         try:
-            outputs = self._run(concatenate([job.data for job in jobs]))
+            outputs = self._run(jobs)
         except Exception as error:  # noqa: BLE001 - the thread must survive any error
             self._one_by_one(jobs, error)
             return
-        for job, part in zip(jobs, outputs.split([len(job.data) for job in jobs]), strict=True):
+        finite = bool(outputs.isfinite().all())
+        for job, part in zip(jobs, outputs.split([len(job.rows) for job in jobs]), strict=True):
             # Rerun a job with overflow alone: it must not affect other requests.
-            if len(jobs) == 1 or part.isfinite().all():
+            if finite or len(jobs) == 1 or part.isfinite().all():
                 job.answer.set_result(part)
             else:
                 self._answer([job])
@@ -148,13 +156,17 @@ class Batcher:
         for job in jobs:
             self._answer([job])
 
-    def _run(self, data: GraphDataset) -> Tensor:
+    def _run(self, jobs: "Sequence[_Job]") -> Tensor:
+        shared = {id(job.data): job.data for job in jobs}
+        data = concatenate([*shared.values()])
         if self._model.coarsening:
             data = replace(data, chain=chain_of(data, self._model.coarsening))
-        data, everyone = data.to(self._device), torch.arange(len(data))
-        for part in everyone.split(self._graphs):
+        firsts = accumulate(map(len, shared.values()), initial=0)
+        first = dict(zip(shared, firsts, strict=False))
+        rows = torch.cat([job.rows + first[id(job.data)] for job in jobs])
+        for part in rows.split(self._graphs):
             self._on_batch(part.numel())
-        return predict_members(self._model, data, everyone, self._graphs).cpu()
+        return predict_members(self._model, data.to(self._device), rows, self._graphs).cpu()
 
 
 def chain_of(data: GraphDataset, coarsening: Coarsening) -> tuple[CoarseningStep, ...]:
@@ -166,4 +178,7 @@ def chain_of(data: GraphDataset, coarsening: Coarsening) -> tuple[CoarseningStep
 
 class _Job(NamedTuple):
     data: GraphDataset
+    rows: Tensor
+    """Indices of the graphs in ``data``."""
+    nodes: int
     answer: Future[Tensor]

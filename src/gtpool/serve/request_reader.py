@@ -37,9 +37,11 @@ class ParsedRequest(NamedTuple):
     reasons: Mapping[int, str]
     """Why a graph cannot be predicted, by index."""
     data: GraphDataset | None
-    """The graphs without a reason, in order; None if there are none."""
+    """Holds the graphs without a reason; None if there are none."""
     coverage: float | None = None
     """Stated coverage of conformal sets or intervals; None for none."""
+    rows: tuple[int, ...] | None = None
+    """Indices of the graphs in ``data``, which other requests may share; None for all, in order."""
 
 
 class RequestReader:
@@ -98,6 +100,49 @@ class RequestReader:
             found = self._graphs(asked["graphs"], self._places("graphs", asked["graphs"]))
         return found._replace(coverage=asked.get("coverage"))
 
+    def read_together(
+        self, bodies: Sequence[bytes], deadline: float
+    ) -> list[ParsedRequest | Exception]:
+        """Parse bodies of ``/predict``; those with one SMILES share a dataset.
+
+        A dataset costs about as much as reading a molecule.
+
+        Args:
+            bodies: As for ``read_predict``.
+            deadline: When requests get a TimeoutError, by ``monotonic``.
+
+        Returns:
+            The parsed request or the error of each.
+        """
+        found: list[ParsedRequest | Exception | None] = [None] * len(bodies)
+        single: dict[int, tuple[str, str, float | None]] = {}
+        for at, body in enumerate(bodies):
+            try:
+                asked = parse(body, PredictSmiles) if self.takes == "smiles" else {}
+                smiles = asked.get("smiles")
+                given = [smiles] if isinstance(smiles, str) else smiles
+                if given is not None and len(given) == 1:
+                    place = "smiles" if isinstance(smiles, str) else "smiles[0]"
+                    single[at] = given[0], place, asked.get("coverage")
+                else:
+                    found[at] = self.read_predict(body, deadline)
+            except Exception as error:  # noqa: BLE001 - belongs to this request alone
+                found[at] = error
+        try:
+            told = self._single_molecules([(text, place) for text, place, _ in single.values()])
+            for (at, (_, _, coverage)), one in zip(single.items(), told, strict=True):
+                found[at] = one if isinstance(one, Exception) else one._replace(coverage=coverage)
+        except Exception:  # noqa: BLE001 - of which of them is not known
+            for at in single:
+                found[at] = self._read_alone(bodies[at], deadline)
+        return [one for one in found if one is not None]
+
+    def _read_alone(self, body: bytes, deadline: float) -> ParsedRequest | Exception:
+        try:
+            return self.read_predict(body, deadline)
+        except Exception as error:  # noqa: BLE001 - belongs to this request alone
+            return error
+
     def read_explain(self, body: bytes, deadline: float) -> ParsedRequest:
         """Parse the body of ``/explain``, one graph within the limits for explanations.
 
@@ -152,6 +197,37 @@ class RequestReader:
                 self._check_size(nodes, edges, places[numbers[-1]])
         data = apply_recipe(concatenate(parts), self._recipe) if parts else None
         return ParsedRequest(tuple(smiles), places, reasons, data)
+
+    def _single_molecules(
+        self, asked: Sequence[tuple[str, str]]
+    ) -> list[ParsedRequest | RequestError]:
+        """Return requests for one molecule each, given its SMILES and its place."""
+        most = self._limits.smiles_characters
+        reasons = {at: _unreadable(text, most) for at, (text, _) in enumerate(asked)}
+        left = [at for at, reason in reasons.items() if reason is None]
+        with self.rdkit:
+            found = read_molecules(
+                [asked[at][0] for at in left], atom_order=self._recipe.atom_order
+            )
+            reasons |= {left[failure.position]: failure.reason for failure in found.failed}
+            left, data = found.select_rows(left), None
+            if left:
+                part = found.to_dataset(torch.empty(len(left), 0), "the request", "regression", ())
+                data = apply_graph_features(part, [asked[at][0] for at in left], self._recipe)
+        data = None if data is None else apply_recipe(data, self._recipe)
+        sizes = zip(found.sizes.tolist(), found.edge_counts.tolist(), strict=True)
+        told: list[ParsedRequest | RequestError] = []
+        for at, (text, place) in enumerate(asked):
+            reason = reasons[at]
+            if reason is not None:
+                told.append(ParsedRequest((text,), (place,), {0: reason}, None))
+                continue
+            try:
+                self._check_size(*next(sizes), place)
+                told.append(ParsedRequest((text,), (place,), {}, data, rows=(left.index(at),)))
+            except RequestError as error:
+                told.append(error)
+        return told
 
     def _graphs(self, records: Sequence[_Record], places: tuple[str, ...]) -> ParsedRequest:
         nodes = edges = 0

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from functools import partial
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -34,6 +36,7 @@ from gtpool.serve.batch import Batcher
 from gtpool.serve.limits import Limits, RequestError, too_busy
 from gtpool.serve.metrics import Metrics
 from gtpool.serve.request_reader import ParsedRequest, RequestReader
+from gtpool.study.ordered_map import limit_kernel_cache
 
 _Json = dict[str, Any]
 _T = TypeVar("_T")
@@ -41,6 +44,7 @@ _T = TypeVar("_T")
 _DESCRIBED = 8  # molecules between two looks at the clock
 _QUICK = 8  # graphs whose answer the event loop writes: less than handing it to a thread
 _SHORT = 2048  # bytes of a body that waits for one thread: several would contend for the GIL
+_TOGETHER = 16  # such bodies that are read at once; the first waits for the last
 _READERS = 4  # threads for other bodies, so that a long list of molecules does not delay short ones
 
 
@@ -57,6 +61,7 @@ class Service:
     def __init__(
         self, bundle: Bundle, limits: Limits, *, batch: bool, device: torch.device
     ) -> None:
+        limit_kernel_cache()
         self.limits, self.schema, self._bundle = limits, schema_of(bundle), bundle
         self.reader = RequestReader(bundle.model, self.schema, limits)
         _try(self.reader)
@@ -78,6 +83,7 @@ class Service:
         )
         self._in_hand = 0
         self._to_explain = 0
+        self._unread: deque[_Unread] = deque()
         one = torch.set_num_threads, (1,)  # one OpenMP thread for each of these
         self._reader = ThreadPoolExecutor(1, "gtpool-read-short", *one)
         self._readers = ThreadPoolExecutor(_READERS, "gtpool-read", *one)
@@ -103,8 +109,11 @@ class Service:
         """
         short = len(body) <= _SHORT
         with self._batcher.expect() if short else nullcontext():
-            pool = self._reader if short else self._readers
-            question = await _in(pool, lambda: self.reader.read_predict(body, deadline))
+            if short:
+                question = await self._read_short(body, deadline)
+            else:
+                read = partial(self.reader.read_predict, body, deadline)
+                question = await _in(self._readers, read)
             running = self._run(question)
         outputs = await running
 
@@ -149,10 +158,29 @@ class Service:
         self._readers.shutdown()
         self._explainer.shutdown(cancel_futures=True)
 
+    async def _read_short(self, body: bytes, deadline: float) -> ParsedRequest:
+        """Read a body together with those that wait for the same thread."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._unread.append(_Unread(body, deadline, future))
+        self._reader.submit(self._read_waiting, loop)
+        return await future
+
+    def _read_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting: list[_Unread] = []
+        while self._unread and len(waiting) < _TOGETHER:
+            one = self._unread.popleft()
+            if not one.answer.done():  # the request timed out, or its client has gone
+                waiting.append(one)
+        if waiting:  # else an earlier call has read them
+            deadline = max(one.deadline for one in waiting)
+            found = self.reader.read_together([one.body for one in waiting], deadline)
+            loop.call_soon_threadsafe(_settle, waiting, found)
+
     def _run(self, question: ParsedRequest) -> Awaitable[Tensor]:
         """Queue the graphs of a request; the outputs are those of ``Batcher.submit``."""
         if question.data is not None:
-            return asyncio.wrap_future(self._batcher.submit(question.data))
+            return asyncio.wrap_future(self._batcher.submit(question.data, question.rows))
         nothing = asyncio.get_running_loop().create_future()
         nothing.set_result(torch.empty(0, 1, self.schema.num_outputs))
         return nothing
@@ -211,6 +239,24 @@ class Service:
             raise ValueError("there is no graph to explain")
         smiles = question.ids[0] if self.reader.takes == "smiles" else None
         return self._explaining.explain(question.data, smiles, deadline)
+
+
+class _Unread(NamedTuple):
+    """A body that waits to be read."""
+
+    body: bytes
+    deadline: float
+    answer: asyncio.Future[ParsedRequest]
+
+
+def _settle(waiting: Sequence[_Unread], found: Sequence[ParsedRequest | Exception]) -> None:
+    for one, result in zip(waiting, found, strict=True):
+        if one.answer.done():
+            continue
+        if isinstance(result, Exception):
+            one.answer.set_exception(result)
+        else:
+            one.answer.set_result(result)
 
 
 def _try(reader: RequestReader) -> None:

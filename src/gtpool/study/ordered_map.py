@@ -17,6 +17,7 @@ from gtpool.study.process_pool import interrupts_blocked
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
+_SHAPES = "32"  # matrix shapes whose kernels oneDNN keeps; its default of 1,024 takes 100 MB
 _AHEAD = 2  # tasks per process that are handed out before the oldest result is needed
 
 
@@ -25,6 +26,15 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def limit_kernel_cache() -> None:
+    """Bound the memory of kernels that oneDNN compiles for each shape of a matrix on a CPU.
+
+    Batches of graphs nearly always have new sizes, so kept kernels grow memory without use. To be
+    called before the first forward pass; the processes that this one starts inherit it.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _SHAPES)
 
 
 def ordered_map(

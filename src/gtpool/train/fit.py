@@ -3,6 +3,7 @@
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, Protocol
 from warnings import warn
 
@@ -38,6 +39,8 @@ from gtpool.train.epoch import (
 from gtpool.train.fit_many import fit_many
 from gtpool.train.loss import Loss, weighted_mean
 from gtpool.train.metric import metric_of
+
+_KEPT_NODES = 1 << 20  # of the graphs that are evaluated after each epoch
 
 
 class Model(Protocol):
@@ -175,7 +178,17 @@ def _batches(
     model: "Model | Predictor", data: GraphDataset, indices: Tensor, batch_size: int
 ) -> Iterator[PackedBatch]:
     data = with_chain(data, *model.coarsening) if model.coarsening else data
-    return (data.take(part, model.ratios) for part in indices.split(batch_size))
+    return _gather(data, indices.split(batch_size), model.ratios)
+
+
+def _gather(
+    data: GraphDataset, parts: Sequence[Tensor], ratios: Sequence[float]
+) -> Iterator[PackedBatch]:
+    """Yield a batch for each part; the next one is read from disk meanwhile."""
+    for part, following in zip_longest(parts, parts[1:]):
+        if following is not None:
+            data.prefetch(following)
+        yield data.take(part, ratios)
 
 
 @contextmanager
@@ -224,6 +237,8 @@ class _TrainLoop:
         try:
             with seeded(seed, self.data.x.device):
                 for step, part in enumerate(batches):
+                    for following in batches[step + 1 : step + 2]:
+                        self.data.prefetch(self.group.share(following))
                     set_keys(self.model, next_key(key, step))
                     losses.append(self._step(part, first=number == 1 and step == 0))
         finally:
@@ -262,7 +277,7 @@ class _TrainLoop:
 
 
 class _Evaluator:
-    """Evaluation on the validation and test parts, whose batches are gathered once."""
+    """Evaluation on the validation and test parts, whose batches are kept if they are small."""
 
     def __init__(
         self, model: Model, data: GraphDataset, split: Split, spec: TrainSpec, group: Group
@@ -270,8 +285,10 @@ class _Evaluator:
         self.model, self.spec, self.group = model, spec, group
         self.metric = metric_of(data.schema.task, spec.metric)
         both = torch.cat([split.valid, split.test])
-        parts = [part for part in group.share(both).split(spec.batch_size) if part.numel()]
-        self.batches = [data.take(part, model.ratios) for part in parts]
+        own = group.share(both)
+        self.parts = [part for part in own.split(spec.batch_size) if part.numel()]
+        self.data, small = data, int(data.sizes[own].sum()) <= _KEPT_NODES
+        self.batches = [*_gather(data, self.parts, model.ratios)] if small else None
         self.y, self.cut = data.y[both.to(data.y.device)], split.valid.numel()
 
     @torch.no_grad()
@@ -279,7 +296,8 @@ class _Evaluator:
         """Return validation loss, validation metric and test metric."""
         self.model.train(False)
         with autocast(self.spec, self.y.device):
-            rows = [self.model.classify(graphs) for graphs in self.batches]
+            batches = self.batches or _gather(self.data, self.parts, self.model.ratios)
+            rows = [self.model.classify(graphs) for graphs in batches]
         outputs = self.model.scale.numel()
         logits = self.group.gather(rows, self.model.scale.new_zeros(self.y.size(0), outputs))
         (valid, test), (y, y_test) = (part.tensor_split([self.cut]) for part in (logits, self.y))
