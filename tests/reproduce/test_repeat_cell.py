@@ -88,13 +88,13 @@ def test_a_cell_without_committed_rows_is_refused_before_any_training(ask, tmp_p
 
 def test_unknown_names_are_errors_with_a_hint():
     with pytest.raises(ValueError, match="table1"):
-        repeat_cell.find_cell("table11", "MUTAG", "gcn", 1, {})
+        repeat_cell.find_cell("table11", "MUTAG", "gcn")
     with pytest.raises(ValueError, match="did you mean 'MUTAG'"):
-        repeat_cell.find_cell("table1", "MUTAGG", "gcn", 1, {})
+        repeat_cell.find_cell("table1", "MUTAGG", "gcn")
     with pytest.raises(ValueError, match="no line 'gcnn'"):
-        repeat_cell.find_cell("table1", "MUTAG", "gcnn", 1, {})
+        repeat_cell.find_cell("table1", "MUTAG", "gcnn")
     with pytest.raises(ValueError, match="no cell of gcn on ENZYMES"):
-        repeat_cell.find_cell("tuned", "ENZYMES", "gcn", 1, {})
+        repeat_cell.find_cell("tuned", "ENZYMES", "gcn")
 
 
 def test_the_repeated_study_has_25_disjoint_test_parts_for_each_method():

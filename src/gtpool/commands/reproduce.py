@@ -50,13 +50,14 @@ def cell(
     it lies outside or a run failed.
     """
     from gtpool.report.progress import Progress
-    from gtpool.reproduce.repeat_cell import compare_with_stored, find_cell
+    from gtpool.reproduce.repeat_cell import check_stored, compare_with_stored, find_cell
     from gtpool.reproduce.status import read_rows
     from gtpool.study.run import run_many
     from gtpool.study.store import Store
 
     stored = read_rows(evidence(known))
-    found, all_seeds = find_cell(study, dataset, line, seeds, stored)
+    found, all_seeds = find_cell(study, dataset, line)
+    check_stored(found, seeds, stored)
     with Progress() as watch:
         rows = run_many(
             found.runs(seeds),

@@ -27,32 +27,30 @@ class Repetition(NamedTuple):
         return (self.new.device, self.new.commit) == (self.stored.device, self.stored.commit)
 
 
-def find_cell(
-    study: str, dataset: str, line: str, seeds: int, stored: Mapping[str, RunResult]
-) -> tuple[StudyCell, int]:
-    """Return a cell and the number of seeds of its study.
-
-    Unknown names, and a cell without committed runs of these seeds, raise a ValueError.
+def find_cell(study: str, dataset: str, line: str) -> tuple[StudyCell, int]:
+    """Return a cell and the number of seeds of its study; raise a ValueError for unknown names.
 
     Args:
         study: Key of ``STUDIES``.
         dataset: Column of the study.
         line: Row of the study, such as a method.
-        seeds: Number of seeds to repeat.
-        stored: Committed runs by key.
     """
     found = find_studies([study])[study]
     cells = found.only(dataset=dataset, line=line)
     if not cells:
         raise ValueError(f"the study {study} has no cell of {line} on {dataset}")
-    runs = cells[0].runs(seeds)
+    return cells[0], found.seeds
+
+
+def check_stored(cell: StudyCell, seeds: int, stored: Mapping[str, RunResult]) -> None:
+    """Raise a ValueError if no run of the first seeds of a cell is committed."""
+    runs = cell.runs(seeds)
     if not any(run.key in stored and stored[run.key].done for run in runs):
         raise ValueError(
-            f"none of the {len(runs)} runs of {line} on {dataset} is in the committed results, so "
-            f"there is nothing to compare with; `gtpool study run {study}` does missing runs, "
+            f"none of the {len(runs)} runs of {cell.line} on {cell.dataset} is in the committed "
+            "results, so there is nothing to compare with; `gtpool study run` does missing runs, "
             "--known names other results"
         )
-    return cells[0], found.seeds
 
 
 def compare_with_stored(
