@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+import figures
 import molecule_tables
 import performance
 import pooler_tables
@@ -18,6 +19,7 @@ from figures import EVIDENCE, ROOT, ROWS, figure, find, published, results
 from gtpool.reproduce.paper import STUDIES, find_studies
 from gtpool.reproduce.study_compare import paired_test
 from gtpool.reproduce.study_results import OURS, CellResult, cell_results
+from gtpool.study.result import RunResult
 from gtpool.study.summarize import EPOCH_RULES
 
 TABLE = results("table1")
@@ -221,6 +223,33 @@ def _beside(result: CellResult) -> str:
     return f"{figure(result)} | {published(result)} | {shown}"
 
 
+def hours() -> str:
+    """Give the runs an hour of each method on PROTEINS, as the stored runs took."""
+    heads = ("method", "H200, side by side (at once)", "H200, one by one", "a CPU, one by one")
+    found = {
+        one.place.line: [row for row in one.rows if row.status == "done"]
+        for study in ("table1", "table2")
+        for one in results(study)
+        if one.place.dataset == "PROTEINS"
+    }
+    lines: list[list[str]] = []
+    for method, rows in found.items():
+        stacked = [row for row in rows if row.together]
+        alone = [row for row in rows if not row.together]
+        at_once = max((row.together or 1 for row in stacked), default=0)
+        cells = [f"{_an_hour(stacked)} ({at_once})" if stacked else "–"]
+        for device in ("NVIDIA H200", "cpu"):
+            cells.append(_an_hour([row for row in alone if row.device == device]))  # noqa: PERF401
+        if rows:
+            lines.append([method, *cells])
+    return figures.table(heads, lines)
+
+
+def _an_hour(rows: Sequence[RunResult]) -> str:
+    """Give the runs an hour, from the mean time of some."""
+    return f"{3600 * len(rows) / sum(row.seconds for row in rows):,.0f}" if rows else "–"
+
+
 MADE = {
     "headline": headline,
     "results": recipe_tables.best_in_short,
@@ -232,6 +261,8 @@ MADE = {
     "speed": performance.summary,
     "ensembles": lambda: performance.part("crossval"),
     "layers": lambda: performance.part("layers"),
+    "large": performance.large,
+    "hours": hours,
     "connect": connect,
     "best": recipe_tables.best,
     "best-beyond-paper": recipe_tables.beyond_paper,
