@@ -45,6 +45,7 @@ performance: $(READY)
 	$(BIN)/python docs/performance.py > docs/performance.new
 	mv docs/performance.new docs/performance-tables.md
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/result_figures.py
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict --quiet

@@ -4,6 +4,7 @@ from statistics import fmean
 
 from figures import ROOT, table
 
+from gtpool.reproduce.comparison import compare
 from gtpool.reproduce.molecule_study import FIRST, Fit, complete_places, mean_ranks, read_fits
 from gtpool.reproduce.molecules import SETS
 from gtpool.reproduce.rivals import CANDIDATES, METHODS
@@ -29,9 +30,18 @@ def ranks() -> str:
     """Return mean ranks, wins against chemprop, log loss and cost on the judging half."""
     methods = _present(JUDGED, METHODS)
     places = complete_places(JUDGED, methods)
-    heads = ("method", f"mean rank ({len(places)} splits)", "better than chemprop", "log loss")
+    heads = ("method", f"mean rank ({len(places)} splits)", "with the best")
+    heads += ("better than chemprop", "log loss")
+    best = _block(methods)
     lines = [
-        (name, f"{rank:.2f}", _wins(name), _log_loss(name, places), _seconds(name))
+        (
+            name,
+            f"{rank:.2f}",
+            "yes" if name in best else "no",
+            _wins(name),
+            _log_loss(name, places),
+            _seconds(name),
+        )
         for name, rank in sorted(mean_ranks(JUDGED, methods).items(), key=lambda pair: pair[1])
     ]
     return table((*heads, "CPU seconds a fit"), lines)
@@ -54,18 +64,23 @@ def _scores(fits: list[Fit], known: dict[str, object]) -> str:
     for place in sorted({fit.place for fit in fits}, key=lambda place: (*place[:2], place.seed)):
         here = [found.get((place, name)) for name in methods]
         task = SETS[place.set].task
-        best = max(fit.score for fit in here if fit is not None)
-        cells = [_cell(fit, best) for fit in here]
+        cells = [_cell(fit) for fit in here]
         seed = f", seed {place.seed}" if place.seed else ""
         lines.append((f"{place.set}, {place.split}{seed}, {SHOWN[FIRST[task]]}", *cells))
     return table(("split", *methods), lines)
 
 
-def _cell(fit: Fit | None, best: float) -> str:
-    if fit is None:
-        return "missing"
-    text = f"{fit.metrics[FIRST[fit.task]]:.3f}"
-    return f"**{text}**" if fit.score == best else text
+def _cell(fit: Fit | None) -> str:
+    return "missing" if fit is None else f"{fit.metrics[FIRST[fit.task]]:.3f}"
+
+
+def _block(methods: list[str]) -> tuple[str, ...]:
+    """Return the methods that cannot be told from the best by their ranks; sets are the blocks."""
+    sets = dict.fromkeys(fit.place.set for fit in JUDGED)
+    by_set = [mean_ranks([fit for fit in JUDGED if fit.place.set == one], methods) for one in sets]
+    complete = [ranks for ranks in by_set if ranks]
+    scores = {name: [ranks[name] for ranks in complete] for name in methods}
+    return compare(scores, higher_is_better=False).best
 
 
 def _present(fits: list[Fit], known: dict[str, object]) -> list[str]:

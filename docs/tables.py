@@ -9,88 +9,21 @@ import re
 import sys
 from collections.abc import Sequence
 
-import figures
 import molecule_tables
 import performance
 import pooler_tables
 import recipe_tables
-from figures import EVIDENCE, ROOT, ROWS, figure, find, published, results
+import result_tables
+from figures import EVIDENCE, ROOT, figure, published, results
+from figures import table as markdown
 
-from gtpool.reproduce.paper import STUDIES, find_studies
-from gtpool.reproduce.study_compare import paired_test
-from gtpool.reproduce.study_results import OURS, CellResult, cell_results
+from gtpool.reproduce.paper import STUDIES
+from gtpool.reproduce.study_results import CellResult
 from gtpool.study.result import RunResult
-from gtpool.study.summarize import EPOCH_RULES
 
 TABLE = results("table1")
-TUNED = results("tuned")
-FIRST = cell_results(
-    "tuned", find_studies(["tuned"], EVIDENCE / "tuning/first/tuned.json")["tuned"], ROWS
-)
 COMPARED = ("MUTAG", "PROTEINS")
 MARK = re.compile(r"(<!-- docs/tables\.py: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-RIVALRY = ("MUTAG", "PROTEINS", "ogbg-molbbbp")
-TU = tuple(name for name in STUDIES["table1"].datasets if not name.startswith("ogbg"))
-ALIKE = tuple(
-    (name, f"tuned: {line}", f"table1: {line}")
-    for name in COMPARED
-    for line in STUDIES["tuned"].lines
-    if line in STUDIES["table1"].lines and line not in OURS
-)
-BOTH = ("PROTEINS", "IMDB-BINARY")
-TESTED = (
-    *((dataset, "table1: gtpool-v", "table1: mlp") for dataset in TU),
-    *(
-        (name, f"table2: {pool}-{by}", f"table2: {pool}")
-        for name in BOTH
-        for pool in ("sagpool_h", "topkpool", "asap")
-        for by in ("rws", "rwsv")
-    ),
-    *(
-        (name, f"table3: {part}", "table3: gtpool-v")
-        for name in BOTH
-        for part in ("no-local-score", "no-global-score", "gtpool-topk")
-    ),
-    ("IMDB-BINARY", "ablation: score order, gate", "ablation: gtpool-v"),
-    ("IMDB-BINARY", "ablation: score order, gate", "features: gmt, raw"),
-    *((name, "levels: 1", "levels: 3") for name in BOTH),
-    *((name, "ratio: 0.75", "ratio: 0.5") for name in BOTH),
-    ("ENZYMES", "features: gmt, z-scored", "features: gmt, raw"),
-    ("MUTAG", "mutag: score order", "mutag: gtpool-v"),
-    ("MUTAG", "mutag: gin, sum, read_input, score order", "mutag: gin, sum, read_input"),
-    ("MUTAG", "mutag: flat gcn, sum", "mutag: flat gcn"),
-    ("MUTAG", "mutag: flat gine (bonds)", "mutag: flat gin"),
-    ("MUTAG", "mutag: gine (bonds), sum, read_input", "mutag: gin, sum, read_input"),
-    ("MUTAG", "mutag: flat gin", "mutag: flat gcn"),
-    ("MUTAG", "mutag: gin", "mutag: gtpool-v"),
-    ("MUTAG", "mutag: gin, sum, read_input, 3 convs", "mutag: gtpool-v"),
-    ("MUTAG", "table1: mincutpool", "table1: gtpool-v"),
-    *((dataset, "tuned: gtpool-v", "table1: gtpool-v") for dataset in TU),
-    ("Synthie", "tuned: gtpool-v", "table1: sortpool"),
-    *ALIKE,
-    *((name, tuned, "tuned: gtpool-v") for name, tuned, _ in ALIKE),
-    *((name, "best: best", "best: paper") for name in TU),
-    *((name, "best: best", "best: gcn") for name in TU),
-)
-"""Comparisons of the paired tests: the dataset, and two lines of studies."""
-
-
-def headline() -> str:
-    """Give the first table: ours, the paper, tuned and the best baseline, one line a dataset."""
-    heads = ("dataset", "GTPool", "GTPool-V", "paper", "tuned", "best baseline here")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for dataset in STUDIES["table1"].datasets:
-        cells = {result.place.line: result for result in TABLE if result.place.dataset == dataset}
-        tuned = _at(TUNED, "gtpool-v", dataset)
-        figures = (
-            figure(cells["gtpool"]),
-            figure(cells["gtpool-v"]),
-            published(cells["gtpool-v"]),
-            tuned,
-            _best([cell for name, cell in cells.items() if name not in OURS]),
-        )
-        lines.append(f"| {dataset} | {' | '.join(figures)} |")
-    return "\n".join(lines)
 
 
 def baselines() -> str:
@@ -101,61 +34,6 @@ def baselines() -> str:
     for method in STUDIES["table1"].lines:
         parts = [_beside(cells[method, dataset]) for dataset in COMPARED]
         lines.append(f"| {method} | {' | '.join(parts)} |")
-    return "\n".join(lines)
-
-
-def rules() -> str:
-    """Give what each rule of choosing the epoch makes of the same runs of GTPool-V."""
-    heads = ("dataset", "paper", *EPOCH_RULES.values())
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for result in TABLE:
-        if result.place.line == "gtpool-v" and result.has_complete_seed:
-            figures = (result.rules[rule].text for rule in EPOCH_RULES)
-            lines.append(
-                f"| {result.place.dataset} | {published(result)} | {' | '.join(figures)} |"
-            )
-    return "\n".join(lines)
-
-
-def tuned() -> str:
-    """Give GTPool-V before and after both searches, one line a dataset."""
-    heads = ("dataset", "paper", "untuned", "each fold's choice", "pooled validation", "1st search")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for result in TABLE:
-        if result.place.line == "gtpool-v":
-            dataset = result.place.dataset
-            chosen = _at(TUNED, "gtpool-v", dataset)
-            pooled = _at(TUNED, "gtpool-v, pooled validation", dataset)
-            figures = (figure(result), chosen, pooled, _at(FIRST, "gtpool-v", dataset))
-            lines.append(f"| {dataset} | {published(result)} | {' | '.join(figures)} |")
-    return "\n".join(lines)
-
-
-def rivals() -> str:
-    """Give the methods that were tuned with one budget, before and after, on each set of them."""
-    heads = ("same budget", "untuned", "each fold's choice", "pooled validation")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for dataset in RIVALRY:
-        for line in STUDIES["tuned"].lines:
-            chosen = _at(TUNED, line, dataset)
-            if "pooled" not in line and chosen != "–":
-                pooled = _at(TUNED, f"{line}, pooled validation", dataset)
-                figures = (_at(TABLE, line, dataset), chosen, pooled)
-                lines.append(f"| {dataset}, {line} | {' | '.join(figures)} |")
-    return "\n".join(lines)
-
-
-def tests() -> str:
-    """Give the paired tests that the page speaks of, where both sides have a whole seed."""
-    heads = ("dataset", "this", "against", "difference", "t")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for dataset, *names in TESTED:
-        found = [_named(name, dataset) for name in names]
-        if all(one is not None and one.has_complete_seed for one in found):
-            first, second = found
-            test = paired_test(first, second)
-            figures = f"{round(test.mean, 9):+z.2f} | {test.t:z.1f}"
-            lines.append(f"| {dataset} | {' | '.join(names)} | {figures} |")
     return "\n".join(lines)
 
 
@@ -187,33 +65,9 @@ def connect() -> str:
     return "\n".join(lines)
 
 
-def _at(found: Sequence[CellResult], line: str, dataset: str) -> str:
-    """Give the figure of a place; a dash where the study does not have it."""
-    here = [one for one in found if (one.place.line, one.place.dataset) == (line, dataset)]
-    return figure(here[0]) if here else "–"
-
-
-def _named(name: str, dataset: str) -> CellResult | None:
-    """Find the cell of "study: line" on a dataset."""
-    return find(*name.split(": ", 1), dataset)
-
-
 def _with_paper(result: CellResult) -> str:
     told = result.place.published
     return figure(result) + ("" if told is None else f", paper {told.mean:.2f}")
-
-
-def _best(found: list[CellResult]) -> str:
-    """Give the baselines of the highest figure on the test parts, and of how many."""
-    known = [result for result in found if result.has_complete_seed]
-    if not known:
-        return "missing"
-    highest = max(result.percent or 0.0 for result in known)
-    first = (f"{one.place.line} {figure(one)}" for one in known if one.percent == highest)
-    part = (
-        "" if len(known) == len(found) else f", best of {len(known)} run ({len(found)} there are)"
-    )
-    return " and ".join(first) + part
 
 
 def _beside(result: CellResult) -> str:
@@ -242,7 +96,7 @@ def hours() -> str:
             cells.append(_an_hour([row for row in alone if row.device == device]))  # noqa: PERF401
         if rows:
             lines.append([method, *cells])
-    return figures.table(heads, lines)
+    return markdown(heads, lines)
 
 
 def _an_hour(rows: Sequence[RunResult]) -> str:
@@ -251,25 +105,14 @@ def _an_hour(rows: Sequence[RunResult]) -> str:
 
 
 MADE = {
-    "headline": headline,
-    "results": recipe_tables.best_in_short,
+    **result_tables.MADE,
     "baselines": baselines,
-    "rules": rules,
-    "tuned": tuned,
-    "rivals": rivals,
-    "paired": tests,
     "speed": performance.summary,
     "ensembles": lambda: performance.part("crossval"),
     "layers": lambda: performance.part("layers"),
     "large": performance.large,
     "hours": hours,
     "connect": connect,
-    "best": recipe_tables.best,
-    "best-beyond-paper": recipe_tables.beyond_paper,
-    "best-aims": recipe_tables.aims,
-    "best-rivals": recipe_tables.rivals,
-    "best-rival-ensembles": recipe_tables.rival_ensembles,
-    "best-positions": recipe_tables.positions,
     "molecule-sets": molecule_tables.sets,
     "molecule-ranks": molecule_tables.ranks,
     "molecule-scores": molecule_tables.scores,

@@ -468,7 +468,6 @@ CLUSTER_LAWS = {
 EXCEPTIONS = {
     "gtpool": {"relabelling": NUMBERING},
     "gtpool-v": {"relabelling": NUMBERING},
-    "gtpool-v gated": {"relabelling": NUMBERING},
     "gtpool-v gated, four heads, projected": {"relabelling": NUMBERING},
     "gtpool-v gated, local only": {"relabelling": NUMBERING},
     "gtpool-v gated, global only": {"relabelling": NUMBERING},

@@ -10,13 +10,12 @@ import typer
 from gtpool import __version__
 from gtpool.commands import cluster, data, reproduce, study
 from gtpool.commands.bench import bench
-from gtpool.commands.demo import demo
 from gtpool.commands.explain import explain
 from gtpool.commands.predict import evaluate, predict
-from gtpool.commands.report import report
+from gtpool.commands.reproduce import report
 from gtpool.commands.search import search
 from gtpool.commands.serve import serve
-from gtpool.commands.show import compare, list_names
+from gtpool.commands.show import compare, demo, list_names
 from gtpool.commands.train import train
 from gtpool.report.result_tables import printable
 

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
-from gtpool.deprecated import old_names
-
 _T = TypeVar("_T")
 
 
@@ -288,14 +286,3 @@ def _describe(value: object) -> str:
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
-
-
-__getattr__ = old_names(
-    __name__,
-    {
-        "Level": "GraphLayout",
-        "Plans": "LayoutCache",
-        "Coarse": "CoarseningStep",
-        "Graphs": "PackedBatch",
-    },
-)

@@ -109,7 +109,7 @@ def test_a_prediction_is_the_weighted_mean(trained, home, hide_sklearn):
 
 
 def test_a_repeated_command_fits_no_trees(trained, gtpool, home, monkeypatch):
-    monkeypatch.setattr("gtpool.study.boosting.fit_trees", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr("gtpool.study.blend.fit_trees", lambda *_: pytest.fail("fitted again"))
     code, out, err = gtpool("train", home / "mine.csv", *TINY, "--output-dir", home / "out")
     assert (code, out.splitlines()[-12:]) == (0, trained[1].splitlines()[-12:]), err
 

@@ -9,12 +9,11 @@ from drawn import molecules
 from torch_geometric.data import Data
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.encoding_names import parse_encodings
 from gtpool.data.encodings import encode_nodes, with_encodings
 from gtpool.data.formats.memory import read_graphs
 from gtpool.data.formats.reader import inference_from_dataset
 from gtpool.data.inference import apply_recipe, check_fit, read_schema
-from gtpool.data.schema import Schema
+from gtpool.data.schema import Schema, parse_encodings
 from gtpool.data.sources import load, read_for_inference
 from gtpool.data.summary import describe, describe_targets
 from gtpool.estimator import GraphClassifier

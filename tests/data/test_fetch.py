@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gtpool.data.fetch import fetch, unpack
+from gtpool.data.locate import fetch, unpack
 
 BODY = bytes(range(256)) * 2000
 DIGEST = hashlib.sha256(BODY).hexdigest()

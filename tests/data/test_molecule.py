@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gtpool.data import molecule, molecule_limits
+from gtpool.data import molecule
 from gtpool.data.molecule import (
     ATOM_FIELDS,
     ATOM_SIZES,
@@ -145,7 +145,7 @@ def test_failures_carry_a_reason(smiles, reason):
 
 
 def test_a_smiles_of_the_longest_length_is_read():
-    assert read_molecules(["[CH2]" * (molecule_limits.MAX_SMILES // 5)]).sizes.tolist() == [1000]
+    assert read_molecules(["[CH2]" * (molecule.MAX_SMILES // 5)]).sizes.tolist() == [1000]
 
 
 def necklace(rings: int) -> str:

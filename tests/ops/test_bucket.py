@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gtpool.ops.bucket import Buckets
+from gtpool.ops.bucket import _EDGES, _SPARE, Buckets
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
 
@@ -38,10 +38,11 @@ def test_each_sequence_is_one_head_of_one_graph_then_zeros(sizes, heads):
 
 @given(sizes=SIZES, heads=st.sampled_from((1, 3)))
 @example(sizes=[2100, 9000], heads=1)
-def test_padding_adds_seven_rows_or_a_quarter_to_a_graph_at_most(sizes, heads):
+def test_padding_adds_seven_rows_or_a_quarter_to_a_graph_or_few_weights(sizes, heads):
     buckets, _ = lay_out(sizes, heads)
-    slots = sum(count * length for count, length in buckets.shapes)
-    assert slots <= heads * sum(max(size + 7, 1.25 * size) for size in sizes)
+    weights = sum(count * length**2 for count, length in buckets.shapes)
+    alone = sum(max(size + 7, 1.25 * size) ** 2 for size in sizes)
+    assert weights <= heads * (alone + _SPARE * len(_EDGES))
 
 
 def test_graphs_of_one_size_and_one_head_stay_where_they_are():

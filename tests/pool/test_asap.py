@@ -146,7 +146,7 @@ def twins(seed: int, ratio: float) -> tuple[ASAPooling, ASAPool]:
     return theirs, ours
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_output_is_that_of_pyg_when_its_selection_is_mended(seed):
     graphs = pack([(9, ring(9)), (1, []), (20, ring(20)), (6, [])], seed)
     weight = torch.rand(graphs.edge_index.size(1), dtype=torch.double)

@@ -15,14 +15,10 @@ from gtpool.pool import KINDS
 DROPPING = {
     **{name: make for name, make in POOLS.items() if KINDS[name] == "dropping"},
     "gtpool-v in score order": partial(GTPool, order="score"),
-    "gtpool-v gated": partial(GTPool, gate="tanh"),
     "gtpool-v gated, four heads, projected": partial(GTPool, heads=4, out_proj=True, gate="tanh"),
     "gtpool-v gated, local only": partial(GTPool, lam=0.0, gate="tanh"),
     "gtpool-v gated, global only": partial(GTPool, lam=1.0, gate="tanh"),
     "gtpool with top-k": partial(GTPool, sampler="topk"),
-    "gtpool-v, linear attention, in score order": partial(
-        GTPool, attention="linear", order="score"
-    ),
     "gtpool-v gated, linear attention, in score order": partial(
         GTPool, attention="linear", heads=2, gate="tanh", order="score"
     ),

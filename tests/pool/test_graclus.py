@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_laws import same_as_twin
 
-from gtpool.ops.matching import graclus_labels
-from gtpool.ops.partitions import Weights, ordered_graphs
+from gtpool.ops.partitions import Weights, graclus_labels, ordered_graphs
 from gtpool.ops.segment import layout_from_batch
 from gtpool.pool.graclus import Graclus
 

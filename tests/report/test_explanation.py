@@ -15,8 +15,14 @@ from gtpool.explain import (
     Fidelity,
     LevelView,
 )
-from gtpool.report.diversity import diversity_table, draw_diversity, judge_diversity
-from gtpool.report.explanation import draw_level, draw_survivors, write_explanation
+from gtpool.report.explanation import (
+    diversity_table,
+    draw_diversity,
+    draw_level,
+    draw_survivors,
+    judge_diversity,
+    write_explanation,
+)
 from gtpool.report.graph_svg import MOST_DRAWN, Marks, draw_graph
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -326,8 +332,7 @@ def test_an_error_of_the_users_is_one_line(trained, gtpool, tmp_path, options, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
 def test_page_fits_a_phone_and_a_desk_and_asks_nobody(page, browser, width, scheme):
     path = page(found([*"CCO"]))
     size = {"width": width, "height": 800}

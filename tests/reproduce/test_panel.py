@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gtpool.reproduce.ensembles import ensemble_scores, mean_and_deviation
 from gtpool.reproduce.panel import CANDIDATES, PANEL, choices, choose, chosen_runs, panel_runs
@@ -10,6 +11,7 @@ from gtpool.reproduce.status import read_rows
 from gtpool.study.plan import make_plan
 from gtpool.study.predictions import read_predictions
 from gtpool.study.summarize import summarize
+from gtpool.train.metric import METRICS
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -65,6 +67,26 @@ def test_one_seed_of_the_predictions_scores_as_its_rows(rows):
         mean, _ = mean_and_deviation(scores)
         stored = summarize([rows[spec.key] for spec in cell.runs(10)])
         assert mean == pytest.approx(100 * stored.mean, abs=0.2)  # stored as float16
+
+
+def test_scores_are_the_test_metrics_of_training():
+    rng = np.random.default_rng(0)
+    y = rng.choice([0.0, 1.0, np.nan], (40, 5))
+    y[:, 4] = np.where(np.isnan(y[:, 4]), np.nan, 1.0)  # one class: not defined
+    p = rng.integers(0, 9, (40, 5)) / 8  # ties
+    known = ~np.isnan(y)
+    expected = METRICS["binary"].measure(torch.from_numpy(p), torch.from_numpy(y))
+    (cell,) = STUDIES["best"].only(dataset="ogbg-moltox21", line="best")
+    names = f"{cell.dataset}/{cell.specs[0].key}", f"{cell.dataset}/y/0"
+    found = ensemble_scores(cell, dict(zip(names, (p[known], y), strict=True)), 1, 1)
+    assert found == [[pytest.approx(expected)]]
+    (cell,) = STUDIES["best"].only(dataset="ENZYMES", line="best")
+    one = cell._replace(specs=cell.specs[:1])
+    names = f"{cell.dataset}/{one.specs[0].key}", f"{cell.dataset}/y/0"
+    classes, p = rng.integers(0, 6, 40), rng.random((40, 6))
+    expected = METRICS["classes"].measure(torch.from_numpy(p), torch.from_numpy(classes))
+    found = ensemble_scores(one, dict(zip(names, (p, classes), strict=True)), 1, 1)
+    assert found == [[pytest.approx(expected)]]
 
 
 def test_an_ensemble_averages_probabilities():

@@ -10,7 +10,7 @@ from gtpool.cli import app
 from gtpool.reproduce import paper, repeat_cell
 from gtpool.reproduce.paper import Study, StudyCell
 from gtpool.reproduce.status import read_rows
-from gtpool.reproduce.study_compare import comparison_section
+from gtpool.reproduce.study_compare import compare_table, comparison_section
 from gtpool.reproduce.study_results import cell_results
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.result import RunResult
@@ -74,15 +74,27 @@ def test_rows_that_are_not_there_are_counted(ask, committed, tmp_path):
     some.write_text(next(line for line in lines if json.loads(line)["key"] == FOLDS[0].key))
     told = ask("--known", some).stdout.splitlines()
     assert (told[0][:6], told[-1]) == ("2 of 3", "equal")
-    some.write_text("")
-    assert "nothing to compare" in ask("--known", some).stdout
+    some.write_text(next(line for line in lines if json.loads(line)["key"] != FOLDS[0].key))
+    assert ask("--known", some, "--seeds", 3).exit_code == 0
+
+
+def test_a_cell_without_committed_rows_is_refused_before_any_training(ask, tmp_path):
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    told = ask("--known", nothing)
+    assert "none of the 3 runs of gtpool-v on MUTAG is in the committed" in str(told.exception)
+    assert not (tmp_path / "again").exists()
 
 
 def test_unknown_names_are_errors_with_a_hint():
     with pytest.raises(ValueError, match="table1"):
-        repeat_cell.find_cell("table11", "MUTAG", "gcn")
-    with pytest.raises(ValueError, match="MUTAG"):
-        repeat_cell.find_cell("table1", "MUTAGG", "gcn")
+        repeat_cell.find_cell("table11", "MUTAG", "gcn", 1, {})
+    with pytest.raises(ValueError, match="did you mean 'MUTAG'"):
+        repeat_cell.find_cell("table1", "MUTAGG", "gcn", 1, {})
+    with pytest.raises(ValueError, match="no line 'gcnn'"):
+        repeat_cell.find_cell("table1", "MUTAG", "gcnn", 1, {})
+    with pytest.raises(ValueError, match="no cell of gcn on ENZYMES"):
+        repeat_cell.find_cell("tuned", "ENZYMES", "gcn", 1, {})
 
 
 def test_the_repeated_study_has_25_disjoint_test_parts_for_each_method():
@@ -104,11 +116,13 @@ def test_the_report_compares_all_methods_of_a_repeated_cross_validation(committe
             test = scores[cell.line] + 0.01 * (at % 7) + 0.001 * (int(run.key, 16) % 10)
             changes = {"key": run.key, "spec": run.to_json(), "test": test}
             rows[run.key] = RunResult.from_json({**example.to_json(), **changes})
-    section = comparison_section("c", "", cell_results("repeated", study, rows))
+    found = cell_results("repeated", study, rows)
+    section = comparison_section("c", "", found, compare_table(found))
     (table,) = section.sheets
     said = [tuple(cell.text for cell in line) for line in table.lines]
     assert [line[1] for line in said] == [cell.line for cell in cells]
     assert [line[3] for line in said] == ["yes", "no", "no"]
     assert said[1][7] == "best is better"
     assert {line[8] for line in said} == {"25"}
-    assert comparison_section("c", "", cell_results("repeated", study, {})).sheets == ()
+    none = cell_results("repeated", study, {})
+    assert comparison_section("c", "", none, compare_table(none)).sheets == ()

@@ -305,7 +305,7 @@ def test_choices_that_cannot_be_read_or_lack_folds_are_said_in_one_line(tmp_path
 
 def test_titles_of_studies_stand_left():
     heading, first, *_ = CliRunner().invoke(app, ["study", "list"]).output.splitlines()
-    assert heading.index("title") == first.index("Table 1")
+    assert heading.index("title") == first.index("The paper's recipe")
 
 
 def test_rows_are_read_from_stores_files_and_folders_of_files(tmp_path):

@@ -16,11 +16,11 @@ from gtpool.reproduce.candidates import config_runs, sample_configs, search_spac
 from gtpool.reproduce.paper import find_studies
 from gtpool.reproduce.status import find_runs
 from gtpool.reproduce.tune import TuningResult, describe_choice, tune
-from gtpool.study.ensemble import group_by_network
 from gtpool.study.halving import Budget
-from gtpool.study.journal import open_journal
+from gtpool.study.optuna_study import open_journal
 from gtpool.study.result import RunResult
 from gtpool.study.run import run_many
+from gtpool.study.run_one import group_by_network
 from gtpool.study.store import Store
 
 SMALL = {"model.width": (8, 4), "train.lr": (0.01, 0.001), "pool.order": ("index", "score")}

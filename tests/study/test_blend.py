@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gtpool.model.trees import BoostedTrees
-from gtpool.study.blend import blend_runs, choose_weight
-from gtpool.study.boosting import Boosting, FoldTrees
+from gtpool.study.blend import Boosting, FoldTrees, blend_runs, choose_weight
 from gtpool.study.heldout import HeldOut
 from gtpool.study.plan import make_plan
 

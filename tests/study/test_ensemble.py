@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.sources import load
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
-from gtpool.study import ensemble
-from gtpool.study.ensemble import group_by_network, run_ensemble
+from gtpool.study import run_one as run_one_module
 from gtpool.study.executor import RunTask
 from gtpool.study.inputs import expand_folds
 from gtpool.study.run import run_many
+from gtpool.study.run_one import group_by_network, run_ensemble
 from gtpool.study.store import Store
 from gtpool.train import fit_many as fit_many_module
 
@@ -172,7 +172,7 @@ def test_several_in_one_program_and_several_processes_exclude_each_other(count, 
 
 def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, monkeypatch):
     specs = folds(3)
-    make = ensemble.new_network
+    make = run_one_module.new_network
 
     def network(spec, data):
         model = make(spec, data)
@@ -181,7 +181,7 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
         return model
 
     wanted = many(specs, tmp_path / "alone")
-    monkeypatch.setattr(ensemble, "new_network", network)
+    monkeypatch.setattr(run_one_module, "new_network", network)
     found = many(specs, tmp_path / "beside", together=3, keep=True)
     assert [row.status for row in found] == ["done", "failed", "done"]
     assert "loss at batch 1 of 2 of epoch 1 is nan" in found[1].error
@@ -189,7 +189,7 @@ def test_a_run_that_fails_leaves_a_failed_row_and_the_others_theirs(tmp_path, mo
     assert not Store(tmp_path / "beside").artifact(specs[1].key).exists()
     for run in (0, 2):
         assert_alike(found[run], wanted[run])
-    monkeypatch.setattr(ensemble, "new_network", make)
+    monkeypatch.setattr(run_one_module, "new_network", make)
     again = many(specs, tmp_path / "beside", together=3)
     assert_alike(again[1], wanted[1])
 
@@ -199,13 +199,13 @@ def test_what_torch_complains_of_fails_all_runs_of_a_group(tmp_path, monkeypatch
         raise RuntimeError("the device is on fire")
         yield
 
-    monkeypatch.setattr(ensemble, "fit_many", complain)
+    monkeypatch.setattr(run_one_module, "fit_many", complain)
     rows = many(folds(3), tmp_path, together=3)
     assert [(row.status, row.error) for row in rows] == [("failed", "the device is on fire")] * 3
 
 
 def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
-    specs, fit_many, tried, held = folds(3), ensemble.fit_many, [], []
+    specs, fit_many, tried, held = folds(3), run_one_module.fit_many, [], []
 
     def short(models, *args, **options):
         tried.append(len(models))
@@ -217,13 +217,13 @@ def test_where_memory_is_short_halves_are_done_one_after_the_other(monkeypatch):
         return (yield from fit_many(models, *args, **options))
 
     wanted = list(run_ensemble(specs, device="cpu"))
-    monkeypatch.setattr(ensemble, "fit_many", short)
+    monkeypatch.setattr(run_one_module, "fit_many", short)
     rows = list(run_ensemble(specs, device="cpu"))
     assert tried == [3, 1, 2, 1, 1]
     assert [row.together for row in rows] == [1, 1, 1]
     for found, other in zip(rows, wanted, strict=True):
         assert_alike(found, other)
-    monkeypatch.setattr(ensemble, "fit_many", lambda *_args, **_options: exhausted())
+    monkeypatch.setattr(run_one_module, "fit_many", lambda *_args, **_options: exhausted())
     assert {row.status for row in run_ensemble(specs, device="cpu")} == {"failed"}
 
 

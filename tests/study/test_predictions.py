@@ -64,9 +64,26 @@ def test_finished_runs_without_predictions_are_counted_not_repeated(tmp_path):
     (row,) = run_many(FOLDS[:1], store, device="cpu")
     assert run_many(FOLDS[:1], store, device="cpu", keep="predictions") == [row]
     assert export_predictions([store.folder], tmp_path / "a.npz") == (0, 1)
+    assert not (tmp_path / "a.npz").exists()
+    rows = tmp_path / "rows.jsonl"
+    words = ["study", "collect", str(store.folder), "-o", str(rows)]
+    told = CliRunner().invoke(app, [*words, "--predictions", str(tmp_path / "a.npz")]).stdout
+    assert "none of the 1 runs has test predictions" in told
+    assert export_predictions([rows], tmp_path / "a.npz") == (0, 1)  # a file of rows
     (again,) = run_many(FOLDS[:1], store, device="cpu", keep=True)
     assert again.artifact_digest is not None
-    assert export_predictions([store.folder], tmp_path / "a.npz") == (1, 0)
+    assert export_predictions([rows, store.folder], tmp_path / "a.npz") == (1, 0)
+
+
+def test_a_file_that_cannot_hold_predictions_is_refused_before_rows_are_written(tmp_path):
+    store, rows = Store(tmp_path / "store"), tmp_path / "rows.jsonl"
+    run_many(FOLDS[:1], store, device="cpu", keep="predictions")
+    other = tmp_path / "other.npz"
+    other.write_text("no archive")
+    for path, why in ((other, "is not a file of"), (tmp_path / "a.csv", "must end in .npz")):
+        words = ["study", "collect", store.folder, "-o", rows, "--predictions", path]
+        assert why in str(CliRunner().invoke(app, [str(word) for word in words]).exception)
+        assert not rows.exists()
 
 
 def test_missing_labels_of_binary_tasks_are_left_out(tmp_path):

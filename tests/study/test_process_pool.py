@@ -30,16 +30,6 @@ def kill_at_13(task, report):
     return task
 
 
-def die_once(task, report):
-    """Dies at the first attempt, for which the file named by the task is the witness."""
-    report("trying")
-    if not os.path.exists(task):  # noqa: PTH110 - a plain string is a task, too
-        with open(task, "w"):  # noqa: PTH123
-            pass
-        os._exit(3)
-    return "survived"
-
-
 def die_in_mid_sentence(task, report):
     """Dies at the first attempt, while its long report waits for a parent that does not listen."""
     if not Path(task).exists():
@@ -86,17 +76,10 @@ def test_every_task_is_done_once_in_few_processes_of_one_thread():
 
 
 def test_a_task_that_kills_its_workers_is_blamed_and_the_others_are_done():
-    heard = list(run_in_processes(kill_at_13, [13, 1, 2, 3], 2))
+    heard = list(run_in_processes(kill_at_13, [13, 1, 2], 1))
     assert sum(said == (13, "started", None) for said in heard) == ATTEMPTS
     assert [said for said in heard if said.kind == "died"] == [(13, "died", -signal.SIGKILL)]
-    assert {said.value for said in heard if said.kind == "result"} == {1, 2, 3}
-
-
-def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
-    tasks = [str(tmp_path / name) for name in "ab"]
-    heard = list(run_in_processes(die_once, tasks, 2))
-    assert [said.value for said in heard if said.kind == "result"] == ["survived"] * 2
-    assert not [said for said in heard if said.kind == "died"]
+    assert {said.value for said in heard if said.kind == "result"} == {1, 2}
 
 
 def test_a_worker_that_dies_while_it_speaks_is_replaced(tmp_path):
@@ -111,12 +94,12 @@ def test_a_worker_that_dies_while_it_speaks_is_replaced(tmp_path):
 
 def test_an_exception_is_raised_in_the_parent_with_its_trace():
     with pytest.raises(ValueError, match=r"task \d is wrong") as caught:
-        list(run_in_processes(complain, [1, 2], 2))
+        list(run_in_processes(complain, [1, 2], 1))
     assert "in complain" in "".join(caught.value.__notes__)
 
 
 def test_closing_ends_the_workers():
-    with closing(run_in_processes(kill_at_13, [1, 2, 3, 4], 2)) as heard:
+    with closing(run_in_processes(kill_at_13, [1, 2], 1)) as heard:
         pid = next(said.value for said in heard if said.kind == "report")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -169,7 +152,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
             def work(task, report):
                 return task
 
-            print(list(run_in_processes(work, [1, 2], 2)))
+            print(list(run_in_processes(work, [1], 1)))
         """)
     )
     done = subprocess.run(

@@ -131,15 +131,6 @@ def test_two_processes_on_one_store(tmp_path, reference):
     assert not list((tmp_path / "runs").glob(".*"))
 
 
-def test_serial_in_a_pool_and_resumed_are_the_same_bit_for_bit(tmp_path, reference):
-    pooled = run_many(folds(), Store(tmp_path / "pool"), jobs=2)
-    assert numbers(pooled) == reference
-    run_many(folds()[3:5], Store(tmp_path / "resumed"))
-    assert numbers(run_many(folds(), Store(tmp_path / "resumed"))) == reference
-    alone = run_many(folds()[7:8], Store(tmp_path / "alone"))
-    assert numbers(alone).items() <= reference.items()
-
-
 @needs_proc
 def test_ctrl_c_stops_at_once_and_keeps_what_is_finished(tmp_path, reference):
     process = start(tmp_path, jobs=2)
@@ -177,15 +168,13 @@ class Killer:
 
 
 @needs_proc
-def test_runs_that_no_worker_survives_are_stored_as_failed(tmp_path, reference):
-    store = Store(tmp_path)
+def test_runs_that_no_worker_survives_are_stored_as_failed(tmp_path):
     specs = [replace(spec, train=replace(spec.train, epochs=500)) for spec in folds()[:2]]
-    rows = run_many(specs, store, jobs=2, watch=Killer())
+    rows = run_many(specs, Store(tmp_path), jobs=2, watch=Killer())
     for row in rows:
         assert row.status == "failed"
         assert "its process died 3 times, last with exit code -9" in row.error
-    assert store.rows() == sorted(rows, key=lambda row: row.key)
-    assert numbers(run_many(folds(), store, jobs=2)) == reference
+    assert Store(tmp_path).rows() == sorted(rows, key=lambda row: row.key)
 
 
 if __name__ == "__main__":

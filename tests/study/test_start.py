@@ -16,10 +16,9 @@ from gtpool.predict import predict_source
 from gtpool.report.results import write_results
 from gtpool.spec import DataSpec, ModelSpec, RunSpec, SplitSpec, TrainSpec
 from gtpool.study.cross_validate import cross_validate, plan_runs
-from gtpool.study.ensemble import run_ensemble
 from gtpool.study.inputs import load_data, shape_of
 from gtpool.study.plan import make_plan, read_settings
-from gtpool.study.run_one import run_one
+from gtpool.study.run_one import run_ensemble, run_one
 from gtpool.study.split_rules import choose_split
 from gtpool.study.start import load_base, new_network, run_data, with_start
 

@@ -7,7 +7,7 @@ from gtpool.data.split import stratified_folds
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
-from gtpool.train.average import WeightAverage, averaged
+from gtpool.train.epoch import WeightAverage, averaged
 from gtpool.train.fit import fit
 from gtpool.train.loss import Loss
 

@@ -320,9 +320,9 @@ def test_a_run_gone_wrong_fails_alone(mutag):
         assert outcomes[run].best[:5] == pytest.approx(wanted.best[:5], rel=1e-9)
 
 
-@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
-def test_weights_that_are_no_numbers_do_not_spread(options, mutag):
-    models = networks(mutag, **options)
+@pytest.mark.parametrize("name", ["the paper's", "gin", "mincutpool", "gmt", "blocks"])
+def test_weights_that_are_no_numbers_do_not_spread(name, mutag):
+    models = networks(mutag, **MODELS[name])
     with torch.no_grad():
         for part in models[0].parameters():
             part.fill_(NAN)

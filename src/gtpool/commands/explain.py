@@ -41,12 +41,13 @@ def explain(
     from gtpool.explain import explain_source
     from gtpool.model.bundle import load_bundle
     from gtpool.model.predictor import members_of
-    from gtpool.report.diversity import diversity_table, judge_diversity
     from gtpool.report.explanation import (
         BLEND_NOTE,
         CALIBRATION_NOTE,
         ENSEMBLE_NOTE,
         connectivity_table,
+        diversity_table,
+        judge_diversity,
         write_explanation,
     )
 

@@ -50,7 +50,7 @@ def predict(
     an interrupted command to continue.
     """
     from gtpool.predict_stream import predict_file
-    from gtpool.report.row_progress import RowProgress
+    from gtpool.report.progress import RowProgress
 
     to_stdout = str(output) in {"-", "/dev/stdout"}
     if not to_stdout:

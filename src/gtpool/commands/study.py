@@ -183,16 +183,20 @@ def collect(
     curves: Annotated[bool, typer.Option(help="Keep the curves of each run.")] = False,
 ) -> None:
     """Merge results into one JSON lines file; conflicting results of a run are an error."""
+    from gtpool.study.predictions import check_output, export_predictions
     from gtpool.study.store import collect as pack
 
+    if predictions is not None:
+        check_output(predictions)
     rows = pack(sources, output, curves=curves)
     typer.echo(f"{len(rows)} runs in {output}")
     if predictions is not None:
-        from gtpool.study.predictions import export_predictions
-
         exported, without = export_predictions(sources, predictions)
         typer.echo(
             f"test predictions of {exported} runs in {predictions}; {without} runs have none"
+            if exported
+            else f"none of the {without} runs has test predictions, {predictions} is not written; "
+            "name stores of `gtpool study run`"
         )
 
 

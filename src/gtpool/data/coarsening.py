@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gtpool.data.dataset import GraphDataset
-from gtpool.data.folder import read_folder, write_folder
+from gtpool.data.dataset import GraphDataset, read_folder, write_folder
 from gtpool.data.locate import cache_dir
 from gtpool.graph import Coarsening, CoarseningStep, check_count
 from gtpool.ops.chains import CHAINS, coarsen_graphs

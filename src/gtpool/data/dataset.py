@@ -1,15 +1,18 @@
 """GraphDataset: many graphs packed into a few tensors, from which batches are gathered."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gtpool.data.folder import read_folder, write_folder
+from gtpool.atomic import new_folder, recover_folder
 from gtpool.data.schema import FLOAT32_MAX, Recipe, Schema
 from gtpool.graph import CoarseningStep, PackedBatch
 from gtpool.ops.average import standardize
@@ -20,6 +23,8 @@ from gtpool.ops.segment import layout_from_sizes, offsets
 _WHOLE = (torch.int64, torch.int32)
 _SAVED = ("x", "edge_index", "sizes", "edge_counts", "y")
 _OPTIONAL = ("edge_attr", "graph_features")
+_FORMAT = 1
+_TENSORS, _SCHEMA = "graphs.safetensors", "schema.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,3 +386,30 @@ def _check_values(data: GraphDataset) -> None:
             f"graph {graph} of {data.schema.name} has the target {data.y[graph, task].item()} for "
             f"{data.schema.targets[task]!r}; targets must be finite in float32"
         )
+
+
+def write_folder(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Write ``graphs.safetensors`` and ``schema.json``, replacing existing ones.
+
+    A folder with any other file is an error.
+    """
+    text = json.dumps({"format": _FORMAT, **values}, indent=1)
+    with new_folder(folder, (_TENSORS, _SCHEMA), "a dataset") as made:
+        save_file(
+            {name: part.cpu().contiguous() for name, part in tensors.items()}, made / _TENSORS
+        )
+        (made / _SCHEMA).write_text(text, encoding="utf-8")
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors (memory-mapped) and the values that ``write_folder`` wrote."""
+    if not folder.exists():
+        recover_folder(folder)
+    try:
+        values = json.loads((folder / _SCHEMA).read_text(encoding="utf-8"))
+        tensors = load_file(folder / _TENSORS)
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise ValueError(f"{folder} is damaged ({error}); delete it and save it again") from error
+    if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
+        raise ValueError(f"another version wrote {folder}; delete it and save it again")
+    return tensors, values

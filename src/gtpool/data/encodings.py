@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.encoding_names import parse_encodings
+from gtpool.data.schema import parse_encodings
 from gtpool.ops.encodings import PackedEdges, cycles, degree, eigenspaces, random_walk
 from gtpool.ops.memory import check_memory
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset, edges_to_int32, standardize_columns
 from gtpool.data.encodings import encode_nodes
 from gtpool.data.schema import Recipe, Schema, Task
-from gtpool.deprecated import old_names
 from gtpool.ops.memory import check_memory
 
 MAX_DEGREE = 1000
@@ -231,6 +230,3 @@ def _check_room(name: str, what: str, rows: int, columns: int, itemsize: int) ->
         "choose other features (--features constant), or leave out labels that number nodes or "
         "edges",
     )
-
-
-__getattr__ = old_names(__name__, {"Raw": "RawGraphs"})

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from gtpool.data.dataset import GraphDataset
-from gtpool.data.folder import read_folder, write_folder
+from gtpool.data.dataset import GraphDataset, read_folder, write_folder
 from gtpool.data.locate import cache_dir
 from gtpool.data.molecule import canonical_molecule
 from gtpool.data.schema import FLOAT32_MAX, Recipe

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, standardize_columns
-from gtpool.data.encoding_names import count_columns
 from gtpool.data.encodings import with_encodings
 from gtpool.data.features import FEATURES, RawGraphs, label_columns
 from gtpool.data.graph_features import MOLECULE_FEATURES, other_graph_columns
-from gtpool.data.schema import TASKS, Recipe, Schema
+from gtpool.data.schema import TASKS, Recipe, Schema, count_columns
 from gtpool.spec import AtomOrder, ShapeSpec
 
 

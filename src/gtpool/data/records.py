@@ -15,7 +15,6 @@ from torch import Tensor
 from gtpool.data.features import RawGraphs
 from gtpool.data.schema import FLOAT32_MAX, Task
 from gtpool.data.targets import pack_targets
-from gtpool.deprecated import old_names
 
 Array = NDArray[Any]
 
@@ -250,6 +249,3 @@ def _distinct(edges: _Edges, sizes: Array, places: list[str]) -> _Edges:
 
 def _tensor(values: Array | None) -> Tensor | None:
     return None if values is None else torch.from_numpy(values)
-
-
-__getattr__ = old_names(__name__, {"pack": "pack_records"})

@@ -13,7 +13,6 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.data.encoding_names import parse_encodings
 from gtpool.data.encodings import with_encodings
 from gtpool.data.formats import FORMATS, Format, format_of
 from gtpool.data.formats.reader import (
@@ -28,7 +27,7 @@ from gtpool.data.graph_features import check_molecule_features, with_graph_featu
 from gtpool.data.locate import cache_dir, find_raw
 from gtpool.data.molecule import b3db_smiles, load_b3db
 from gtpool.data.registry import DATASETS, dataset_info
-from gtpool.data.schema import Schema
+from gtpool.data.schema import Schema, parse_encodings
 from gtpool.data.synthetic import long_range, low_scores_matter
 from gtpool.ops import encodings
 from gtpool.spec import AtomOrder, DataSpec

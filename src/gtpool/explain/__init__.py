@@ -1,6 +1,5 @@
 """Explanations of predictions: node importance, kept nodes of each level, sampler diversity."""
 
-from gtpool.deprecated import old_names
 from gtpool.explain.connectivity import LevelEdges, connectivity, count_edges
 from gtpool.explain.diversity import Comparison, Coverage, Diversity, compare_samplers, diversity
 from gtpool.explain.explanation import Explanation, Fidelity, LevelView, explain
@@ -24,4 +23,3 @@ __all__ = [
     "explain_source",
     "name_nodes",
 ]
-__getattr__ = old_names(__name__, {"Cover": "Coverage"})

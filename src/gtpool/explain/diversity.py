@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
-from gtpool.deprecated import old_names
 from gtpool.explain.connectivity import LevelEdges, count_edges
 from gtpool.explain.trace import PoolingStep, frozen_copy, sample_by, score_nodes, trace_pooling
 from gtpool.graph import check_count
@@ -153,6 +152,3 @@ def _connected(
     options: tuple[Connect, ...] = get_args(Connect)
     after = {name: graph.subgraph(kept, ratio, score, name).edge_index for name in options}
     return {name: count_edges(edges, kept.numel()) for name, edges in after.items()}
-
-
-__getattr__ = old_names(__name__, {"Cover": "Coverage"})

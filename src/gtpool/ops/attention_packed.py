@@ -130,7 +130,7 @@ class PackedAttention:
     def rows(self, kept: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attention output of the kept rows, and their input of the values, [K, D]."""
         whole = self.attention
-        if isinstance(whole, MaterializedAttention) and self._one_matrix:
+        if isinstance(whole, MaterializedAttention) and self._one_matrix(whole.v.dtype):
             weights = self.weight, self.value
             return whole.rows_of_one_head(self.x, weights, self.queries, kept, self.ratio)
         return self._rows(kept), self.x.index_select(0, kept)
@@ -144,11 +144,11 @@ class PackedAttention:
             rows = self.attention.rows(q, self.k, self.v, kept, self.ratio)
         return rows.flatten(1) if self.heads > 1 else linear(rows.flatten(1), self.value)
 
-    @property
-    def _one_matrix(self) -> bool:
-        """Whether X itself is key, value and input of the queries, in the dtype of the weights."""
-        dtypes = {part.dtype for part in (self.x, self.weight, self.value, self.queries)}
-        return self.k is self.v and self.heads == 1 and len(dtypes) == 1
+    def _one_matrix(self, dtype: torch.dtype) -> bool:
+        """Whether X itself is key, value and input of the queries, all of one dtype."""
+        parts = self.x, self.weight, self.value, self.queries
+        same = all(part.dtype == dtype for part in parts)
+        return same and self.k is self.v and self.heads == 1
 
     def _thetas(self, theta_global: Tensor, theta_local: Tensor) -> Tensor:
         """Return theta_l and theta_g, multiplied by W_V if there is one head, [H, 2, C]."""

@@ -11,8 +11,7 @@ from gtpool.ops.coarsening import build_chain, haar_transform
 from gtpool.ops.coding_tree import coding_tree_labels
 from gtpool.ops.decimation import decimation_chain
 from gtpool.ops.entry import no_compile
-from gtpool.ops.matching import graclus_labels
-from gtpool.ops.partitions import partition_chain, pool_shares
+from gtpool.ops.partitions import graclus_labels, partition_chain, pool_shares
 
 Build = Callable[[Tensor, GraphLayout, int], tuple[CoarseningStep, ...]]
 

@@ -31,9 +31,9 @@ class Graclus(ChainPool):
     Differs from the paper:
         - Dhillon et al. visit nodes in random order, and refine the clusters of the coarsest graph.
           Defferrard et al. start at random and then go by degree; there is no refinement.
-        - Equal weights and degrees go by the structure around nodes (``gtpool.ops.canonical``). The
-          result depends on the numbering only where colour refinement cannot tell nodes apart that
-          are not symmetric.
+        - Equal weights and degrees go by the structure around nodes (``gtpool.ops.partitions``).
+          The result depends on the numbering only where colour refinement cannot tell nodes apart
+          that are not symmetric.
         - Features are means of pairs, where Defferrard et al. take the maximum. Their fake nodes,
           which make a balanced tree, are not there.
         - The diagonal of A' is left out; d' still counts the edges inside a pair.

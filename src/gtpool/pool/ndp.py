@@ -36,7 +36,7 @@ class NDP(ChainPool):
           Here nodes join one by one the side opposite to most of their neighbours, which always
           cuts half.
         - A diagonal of 1e-6 separates equal eigenvalues. Nodes are numbered by the structure
-          (``gtpool.ops.canonical``), so that the result depends on the numbering only where colour
+          (``gtpool.ops.partitions``), so that the result depends on the numbering only where colour
           refinement cannot tell nodes apart that are not symmetric.
         - Edges are followed both ways, and loops have no weight.
 

@@ -36,7 +36,7 @@ class SEPG(ChainPool):
     Differs from the paper:
         - Only adjacent children of the root are merged. Other merges lower nothing; a graph without
           edges keeps its nodes.
-        - Equal gains go by the structure around nodes (``gtpool.ops.canonical``). The result
+        - Equal gains go by the structure around nodes (``gtpool.ops.partitions``). The result
           depends on the numbering only where colour refinement cannot tell nodes apart that are
           not symmetric.
         - The authors' code starts from a tree of height 2, adds levels below its root and above its

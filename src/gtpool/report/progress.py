@@ -1,5 +1,6 @@
-"""Progress of runs: a live table in a terminal, plain lines elsewhere. No torch."""
+"""Progress of runs and of the rows of a long table: live in a terminal, else lines. No torch."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -28,6 +29,8 @@ from gtpool.study.summarize import (
 _RunGroup = dict[int, RunSpec]  # the runs of one table row, by fold
 _PAUSE = 0.2  # minimum seconds between two updates of the table
 _LINE_PAUSE = 5.0  # minimum seconds between two lines without a terminal
+_ROWS_PAUSE = 1.0  # minimum seconds between two updates of the line about rows
+_ROWS_LINE_PAUSE = 30.0  # minimum seconds between two such lines without a terminal
 _FRAME = 7  # maximum lines of the table's borders, headings and caption
 _CELL = 5  # characters of a value, so that columns keep their width
 _FEW = 3  # epochs after a run's slow first epoch before its pace counts
@@ -294,6 +297,53 @@ class _Mean:
     @property
     def value(self) -> float:
         return self.total / self.count
+
+
+class RowProgress:
+    """Context manager that shows a line now and then, and what is kept after an interruption.
+
+    A terminal shows the line in place.
+
+    Args:
+        resumes: Whether a repeated command continues after the rows that are done.
+    """
+
+    def __init__(self, *, resumes: bool) -> None:
+        self._resumes, self._file, self._draws = resumes, sys.stderr, sys.stderr.isatty()
+        self._first: int | None = None
+        self._done = self._total = 0
+        self._began = self._shown = monotonic()
+        self._drawn = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._drawn:
+            self._file.write("\n")
+        if kind is not None and self._resumes and 0 < self._done < self._total:
+            kept = f"{self._done:,} of {self._total:,} rows are kept"
+            self._file.write(f"gtpool: {kept}; repeat the command to resume\n")
+        self._file.flush()
+
+    def tell(self, done: int, total: int) -> None:
+        """Take the number of finished rows, those of an earlier call included, and of all rows."""
+        now = monotonic()
+        if self._first is None:
+            self._first, self._began, self._shown = done, now, now
+            if done:
+                self._file.write(f"gtpool: {done:,} of {total:,} rows are kept from before\n")
+        self._done, self._total = done, total
+        pause = _ROWS_PAUSE if self._draws else _ROWS_LINE_PAUSE
+        if done == self._first or now - self._shown < pause:
+            return
+        self._shown = now
+        rate = (done - self._first) / (now - self._began)
+        left = format_seconds((total - done) / rate)
+        line = f"gtpool: {done:,} of {total:,} rows, {rate:,.0f}/s, {left} left"
+        self._file.write(f"\r{line}\x1b[K" if self._draws else f"{line}\n")
+        self._file.flush()
+        self._drawn = self._draws
 
 
 def _result(row: RunResult) -> str:

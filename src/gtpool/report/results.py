@@ -27,7 +27,7 @@ from gtpool.report.plot import (
 from gtpool.report.progress import Progress
 from gtpool.report.result_tables import TextTable, methods_table, scores_table, tasks_table
 from gtpool.spec import FOLD_RULES, DataSpec
-from gtpool.study.boosting import FEATURES
+from gtpool.study.blend import FEATURES
 from gtpool.study.cross_validate import CrossValidation, RunConfig, plan_runs
 from gtpool.study.final_model import FinalModel
 from gtpool.study.heldout import (

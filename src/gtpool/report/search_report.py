@@ -19,12 +19,11 @@ from gtpool.report.result_tables import TextTable
 from gtpool.spec import FOLD_RULES, RunSpec
 from gtpool.study.cross_validate import RunConfig, plan_runs
 from gtpool.study.halving import Rung
-from gtpool.study.outer_test import OuterTest, outer_test
 from gtpool.study.plan import Plan, make_plan
 from gtpool.study.result import RunResult
 from gtpool.study.run import ENSEMBLE_SIZE
 from gtpool.study.run_one import choose_device
-from gtpool.study.search import EVALUATOR, Search, TrialResult
+from gtpool.study.search import EVALUATOR, OuterTest, Search, TrialResult, outer_test
 from gtpool.study.space import (
     PAPER_SPACE,
     Space,
@@ -42,6 +41,7 @@ _PAUSE = 0.2  # minimum seconds between two updates of the line
 _NOW_AND_THEN = 5.0  # minimum seconds between two lines about the runs of a rung
 _QUIET = 30.0  # seconds without output after which an epoch is printed
 _ROUGH = 50  # with fewer trials, the best tenth has fewer than five
+_LISTED = 5  # best trials in the table
 POOLED = (
     "Pooled validation: one choice for all folds has seen test labels, since the validation part "
     "of a fold lies in the test part of the one before. What these settings give on the same folds "
@@ -289,16 +289,13 @@ def _run_label(spec: RunSpec) -> str:
     return f"fold {spec.split.fold + 1}" if has_folds(spec.split.rule) else f"seed {spec.seed}"
 
 
-def trials_table(
-    trials: Sequence[TrialResult], space: Space, metric: str, most: int = 5
-) -> TextTable:
+def trials_table(trials: Sequence[TrialResult], space: Space, metric: str) -> TextTable:
     """Return a table of the best trials that ran on all folds.
 
     Args:
         trials: Trials from best to worst.
         space: The search space.
         metric: Compared value.
-        most: Maximum number of rows.
     """
     names = [name.partition(".")[2] for name in space]
     lines = [
@@ -307,7 +304,7 @@ def trials_table(
             _format_figure(trial.value, metric),
             *(_format_value(trial.choice[name]) for name in space),
         )
-        for trial in trials[:most]
+        for trial in trials[:_LISTED]
     ]
     return TextTable(("trial", f"validation {metric}", *names), tuple(lines))
 

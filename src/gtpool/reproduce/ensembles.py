@@ -1,15 +1,14 @@
-"""Test metrics of ensembles of seeds, from the committed predictions of single runs."""
+"""Test metrics of ensembles of seeds, from the committed predictions of single runs. No torch."""
 
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from gtpool.reproduce.paper import StudyCell
 from gtpool.study.predictions import Predictions, target_name
-from gtpool.train.metric import METRICS
 
 SIZE = 5
 """Members of an ensemble."""
@@ -52,11 +51,21 @@ def mean_and_deviation(scores: list[list[float]]) -> tuple[float, float | None]:
 
 
 def _score(members: list[NDArray[Any]], y: NDArray[Any]) -> float:
-    """Return the test metric of the mean probability."""
+    """Return the accuracy or the ROC-AUC of the mean probability."""
     mean = np.mean([part.astype(np.float64) for part in members], 0)
     if y.ndim == 1:
-        return METRICS["classes"].measure(torch.from_numpy(mean), torch.from_numpy(y.astype(int)))
-    dense = np.full(y.shape, np.nan)
-    dense[~np.isnan(y)] = mean
-    target = torch.from_numpy(y.astype(np.float64))
-    return METRICS["binary"].measure(torch.from_numpy(np.nan_to_num(dense)), target)
+        return float((mean.argmax(1) == y).mean())
+    score = np.full(y.shape, np.nan)
+    score[~np.isnan(y)] = mean
+    return float(np.nanmean([_roc_auc(*task) for task in zip(score.T, y.T, strict=True)]))
+
+
+def _roc_auc(score: NDArray[Any], y: NDArray[Any]) -> float:
+    """Return the area under the ROC curve of a task; NaN without both classes."""
+    known = ~np.isnan(y)
+    positive = y[known] > 0.5
+    pairs = int(positive.sum()) * int((~positive).sum())
+    if not pairs:
+        return float("nan")
+    ranks = rankdata(score[known])[positive]
+    return float((ranks.sum() - len(ranks) * (len(ranks) + 1) / 2) / pairs)

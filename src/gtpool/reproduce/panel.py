@@ -74,6 +74,11 @@ def choices() -> dict[str, dict[str, str]]:
     return json.loads(files("gtpool.reproduce").joinpath("panel.json").read_text(encoding="utf-8"))
 
 
+def is_chosen(method: str) -> bool:
+    """Return whether validation chose the network of a method; else its panel is not complete."""
+    return len(choices()[method]) > 1
+
+
 def chosen_runs(method: str, dataset: str) -> tuple[RunSpec, ...]:
     """Return the runs of a method on a dataset with the network chosen without that dataset.
 

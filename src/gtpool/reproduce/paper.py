@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS
 from gtpool.reproduce.candidates import config_runs
-from gtpool.reproduce.panel import CANDIDATES, PANEL, candidate_runs, chosen_runs
+from gtpool.reproduce.panel import CANDIDATES, PANEL, candidate_runs, chosen_runs, is_chosen
 from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
 from gtpool.spec import RunSpec, SplitSpec, did_you_mean
 from gtpool.study.recipe import ENCODE, recipe
@@ -30,6 +30,8 @@ class StudyCell(NamedTuple):
     specs: tuple[RunSpec, ...]
     """The runs of the first seed, one per fold."""
     published: Published | None = None
+    beside: str = ""
+    """What was used beside the training and validation parts of the dataset; empty if nothing."""
 
     def runs(self, seeds: int) -> list[RunSpec]:
         """Return the runs of the first seeds, seed after seed."""
@@ -47,6 +49,14 @@ class Study(NamedTuple):
     cells: tuple[StudyCell, ...]
     axis: str | None = None
     """Parameter of a curve, whose values are the rows."""
+    apart: Mapping[str, tuple[str, ...]] = {}
+    """Rows that must not stand beside the others: caption of their own table, and the rows."""
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """The rows that are comparable, in order: all but those of ``apart``."""
+        others = {line for lines in self.apart.values() for line in lines}
+        return tuple(line for line in self.lines if line not in others)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -60,7 +70,7 @@ class Study(NamedTuple):
 
     def only(self, *, dataset: str | None = None, line: str | None = None) -> tuple[StudyCell, ...]:
         """Return the cells of one dataset or row; raise a ValueError for an unknown name."""
-        for what, name, known in (("dataset", dataset, self.datasets), ("pool", line, self.lines)):
+        for what, name, known in (("dataset", dataset, self.datasets), ("line", line, self.lines)):
             if name is not None and name not in known:
                 hint, listed = did_you_mean(name, known), ", ".join(map(repr, known))
                 raise ValueError(f"no {what} {name!r} in this study{hint} (it has {listed})")
@@ -137,8 +147,8 @@ def _read_tuned(path: Path) -> Study:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         said = error if isinstance(error, ValueError) else repr(error)
         raise ValueError(f"{path} is not a tuned.json of `gtpool study tune`: {said}") from error
-    note = f"The choices of {path}. {_POOLED}"
-    return STUDIES["tuned"]._replace(note=note, cells=cells)
+    note = f"The choices of {path}."
+    return STUDIES["tuned"]._replace(note=note, cells=cells, apart=_pooled(cells))
 
 
 def _tuned_cells(text: str) -> tuple[StudyCell, ...]:
@@ -158,18 +168,25 @@ def _tuned_cells(text: str) -> tuple[StudyCell, ...]:
             runs = tuple(several[fold] for fold, several in enumerate(chosen))
             cells += [
                 StudyCell(method, dataset, runs, published),
-                StudyCell(f"{method}, pooled validation", dataset, pooled, published),
+                StudyCell(f"{method}{_POOLED_LINE}", dataset, pooled, published),
             ]
-    return tuple(sorted(cells, key=lambda cell: "pooled" in cell.line))
+    return tuple(sorted(cells, key=lambda cell: cell.line.endswith(_POOLED_LINE)))
+
+
+def _pooled(cells: Iterable[StudyCell]) -> dict[str, tuple[str, ...]]:
+    """Return the rows of one network for all folds as a table of their own."""
+    lines = dict.fromkeys(cell.line for cell in cells if cell.line.endswith(_POOLED_LINE))
+    return {_POOLED: tuple(lines)}
 
 
 def _pool(**options: Any) -> _Options:  # noqa: ANN401 - values of pool_options
     return {"model": {"pool_options": options}}
 
 
+_POOLED_LINE = ", pooled validation"
 _POOLED = (
-    "Pooled validation chooses one network by the mean over folds, which has seen every test label "
-    "once."
+    "One network for all folds, chosen by the mean over their validation parts. These are the test "
+    "parts of other folds, so the choice has seen every test label once."
 )
 _UNCHANGED: _Options = {}
 _TOPK = {"model": METHODS["gtpool-topk"].model}
@@ -236,6 +253,7 @@ def _four_levels(data: _Options | None = None, **model: Any) -> _Options:  # noq
     return {**_FOUR_LEVELS, "data": data, "model": {**_FOUR_LEVELS["model"], **model}}
 
 
+_FIXED = tuple(method for method in CANDIDATES if not is_chosen(method))
 _SMALL = (*(name for name in DATASETS if SOURCES[name].family == "TU"), "ogbg-molbbbp")
 _RIVALS = ("gcn", "gin", "gmt", "mincutpool", "sagpool_h")
 
@@ -253,6 +271,7 @@ def _best_cells() -> tuple[StudyCell, ...]:
                 dataset,
                 chosen_runs(method, dataset),
                 published.get(line, {}).get(dataset),
+                _beside(method),
             )
             for line, method in named.items()
             for dataset in DATASETS
@@ -273,11 +292,17 @@ def _repeated_cells() -> tuple[StudyCell, ...]:
                 for repeat in range(5)
                 for fold in range(5)
             ),
+            beside=_beside(method),
         )
         for line, method in named.items()
         for dataset in DATASETS
         if SOURCES[dataset].family == "TU"
     )
+
+
+def _beside(method: str) -> str:
+    """Return what else chose the network of a method."""
+    return "validation parts of other sets" if is_chosen(method) else ""
 
 
 def _panel_cells() -> tuple[StudyCell, ...]:
@@ -290,11 +315,13 @@ def _panel_cells() -> tuple[StudyCell, ...]:
     )
 
 
+_TUNED = _tuned_cells(files("gtpool.reproduce").joinpath("tuned.json").read_text(encoding="utf-8"))
+
 STUDIES: dict[str, Study] = {
     "table1": Study(
-        "Table 1: all methods on all datasets",
-        "Accuracy of the TU sets, ROC-AUC of the OGB sets. Below the paper's methods: a network "
-        "that is blind to edges, and MID, a rival of RWS.",
+        "The paper's recipe: table 1, all methods on all datasets",
+        "All methods are untuned. Accuracy of the TU sets, ROC-AUC of the OGB sets. Below the "
+        "paper's methods: a network that is blind to edges, and MID, a rival of RWS.",
         10,
         _method_cells((*TABLE_1, "mlp", "mid-sagpool", "mid-topkpool"), DATASETS, TABLE_1),
     ),
@@ -403,22 +430,30 @@ STUDIES: dict[str, Study] = {
     ),
     "tuned": Study(
         "Tuned on validation parts",
-        f"Each fold has the network that its own validation part chose among 24. {_POOLED}",
+        "Each fold has the network that its own validation part chose among 24. Budgets differ: "
+        "docs/studies.md has them.",
         10,
-        _tuned_cells(files("gtpool.reproduce").joinpath("tuned.json").read_text(encoding="utf-8")),
+        _TUNED,
+        apart=_pooled(_TUNED),
     ),
     "best": Study(
-        "The recipe best",
-        "GTPool-V by the letter of the paper, with encodings, and by the recipe best; rivals with "
-        "the same encodings, training and number of candidates. The network of a dataset is the "
-        "one that validation chose on the other datasets of the panel.",
+        "The same budget for all: the recipe best",
+        "All methods have the same encodings, training, four candidates and ensembles. The network "
+        "of a dataset is the one that validation chose on the other datasets of the panel. The "
+        f"panel of {', '.join(_FIXED)} is not complete: their network was set, not chosen.",
         10,
         _best_cells(),
+        apart={
+            "Of another budget: GTPool-V by the letter of the paper, also with encodings.": (
+                "paper",
+                "paper, rwse",
+            )
+        },
     ),
     "repeated": Study(
-        "Repeated cross-validation: the recipe best and its rivals",
-        "Five stratified 5-fold cross-validations of each dataset, one seed: 25 test parts. "
-        "`comparison.compare` tests all pairs of methods at once.",
+        "The same budget for all, on repeated cross-validation",
+        "The networks of the recipe best on five stratified 5-fold cross-validations of each "
+        "dataset, one seed: 25 test parts.",
         1,
         _repeated_cells(),
     ),

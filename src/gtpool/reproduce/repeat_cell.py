@@ -5,7 +5,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from gtpool.reproduce.paper import StudyCell, find_studies
-from gtpool.reproduce.study_results import counted_seeds
+from gtpool.reproduce.study_results import cell_result, counted_seeds
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import ScoreGrid, format_metric, reported_score, summarize_grid
 
@@ -27,18 +27,31 @@ class Repetition(NamedTuple):
         return (self.new.device, self.new.commit) == (self.stored.device, self.stored.commit)
 
 
-def find_cell(study: str, dataset: str, line: str) -> tuple[StudyCell, int]:
-    """Return a cell and the number of seeds of its study; raise a ValueError for unknown names.
+def find_cell(
+    study: str, dataset: str, line: str, seeds: int, stored: Mapping[str, RunResult]
+) -> tuple[StudyCell, int]:
+    """Return a cell and the number of seeds of its study.
+
+    Unknown names, and a cell without committed runs of these seeds, raise a ValueError.
 
     Args:
         study: Key of ``STUDIES``.
         dataset: Column of the study.
         line: Row of the study, such as a method.
+        seeds: Number of seeds to repeat.
+        stored: Committed runs by key.
     """
     found = find_studies([study])[study]
     cells = found.only(dataset=dataset, line=line)
     if not cells:
         raise ValueError(f"the study {study} has no cell of {line} on {dataset}")
+    runs = cells[0].runs(seeds)
+    if not any(run.key in stored and stored[run.key].done for run in runs):
+        raise ValueError(
+            f"none of the {len(runs)} runs of {line} on {dataset} is in the committed results, so "
+            f"there is nothing to compare with; `gtpool study run {study}` does missing runs, "
+            "--known names other results"
+        )
     return cells[0], found.seeds
 
 
@@ -49,15 +62,17 @@ def compare_with_stored(
 
     Args:
         cell: The cell.
-        new: The repeated runs.
+        new: The repeated runs, all done; at least one is committed.
         stored: Committed runs by key.
         seeds: Number of seeds of the study, whose spread is the yardstick.
     """
-    pairs = [Repetition(row, stored[row.key]) for row in new if row.done and row.key in stored]
+    pairs = [
+        Repetition(row, stored[row.key])
+        for row in new
+        if row.key in stored and stored[row.key].done
+    ]
     missing = len(new) - len(pairs)
     lines = [f"{missing} of {len(new)} runs are not in the committed results"] if missing else []
-    if not pairs:
-        return [*lines, "cannot tell: there is nothing to compare with"]
     if all(pair.equal for pair in pairs):
         return [*lines, "equal"]
     metric = pairs[0].new.metric or "accuracy"
@@ -69,7 +84,7 @@ def compare_with_stored(
     if not any(pair.same_setting for pair in pairs):
         lines.append("device or commit differ, so equal figures are not expected")
     repeated = len({pair.new.spec.seed for pair in pairs})
-    grid = _grid(cell, stored, seeds, metric)
+    grid = cell_result("", cell, seeds, stored).grid
     return [*lines, _verdict(mine - theirs, metric, repeated, grid)]
 
 
@@ -88,15 +103,6 @@ def _verdict(gap: float, metric: str, repeated: int, committed: ScoreGrid) -> st
         f"{told}; {'within' if abs(gap) <= limit else 'outside'} the spread of seeds, "
         f"± {format_metric(limit, metric)} for 95 % of repetitions"
     )
-
-
-def _grid(cell: StudyCell, stored: Mapping[str, RunResult], seeds: int, metric: str) -> ScoreGrid:
-    """Return the committed test metrics of a cell, by seed and fold."""
-    keys = [run.key for run in cell.runs(seeds)]
-    flat = [reported_score(stored[key]) if key in stored else None for key in keys]
-    folds, first = len(cell.specs), cell.specs[0].seed
-    rows = tuple(tuple(flat[at : at + folds]) for at in range(0, len(flat), folds))
-    return ScoreGrid(metric, tuple(range(first, first + seeds)), tuple(range(folds)), rows)
 
 
 def _mean(rows: Sequence[RunResult]) -> float:

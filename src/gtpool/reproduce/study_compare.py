@@ -5,12 +5,11 @@ from math import isnan
 from typing import NamedTuple
 
 from gtpool.reproduce.claims import CLAIMS, Claim, Figures, Verdict, published_figures
-from gtpool.reproduce.comparison import ALPHA, Comparison, compare
-from gtpool.reproduce.stats import (
-    PairedTest,
-    corrected_t_test,
-    fold_differences,
-    fold_means,
+from gtpool.reproduce.comparison import (
+    ALPHA,
+    Comparison,
+    compare,
+    compare_unpaired,
     rank_methods,
 )
 from gtpool.reproduce.study_parts import (
@@ -22,7 +21,7 @@ from gtpool.reproduce.study_parts import (
     text_cell,
 )
 from gtpool.reproduce.study_plot import draw_ranks
-from gtpool.reproduce.study_results import CellResult, comparable_figures
+from gtpool.reproduce.study_results import CellResult, comparable_figures, fold_means
 
 MATTERS = 1.0
 """Smallest difference that matters, in points: below a tenth of a usual spread over folds."""
@@ -36,12 +35,13 @@ _RANKS = (
 )
 _COMPARISON = (
     "All methods at once, on the same test parts: means over the complete seeds of a method, which "
-    "repeat the same folds. Where variances differ by a factor of 9 at most: repeated-measures "
-    "ANOVA and Tukey's HSD with simultaneous intervals; else Friedman's test and Conover's with "
-    "Holm's correction. Training parts overlap, so variances of means are corrected (Nadeau and "
-    "Bengio, 2003). OGB's sets have one split: there the blocks are seeds, and what is tested is "
-    "training alone. p-values are multiplied by the number of datasets, and intervals hold for the "
-    "whole table at 95 %. Methods marked “with the best” cannot be told from the best at 0.05. A "
+    "repeat the same folds. Repeated-measures ANOVA and Tukey's HSD with simultaneous intervals; "
+    "where Levene's test tells variances apart, Friedman's test and Conover's with Holm's "
+    "correction. Training parts overlap, so variances of means are corrected (Nadeau and Bengio, "
+    "2003). OGB's sets have one split: there seeds are compared by one-way ANOVA and Tukey-Kramer, "
+    "and what is tested is training alone. p-values are multiplied by the number of datasets, and "
+    "intervals hold for the whole table at 95 %. Methods marked “with the best” cannot be told "
+    "from the best at 0.05. A "
     f"difference below {MATTERS:g} point does not matter."
 )
 _CLAIMS = (
@@ -105,29 +105,28 @@ def compare_table(found: Sequence[CellResult]) -> TableComparison:
 
 def compare_cells(there: Sequence[CellResult], alpha: float = ALPHA) -> Comparison:
     """Return the comparison of cells with the same test parts, in points."""
-    if len(there[0].grid.folds) > 1:
-        overlap, scores = _overlap(there[0]), [fold_means(one.grid) for one in there]
-    else:  # one split: the seeds are the blocks
-        seeds = [[line[0] for line in one.grid.values if line[0] is not None] for one in there]
-        overlap, scores = 0.0, [line[: min(map(len, seeds))] for line in seeds]
-    named = {
-        one.place.line: [100 * value for value in line]
-        for one, line in zip(there, scores, strict=True)
-    }
-    return compare(named, overlap=overlap, alpha=alpha)
+    if len(there[0].grid.folds) == 1:  # one split: seeds of two methods are not paired
+        scores = [[line[0] for line in one.grid.values if line[0] is not None] for one in there]
+        return compare_unpaired(_by_line(there, scores), alpha=alpha)
+    scores = [fold_means(one.grid) for one in there]
+    return compare(_by_line(there, scores), overlap=_overlap(there[0]), alpha=alpha)
 
 
-def paired_test(first: CellResult, second: CellResult) -> PairedTest:
-    """Return the test of the difference of two cells over the folds of a dataset, in points."""
-    pairs = fold_differences(first.grid, second.grid)
-    return corrected_t_test([100 * pair for pair in pairs], _overlap(first))
+def _by_line(
+    there: Sequence[CellResult], scores: Sequence[Sequence[float]]
+) -> dict[str, list[float]]:
+    """Return scores in points by row, rounded so that ties are equal."""
+    pairs = zip(there, scores, strict=True)
+    return {one.place.line: [round(100 * value, 9) for value in line] for one, line in pairs}
 
 
-def comparison_section(name: str, title: str, found: Sequence[CellResult]) -> ReportSection:
-    """Return the comparison of all methods of a study on each dataset."""
+def comparison_section(
+    name: str, title: str, found: Sequence[CellResult], made: TableComparison
+) -> ReportSection:
+    """Return the comparison of all methods of a study on each dataset as a table."""
     heads = ("dataset", "method", "mean", "with the best", "behind the best", "interval")
-    heads += ("p, adjusted", "verdict", "test parts", "test")
-    compared = compare_table(found).by_dataset
+    heads += ("p, adjusted", "verdict", "test parts or seeds", "test")
+    compared = made.by_dataset
     lines = [line for dataset in compared for line in _rows(dataset, compared, found)]
     none = () if lines else ("No dataset has two methods with all test parts yet.",)
     sheet = ReportTable("Methods by dataset, the best first.", heads, tuple(lines))
@@ -175,9 +174,12 @@ def _is_comparable(result: CellResult) -> bool:
 
 
 def _overlap(result: CellResult) -> float:
-    """Return the ratio of test to training graphs of the runs of a cell."""
+    """Return the ratio of tested to other graphs of the runs of a cell.
+
+    Graphs of the validation part count as others: they choose the epoch.
+    """
     sizes = [row.split for row in result.rows]
-    return sum(size.test for size in sizes) / sum(size.train for size in sizes)
+    return sum(size.test for size in sizes) / sum(size.train + size.valid for size in sizes)
 
 
 def claims_section(found: Mapping[str, Sequence[CellResult]]) -> ReportSection:

@@ -5,11 +5,14 @@ from typing import NamedTuple
 
 from gtpool.data.registry import DATASETS
 from gtpool.report.progress import format_seconds
-from gtpool.reproduce.paper import Study
+from gtpool.reproduce.ensembles import ensemble_scores, mean_and_deviation
+from gtpool.reproduce.paper import Study, StudyCell
 from gtpool.reproduce.published import TABLE_1, TABLE_6
 from gtpool.reproduce.status import count_status
 from gtpool.reproduce.study_compare import (
+    TableComparison,
     claims_section,
+    compare_table,
     comparison_section,
     ranks_section,
 )
@@ -26,20 +29,24 @@ from gtpool.reproduce.study_parts import (
 )
 from gtpool.reproduce.study_plot import Point, SeedFigures, draw_boxes, draw_sweep
 from gtpool.reproduce.study_results import RERUN, CellResult, cell_results, published_by
+from gtpool.study.predictions import Predictions
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import EPOCH_RULES
 
 _NUMBERS = ("ours", "±", "over", "published", "±", "by", "difference", "runs", "of")
+_SETTINGS = ("validation", "parameters", "seconds a run", "device", "commit", "beside the set")
 _FEW = 3  # minimum seeds of a box plot
 
 _MAIN = "table1"  # its methods are ranked
+_BUDGET = "best"  # its methods have one budget, and ensembles of the same size
+_MEMBERS = 3
 _COMPARED = {
-    "table1": "Table 1: all methods at once",
+    _MAIN: "The paper's recipe: all methods at once",
     "tuned": "Tuned: all methods at once",
+    _BUDGET: "The same budget: all methods at once",
     "repeated": "Repeated cross-validation: all methods at once",
 }
-"""Studies whose methods are tested together; tuned and untuned methods are not mixed."""
-_POOLED = "pooled"  # part of the name of rows whose choice used test labels of other folds
+"""Studies whose methods are tested together. Tuned and untuned methods are in different ones."""
 _HOW = (
     "A figure is the test metric at the epoch of the lowest validation loss (OGB's sets: of the "
     "best validation ROC-AUC); test metrics of other epochs choose nothing. It is the mean over "
@@ -50,7 +57,8 @@ _HOW = (
 )
 _MARKS = (
     f"{PARTIAL} marks a figure that rests on fewer runs than it should, {MISSING} one of which "
-    "nothing is there yet. Differences are ours less published, in points."
+    "nothing is there yet. Differences are ours less published, in points. Where methods are "
+    "compared, those that cannot be told from the best of their column are bold."
 )
 
 
@@ -60,12 +68,15 @@ class Report(NamedTuple):
     title: str
     parts: list[ReportSection]
     results: list[CellResult]
+    compared: Mapping[str, TableComparison]
+    """Comparisons of the methods of a study, by name of the study."""
 
 
 def make_report(
     rows: Mapping[str, RunResult],
     studies: Mapping[str, Study],
     *,
+    predictions: Predictions | None = None,
     more: Iterable[ReportSection] = (),
 ) -> Report:
     """Return the report on the finished runs of the studies.
@@ -73,20 +84,37 @@ def make_report(
     Args:
         rows: Finished runs by key.
         studies: Studies by name.
+        predictions: Test predictions for ensembles, as ``read_predictions`` returns them.
         more: Additional parts for the end, such as timings.
     """
     found = {name: cell_results(name, study, rows) for name, study in studies.items()}
     parts = [_summary_section(rows, found)]
+    compared: dict[str, TableComparison] = {}
     for name, study in studies.items():
-        parts.append(study_section(name, study, found[name]))
+        together = [one for one in found[name] if one.place.line in study.together]
+        if name in _COMPARED:
+            compared[name] = compare_table(together)
+        parts.append(study_section(name, study, found[name], compared.get(name)))
         if name == _MAIN:
             parts += [seeds_section(found[name]), ranks_section(found[name])]
         if name in _COMPARED:
-            methods = [one for one in found[name] if _POOLED not in one.place.line]
-            parts.append(comparison_section(f"compare-{name}", _COMPARED[name], methods))
+            parts.append(
+                comparison_section(f"compare-{name}", _COMPARED[name], together, compared[name])
+            )
+        if name == _BUDGET:
+            parts.append(ensemble_section(study, _of_rows(predictions or {}, rows)))
     parts += [claims_section(found), dataset_section(), *more]
     everything = [result for several in found.values() for result in several]
-    return Report("GTPool: what the paper says, and what was measured", parts, everything)
+    return Report("GTPool: what the paper says, and what was measured", parts, everything, compared)
+
+
+def _of_rows(predictions: Predictions, rows: Mapping[str, RunResult]) -> Predictions:
+    """Return the targets, and the predictions of the given runs."""
+    return {
+        name: array
+        for name, array in predictions.items()
+        if "/y/" in name or name.rpartition("/")[2] in rows
+    }
 
 
 def _summary_section(
@@ -129,23 +157,46 @@ def _listed(values: Iterable[str]) -> str:
     return "; ".join(f"{value} ({count:,} runs)" for value, count in ordered) or "none"
 
 
-def study_section(name: str, study: Study, found: Sequence[CellResult]) -> ReportSection:
-    """Return the part of a study: methods or values by datasets, and a table of all numbers."""
+def study_section(
+    name: str,
+    study: Study,
+    found: Sequence[CellResult],
+    compared: TableComparison | None = None,
+) -> ReportSection:
+    """Return the part of a study: methods or values by datasets, and a table of all numbers.
+
+    Args:
+        name: Name of the study.
+        study: The study.
+        found: Results of its cells.
+        compared: Comparison of its methods, for the marks.
+    """
     by_place = {(result.place.line, result.place.dataset): result for result in found}
-    lines = tuple(
-        (
-            text_cell(line),
-            *(_figure_cell(by_place.get((line, dataset))) for dataset in study.datasets),
-        )
-        for line in study.lines
-    )
     first = study.axis or "method"
-    table = ReportTable("", (first, *study.datasets), lines)
+    tables = tuple(
+        ReportTable(
+            caption,
+            (first, *study.datasets),
+            tuple(
+                (
+                    text_cell(line),
+                    *(
+                        _figure_cell(by_place.get((line, dataset)), compared)
+                        for dataset in study.datasets
+                    ),
+                )
+                for line in lines
+            ),
+        )
+        for caption, lines in {"": study.together, **study.apart}.items()
+    )
     begun = [result for result in found if result.figure.mean is not None]
     detail = ReportTable(
-        "All numbers, a line for each cell that has runs. The last columns say what each rule of "
-        "choosing the epoch makes of the same runs; the optimistic one looks at the answers.",
-        (first, "dataset", *_NUMBERS, *EPOCH_RULES.values()),
+        "All numbers, a line for each cell that has runs. “validation” is the mean validation "
+        "metric, “beside the set” what was used beside the dataset. The last columns say what each "
+        "rule of choosing the epoch makes of the same runs; the optimistic one looks at the "
+        "answers.",
+        (first, "dataset", *_NUMBERS, *_SETTINGS, *EPOCH_RULES.values()),
         tuple(map(_number_cells, begun)),
         detail=True,
     )
@@ -158,8 +209,37 @@ def study_section(name: str, study: Study, found: Sequence[CellResult]) -> Repor
     pictures = _curves(study, found)
     if study.axis and not pictures:
         notes.append("No curve can be drawn yet.")
-    sheets = (table, detail) if begun else (table,)
+    sheets = (*tables, detail) if begun else tables
     return ReportSection(name, study.title, tuple(notes), {}, sheets, pictures)
+
+
+def ensemble_section(study: Study, predictions: Predictions) -> ReportSection:
+    """Return the test metric of ensembles of the same size of all methods of a study."""
+    lines = [
+        (
+            text_cell(line),
+            *(_ensemble_cell(cell, study.seeds, predictions) for cell in study.only(line=line)),
+        )
+        for line in study.together
+    ]
+    note = (
+        f"Mean probability of {_MEMBERS} networks that differ in the seed, from the exported test "
+        "predictions. Seeds are in disjoint groups; ± is over folds, the mean of the groups. Their "
+        "single runs are those of the table above."
+    )
+    sheet = ReportTable("", ("method", *study.datasets), tuple(lines))
+    title = f"The same budget: ensembles of {_MEMBERS}"
+    return ReportSection("ensembles", title, (note,), {}, (sheet,))
+
+
+def _ensemble_cell(cell: StudyCell, seeds: int, predictions: Predictions) -> TableCell:
+    scores = ensemble_scores(cell, predictions, seeds, _MEMBERS)
+    if not scores:
+        return TableCell("–", None, (f"{MISSING} no predictions",), None, "missing")
+    mean, std = mean_and_deviation(scores)
+    spread = "" if std is None else f" ± {std:.2f}"
+    count = f"{len(scores)} ensemble{'s' * (len(scores) > 1)}"
+    return TableCell(f"{mean:.2f}{spread}", mean, (count,))
 
 
 def seeds_section(found: Sequence[CellResult]) -> ReportSection:
@@ -226,7 +306,7 @@ _GIVEN_UP = {
 """Text of a published value that is a dash in the paper."""
 
 
-def _figure_cell(result: CellResult | None) -> TableCell:
+def _figure_cell(result: CellResult | None, compared: TableComparison | None) -> TableCell:
     """Return a cell with our value, and below it the published value, difference and runs."""
     if result is None:
         return TableCell("")
@@ -242,12 +322,13 @@ def _figure_cell(result: CellResult | None) -> TableCell:
     if figure.mean is None:
         notes.append(f"{MISSING} none of {wanted} runs")
         return TableCell("–", None, tuple(notes), result.name if result.rows else None, "missing")
+    best = compared is not None and compared.is_told_from_best(result) is False
     over = ", ± folds" if figure.spread == "folds" and figure.std is not None else ""
     if figure.missing:
         notes.append(f"{PARTIAL} {figure.n} of {wanted} runs{over}")
-        return TableCell(figure.text, result.percent, tuple(notes), result.name, "partial")
+        return TableCell(figure.text, result.percent, tuple(notes), result.name, "partial", best)
     notes.append(f"{wanted} runs{over}")
-    return TableCell(figure.text, result.percent, tuple(notes), result.name)
+    return TableCell(figure.text, result.percent, tuple(notes), result.name, best=best)
 
 
 def _number_cells(result: CellResult) -> tuple[TableCell, ...]:
@@ -265,8 +346,22 @@ def _number_cells(result: CellResult) -> tuple[TableCell, ...]:
         number_cell(result.difference, "+z.2f"),
         number_cell(figure.n, "d"),
         number_cell(len(result.keys), "d"),
+        number_cell(result.valid_percent),
+        _range_cell(result.parameters),
+        number_cell(result.seconds, ".1f"),
+        text_cell(result.listed("device")),
+        text_cell(result.listed("commit")),
+        text_cell(result.beside),
         *(number_cell(None if rule is None else 100 * rule) for rule in rules),
     )
+
+
+def _range_cell(values: Sequence[int]) -> TableCell:
+    """Return a cell with the first and last of increasing values."""
+    if not values:
+        return TableCell("–")
+    ends = dict.fromkeys((values[0], values[-1]))
+    return TableCell(" to ".join(f"{value:,}" for value in ends), values[0])
 
 
 def _curves(study: Study, found: Sequence[CellResult]) -> tuple[Picture, ...]:

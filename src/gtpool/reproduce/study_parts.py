@@ -19,6 +19,8 @@ class TableCell(NamedTuple):
     runs: str | None = None
     """Name of the result whose runs the cell shows."""
     mark: Literal["", "partial", "missing", "slip"] = ""
+    best: bool = False
+    """Whether the method cannot be told from the best of its column."""
 
 
 class ReportTable(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gtpool.report.plot import INK, KEPT, OTHER, figure_to_svg, style_axes, svg_figure
-from gtpool.reproduce.stats import Ranking
+from gtpool.reproduce.comparison import Ranking
 
 
 class Point(NamedTuple):

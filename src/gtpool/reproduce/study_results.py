@@ -1,7 +1,8 @@
 """Results of the cells of a study: their runs and summary values. No torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from statistics import fmean
+from typing import Literal, NamedTuple
 
 from gtpool.data.registry import DATASETS
 from gtpool.reproduce.paper import Study, StudyCell
@@ -55,6 +56,42 @@ class CellResult(NamedTuple):
         return any(None not in line for line in self.grid.values)
 
     @property
+    def done(self) -> tuple[RunResult, ...]:
+        """The finished runs."""
+        return tuple(row for row in self.rows if row.done)
+
+    @property
+    def valid_percent(self) -> float | None:
+        """Mean validation metric of the finished runs, in per cent."""
+        found = [row.valid_metric for row in self.done if row.valid_metric is not None]
+        return 100 * fmean(found) if found else None
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """The numbers of parameters of the networks, increasing."""
+        return tuple(sorted({row.parameters for row in self.done if row.parameters is not None}))
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean seconds of a finished run; a run of an ensemble counts with its share."""
+        return fmean(row.seconds for row in self.done) if self.done else None
+
+    @property
+    def beside(self) -> str:
+        """What was used beside the dataset: other sets, pre-trained weights, descriptors."""
+        spec = self.place.specs[0]
+        used = (
+            self.place.beside,
+            "pre-trained weights" if spec.train.start else "",
+            "molecular descriptors" if spec.data.molecule_features else "",
+        )
+        return ", ".join(filter(None, used)) or "nothing"
+
+    def listed(self, field: Literal["device", "commit"]) -> str:
+        """Return the devices or commits of the runs as text."""
+        return "; ".join(dict.fromkeys(str(getattr(row, field)) for row in self.rows))
+
+    @property
     def failed(self) -> int:
         """Number of failed runs."""
         return sum(row.status == "failed" for row in self.rows)
@@ -68,7 +105,50 @@ def cell_results(name: str, study: Study, rows: Mapping[str, RunResult]) -> list
         study: The study.
         rows: Finished runs by key.
     """
-    return [_result(name, cell, study.seeds, rows) for cell in study.cells]
+    return [cell_result(name, cell, study.seeds, rows) for cell in study.cells]
+
+
+def cell_result(
+    name: str, cell: StudyCell, seeds: int, rows: Mapping[str, RunResult]
+) -> CellResult:
+    """Return the result of one cell.
+
+    Args:
+        name: Name of the study.
+        cell: The cell.
+        seeds: Number of planned seeds.
+        rows: Finished runs by key.
+    """
+    keys = tuple(run.key for run in cell.runs(seeds))
+    known = tuple(rows[key] for key in keys if key in rows)
+    metric = next((row.metric for row in known if row.metric), _metric(cell.dataset))
+    first, folds = cell.specs[0].seed, tuple(range(len(cell.specs)))
+
+    def to_grid(value: Callable[[RunResult], float | None]) -> ScoreGrid:
+        flat = [value(rows[key]) if key in rows else None for key in keys]
+        lines = (flat[at : at + len(folds)] for at in range(0, len(flat), len(folds)))
+        return ScoreGrid(
+            metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines))
+        )
+
+    laid = to_grid(reported_score)
+    rules = {
+        rule: summarize_grid(counted_seeds(to_grid(_metric_by_rule(rule))), wanted=len(keys))
+        for rule in EPOCH_RULES
+    }
+    figure = summarize_grid(counted_seeds(laid), wanted=len(keys))
+    address = f"{name}/{cell.line}/{cell.dataset}"
+    return CellResult(name, address, cell, keys, known, laid, figure, rules)
+
+
+def fold_means(laid: ScoreGrid) -> list[float]:
+    """Return the mean over complete seeds for each fold; at least one seed must be complete.
+
+    Seeds repeat the same folds, so they are not additional blocks of a comparison.
+    """
+    whole = [[value for value in line if value is not None] for line in laid.values]
+    whole = [line for line in whole if len(line) == len(laid.folds)]
+    return [fmean(values) for values in zip(*whole, strict=True)]
 
 
 def counted_seeds(laid: ScoreGrid) -> ScoreGrid:
@@ -101,29 +181,6 @@ def comparable_figures(found: Sequence[CellResult]) -> dict[str, dict[str, float
         if result.has_complete_seed and result.percent is not None:
             table.setdefault(result.place.line, {})[result.place.dataset] = result.percent
     return table
-
-
-def _result(name: str, cell: StudyCell, seeds: int, rows: Mapping[str, RunResult]) -> CellResult:
-    keys = tuple(run.key for run in cell.runs(seeds))
-    known = tuple(rows[key] for key in keys if key in rows)
-    metric = next((row.metric for row in known if row.metric), _metric(cell.dataset))
-    first, folds = cell.specs[0].seed, tuple(range(len(cell.specs)))
-
-    def to_grid(value: Callable[[RunResult], float | None]) -> ScoreGrid:
-        flat = [value(rows[key]) if key in rows else None for key in keys]
-        lines = (flat[at : at + len(folds)] for at in range(0, len(flat), len(folds)))
-        return ScoreGrid(
-            metric, tuple(range(first, first + seeds)), folds, tuple(map(tuple, lines))
-        )
-
-    laid = to_grid(reported_score)
-    rules = {
-        rule: summarize_grid(counted_seeds(to_grid(_metric_by_rule(rule))), wanted=len(keys))
-        for rule in EPOCH_RULES
-    }
-    figure = summarize_grid(counted_seeds(laid), wanted=len(keys))
-    address = f"{name}/{cell.line}/{cell.dataset}"
-    return CellResult(name, address, cell, keys, known, laid, figure, rules)
 
 
 def _metric_by_rule(rule: str) -> Callable[[RunResult], float | None]:

@@ -21,7 +21,7 @@ _COLUMNS = (
     *("study", "line", "dataset", "metric", "mean", "std", "std_over", "runs", "wanted", "failed"),
     *("published", "published_std", "published_by", "difference"),
     *("by_valid_loss", "by_valid_metric", "by_last_epoch", "by_test_optimistic"),  # as RULES
-    *("devices", "commits"),
+    *("with_best", "valid", "parameters", "seconds", "devices", "commits", "beside_the_set"),
 )
 _FIT = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{"  # shrinks, never enlarges
 _PAGE_LINES = 60  # maximum rows of a table on a page
@@ -81,7 +81,7 @@ def csv_text(report: Report) -> str:
     text = StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
-    table.writerows(map(_csv_values, report.results))
+    table.writerows(_csv_values(report, result) for result in report.results)
     return text.getvalue()
 
 
@@ -96,7 +96,8 @@ def _text_columns(sheet: ReportTable) -> set[int]:
 
 
 def _cell_text(entry: TableCell) -> str:
-    return f"{entry.text} ({'; '.join(entry.notes)})" if entry.notes else entry.text
+    text = f"**{entry.text}**" if entry.best else entry.text
+    return f"{text} ({'; '.join(entry.notes)})" if entry.notes else text
 
 
 def _latex_table(part: ReportSection, sheet: ReportTable, number: int) -> list[str]:
@@ -122,9 +123,10 @@ def _latex_table(part: ReportSection, sheet: ReportTable, number: int) -> list[s
 
 def _stacked(entry: TableCell) -> str:
     """Return the text of a cell with its smaller lines below."""
+    text = rf"\textbf{{{_escape(entry.text)}}}" if entry.best else _escape(entry.text)
     if not entry.notes:
-        return _escape(entry.text)
-    lines = r"\\".join((_escape(entry.text), *_small(entry)))
+        return text
+    lines = r"\\".join((text, *_small(entry)))
     return rf"\shortstack[r]{{{lines}}}"
 
 
@@ -140,9 +142,10 @@ def _escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def _csv_values(result: CellResult) -> tuple[object, ...]:
+def _csv_values(report: Report, result: CellResult) -> tuple[object, ...]:
     figure, place = result.figure, result.place
-    told = place.published
+    told, compared = place.published, report.compared.get(result.study)
+    worse = None if compared is None else compared.is_told_from_best(result)
     rules = (_percent(result.rules[rule].mean) for rule in EPOCH_RULES)
     return (
         result.study,
@@ -160,17 +163,18 @@ def _csv_values(result: CellResult) -> tuple[object, ...]:
         published_by(place),
         "" if result.difference is None else f"{result.difference:.4f}",
         *rules,
-        _listed(result, "device"),
-        _listed(result, "commit"),
+        "" if worse is None else "no" if worse else "yes",
+        "" if result.valid_percent is None else f"{result.valid_percent:.4f}",
+        " to ".join(map(str, dict.fromkeys((*result.parameters[:1], *result.parameters[-1:])))),
+        "" if result.seconds is None else f"{result.seconds:.2f}",
+        result.listed("device"),
+        result.listed("commit"),
+        result.beside,
     )
 
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.4f}"
-
-
-def _listed(result: CellResult, what: str) -> str:
-    return "; ".join(dict.fromkeys(str(getattr(row, what)) for row in result.rows))
 
 
 def html(report: Report) -> str:

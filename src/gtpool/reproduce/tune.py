@@ -20,7 +20,7 @@ from gtpool.reproduce.candidates import (
     search_space,
 )
 from gtpool.study.halving import Budget, Candidate, Rung, SuccessiveHalving
-from gtpool.study.journal import JOURNAL
+from gtpool.study.optuna_study import JOURNAL
 from gtpool.study.run import run_many
 from gtpool.study.search import RunFunction
 from gtpool.study.store import Store, write_atomic

@@ -15,7 +15,6 @@ from gtpool.data.duplicates import count_copies, describe_copies
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
 from gtpool.data.targets import check_varied
-from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.pool import POOLS
 from gtpool.spec import RunSpec
@@ -405,6 +404,3 @@ def _run_folder(folder: Path | str | None) -> Generator[Path]:
         return
     with TemporaryDirectory(prefix="gtpool-") as scratch:
         yield Path(scratch)
-
-
-__getattr__ = old_names(__name__, {"Chosen": "FinalModel"})

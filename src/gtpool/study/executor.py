@@ -10,11 +10,10 @@ from typing import Literal, NamedTuple, Protocol
 from gtpool.data.formats.reader import Loaded
 from gtpool.spec import RunSpec
 from gtpool.study.build_result import lost_result
-from gtpool.study.ensemble import group_by_network, run_ensemble
 from gtpool.study.inputs import source_digest
 from gtpool.study.process_pool import run_in_processes
 from gtpool.study.result import RunResult
-from gtpool.study.run_one import has_artifact, run_one
+from gtpool.study.run_one import group_by_network, has_artifact, run_ensemble, run_one
 from gtpool.study.store import Store
 from gtpool.train.epoch import Epoch
 

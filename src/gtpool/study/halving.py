@@ -22,8 +22,15 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from gtpool.spec import RunSpec
-from gtpool.study.journal import driver_lock, fail_lost_trials, open_journal, open_study
-from gtpool.study.sampler import CANDIDATE, ResumableTPESampler, TopFractionPruner
+from gtpool.study.optuna_study import (
+    CANDIDATE,
+    ResumableTPESampler,
+    TopFractionPruner,
+    driver_lock,
+    fail_lost_trials,
+    open_journal,
+    open_study,
+)
 from gtpool.study.search import RunFunction, validation_scores
 from gtpool.study.store import check_writable
 

@@ -16,7 +16,6 @@ from gtpool.data.locate import locate
 from gtpool.data.molecule import ATOM_SIZES, BOND_SIZES
 from gtpool.data.registry import DATASETS
 from gtpool.data.sources import load_source, smiles_of
-from gtpool.deprecated import old_names
 from gtpool.spec import FOLD_RULES, DataSpec, RunSpec, ShapeSpec
 from gtpool.study.split_rules import resolve_split
 
@@ -164,6 +163,3 @@ def _file_state(source: str, data_dir: Path | None) -> _State:
     files = sorted(top.rglob("*")) if top.is_dir() else [top] if top.exists() else []
     stats = ((path, path.stat()) for path in files if path.is_file())
     return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
-
-
-__getattr__ = old_names(__name__, {"lay_out": "expand_folds"})

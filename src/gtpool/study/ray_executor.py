@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gtpool.deprecated import old_names
 from gtpool.spec import RunSpec
 from gtpool.study.build_result import failed_result, lost_result
 from gtpool.study.executor import RunTask, Watcher
@@ -271,6 +270,3 @@ class ProgressQueue:
         """Return the reports since the last call."""
         reports, self.reports = self.reports, []
         return reports
-
-
-__getattr__ = old_names(__name__, {"Ray": "RayExecutor"})

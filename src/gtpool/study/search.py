@@ -1,36 +1,46 @@
-"""Hyperparameter search on validation scores with Optuna; resumable and shared by processes."""
+"""Hyperparameter search on validation scores with Optuna; resumable and shared by processes.
+
+The chosen options are tested on graphs that no trial has read.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from time import sleep
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.pruners import NopPruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
+from torch import from_numpy
 
 from gtpool.data.formats.reader import Loaded
 from gtpool.model import method_name
 from gtpool.model.classifier import Classifier
 from gtpool.spec import RunSpec
+from gtpool.study.heldout import read_held_out
 from gtpool.study.inputs import expand_folds, load_data, shape_of, source_digest
-from gtpool.study.journal import driver_lock, fail_lost_trials, open_study
-from gtpool.study.result import RunResult
-from gtpool.study.sampler import (
+from gtpool.study.optuna_study import (
     ResumableTPESampler,
     combine_seeds,
+    driver_lock,
+    fail_lost_trials,
     median_pruner,
+    open_study,
     should_prune,
     suggest,
 )
+from gtpool.study.result import RunResult
 from gtpool.study.space import Choice, Space, apply_choice, count_untried, draw_untried
+from gtpool.study.summarize import MetricSummary, format_metric, metric_title, summarize
 from gtpool.train.metric import metric_of
 
 EVALUATOR = "PED-ANOVA"
@@ -272,3 +282,61 @@ def _trial_result(trial: FrozenTrial) -> TrialResult:
         trial.params,
         trial.user_attrs.get("error"),
     )
+
+
+class OuterTest(NamedTuple):
+    """Test metric of the chosen options on the graphs that were held out."""
+
+    graphs: int
+    value: float
+    """Of the mean prediction of the networks of all folds."""
+    single: MetricSummary
+    """Of single networks."""
+
+    @property
+    def text(self) -> str:
+        """The figures in words."""
+        metric = self.single.metric
+        value = format_metric(self.value, metric)
+        return (
+            f"{metric_title(metric)}: {value} by the networks of all folds together, "
+            f"{self.single.text} alone ({self.single.evidence}); {self.graphs} graphs that no "
+            "trial has read"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"graphs": self.graphs, "value": self.value, "single": self.single._asdict()}
+
+
+def outer_test(
+    spec: RunSpec,
+    seeds: int,
+    do: Callable[[Sequence[RunSpec]], list[RunResult]],
+    artifact: Callable[[str], Path],
+    loaded: Loaded,
+    data_dir: Path | None = None,
+) -> OuterTest | None:
+    """Train with the chosen options on all folds, and test on the graphs that were held out.
+
+    Args:
+        spec: The run with the chosen options.
+        seeds: Number of seeds per fold.
+        do: Returns the results of runs, and keeps their artifacts.
+        artifact: Maps the key of a run to its artifact file.
+        loaded: The data.
+        data_dir: Folder searched first for a dataset known by name.
+
+    Returns:
+        None if all runs failed.
+    """
+    tested = replace(spec, split=replace(spec.split, hold_out="test"))
+    runs = do(expand_folds(tested, seeds=seeds, data_dir=data_dir, loaded=loaded))
+    task = loaded.dataset.schema.task
+    parts = read_held_out(runs, artifact, task)
+    if not parts:
+        return None
+    output = from_numpy(np.mean([part.output for part in parts], 0))
+    metric = metric_of(task, spec.train.metric)
+    value = metric.of_outputs(output, from_numpy(parts[0].y))
+    return OuterTest(len(parts[0].graph), value, summarize(runs))

@@ -6,7 +6,6 @@ from math import prod
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from gtpool.deprecated import old_names
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec
 from gtpool.study.recipe import set_score_order
@@ -230,6 +229,3 @@ def _enumerate(domain: tuple[Value, ...] | Range) -> Sequence[Value] | None:
 
 def _key(space: Space, choice: Choice) -> tuple[Value, ...]:
     return tuple(choice[name] for name in space)
-
-
-__getattr__ = old_names(__name__, {"PAPER": "PAPER_SPACE", "chosen": "apply_choice"})

@@ -20,8 +20,7 @@ from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import next_key
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
-from gtpool.train.average import WeightAverage
-from gtpool.train.epoch import autocast, lr_factor
+from gtpool.train.epoch import WeightAverage, autocast, lr_factor
 from gtpool.train.loss import Loss
 from gtpool.train.metric import metric_of
 

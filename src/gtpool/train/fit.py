@@ -20,14 +20,15 @@ from gtpool.model.predictor import Predictor, member_outputs
 from gtpool.ops.dropout import next_key, set_keys
 from gtpool.ops.padded_ops import WIDEST
 from gtpool.spec import TrainSpec
-from gtpool.train.average import WeightAverage, averaged
 from gtpool.train.distributed import SINGLE_PROCESS, Group, synchronized_layers
 from gtpool.train.epoch import (
     EarlyStopping,
     Epoch,
     Outcome,
     TrainingError,
+    WeightAverage,
     autocast,
+    averaged,
     check_metric_defined,
     epoch_seed,
     lr_factor,

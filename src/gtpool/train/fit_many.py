@@ -17,13 +17,13 @@ from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
 from gtpool.spec import TrainSpec
-from gtpool.train.average import averaged
 from gtpool.train.captured import CapturedTrainer, FeatureScaler
 from gtpool.train.epoch import (
     EarlyStopping,
     Epoch,
     Outcome,
     TrainingError,
+    averaged,
     epoch_seed,
     mean_loss,
     shuffled_batches,

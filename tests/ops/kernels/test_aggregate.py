@@ -19,7 +19,11 @@ CLOSE = {
 }
 # Runs, rows of each at level 0 with three of padding, edges of each.
 CASES = {"one run": (1, 18, 60), "three runs": (3, 9, 16), "dense": (1, 12, 300), "none": (2, 6, 0)}
-DROPPED = [(0.0, torch.float64), (0.5, torch.float32), (0.5, torch.bfloat16)]
+SUMS = [
+    *((case, 0.0, torch.float64) for case in CASES),
+    ("three runs", 0.5, torch.float32),
+    ("three runs", 0.5, torch.bfloat16),
+]
 pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
 
 
@@ -93,7 +97,7 @@ def gin_matrix(csr, adjacency):
     return adjacency + (csr.origin >= 0).double().diag()
 
 
-@pytest.mark.parametrize("dropped", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("dropped", [0.0, 0.5])
 @pytest.mark.parametrize("case", CASES)
 def test_root_degrees_count_other_nodes_and_the_node_itself(case, dropped):
     csr, adjacency = linked(case, dropped=dropped)
@@ -110,8 +114,7 @@ def test_root_out_degrees_count_all_edges_that_leave(case):
     torch.testing.assert_close(root_out_degrees(csr), expected.float())
 
 
-@pytest.mark.parametrize(("dropped", "dtype"), DROPPED)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "dropped", "dtype"), SUMS)
 def test_gcn_multiplies_by_the_normalised_matrix(case, dropped, dtype):
     csr, adjacency = linked(case, dropped=dropped)
     scale = root_degrees(csr)
@@ -120,14 +123,13 @@ def test_gcn_multiplies_by_the_normalised_matrix(case, dropped, dtype):
     )
 
 
-@pytest.mark.parametrize(("dropped", "dtype"), DROPPED)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "dropped", "dtype"), SUMS)
 def test_gin_adds_all_edges(case, dropped, dtype):
     csr, adjacency = linked(case, dropped=dropped)
     assert_multiplies(lambda x: gin_sum(x, csr), gin_matrix(csr, adjacency), csr, 10, dtype)
 
 
-@pytest.mark.parametrize("width", [1, 16, 128, 130, 300])
+@pytest.mark.parametrize("width", [1, 130, 300])
 def test_any_width(width):
     csr, adjacency = linked("three runs", dropped=0.3)
     matrix = gin_matrix(csr, adjacency)
