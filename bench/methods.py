@@ -34,6 +34,7 @@ from gtpool.graph import PackedBatch
 from gtpool.model import METHODS
 from gtpool.model.classifier import Classifier
 from gtpool.model.gmt import GMT
+from gtpool.ops.packed import PackedGraph
 from gtpool.pool import POOLS
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
@@ -95,7 +96,8 @@ def _network(method: str, name: str) -> tuple[Classifier, PackedBatch]:
     torch.manual_seed(0)
     model = Classifier(ModelSpec(**METHODS[method].model), shape_of(data))
     index = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:BATCH]
-    data = with_chain(data, model.chain_steps) if model.chain_steps else data
+    chain = model.coarsening
+    data = with_chain(data, chain.steps, chain.method) if chain else data
     return model, data.take(index, model.ratios)
 
 
@@ -176,7 +178,9 @@ def _layers(name: str) -> list[dict[str, object]]:
     for layer, rival in rivals.items():
         if layer == "gmt":
             ours = GMT(WIDTH, WIDTH, CLUSTERS)
-            calls[f"{layer} ours"] = partial(_run, partial(ours, x, edge_index, level))
+            calls[f"{layer} ours"] = partial(
+                _run, partial(ours, x, PackedGraph(edge_index, None, level))
+            )
             calls[f"{layer} PyG"] = partial(_run, partial(rival, x, batch))
             continue
         ours = POOLS[layer](WIDTH, 0.5 if layer in {"sagpool", "topkpool", "asap"} else CLUSTERS)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gtpool.bench.bench_tables import BENCH_TABLES, MISSING, Row, device_name, evidence, newest_rows
+from gtpool.bench.paper_speed import BASELINES, CAPTURED, EAGER, OURS, REFERENCE
+from gtpool.bench.paper_speed import SPEED as PUBLISHED
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench"
 TEXT = {
@@ -27,45 +29,41 @@ TEXT = {
     "attention",
     "precision",
     "of",
-    "training",
     "machine",
+    "sizing",
 }
 """Headings of words; under the others stand numbers."""
 INTRO = """\
 # Performance: all tables
 
-All measurements of speed and memory, behind the short page on [performance](performance.md). `make
-performance` makes this page from `results/bench/`: the newest row of each case and machine.
+The measurements behind the short page on [performance](performance.md). `make performance` makes
+this page from `results/bench/`: the newest row of each case and machine.
 
 Each ratio is between two things measured in the same run on the same machine, in turns. What was
 not measured is shown as missing.
 """
-WORDS = {
-    "speed": """\
-## The paper's speed table
+SPEED = """\
+## PyG's layers and GTPool-V
 
-Forward and backward pass of a batch of 128 graphs: median and standard deviation over rounds. In
-each round every network has one turn. Batches are on the device already. A speed-up above 1 is
-faster than SAGPool_h. "Published" is the paper's own speed-up, on an RTX 2080 Ti.
+Time of SAGPool_h in milliseconds, and how many times as fast the others are, on batches of 128
+graphs that are on the device already. In each round every network has one turn. "Published" is the
+paper's own speed-up of GTPool-V, on an RTX 2080 Ti.
 
 The rivals are PyG's own layers: three GCN layers with the pooler after each, ratio 0.5, maximum and
-mean read-outs added up. GMT reads out once after the third layer. A captured step also includes
-clipping and Adam; the others are forward and backward alone.
-""",
-    "step": """\
-## A whole training step
-
-Forward, backward, clipping and Adam (fused). All networks have the same width.
-""",
+mean read-outs added up. GMT reads out once after the third layer. A captured step and a whole step
+include clipping and Adam; the others are forward and backward alone. `gtpool bench` shows widths,
+parameters, both passes and their spread.
+"""
+WORDS = {
     "scalability": """\
 ## The paper's scalability table
 
 Time and peak memory of forward and backward on Erdős–Rényi graphs. The paper gives neither width
-nor number of graphs; here width is 128, with one graph on a CPU and eight on a GPU.
+nor number of graphs; here width is 128, with one graph on a CPU and eight on a GPU, of which 11 GB
+are used, the memory of the paper's card.
 
 On a CPU, memory is what the passes add to the peak of their own process. On a GPU it is all
-allocated memory. 11 GB is the memory of the paper's card. A case at least as large as a failed one
-is not run.
+allocated memory. A case at least as large as a failed one is not run.
 """,
     "roofline": """\
 ## Roofline
@@ -87,6 +85,8 @@ class Brief(NamedTuple):
     """What makes two rows the same case."""
     columns: dict[str, str]
     """Keys of a row and their headings."""
+    only: dict[str, tuple[object, ...]] = {}  # noqa: RUF012 - never written
+    """Values of the rows that are shown, by key; all values of keys that are not there."""
 
 
 BRIEFS = (
@@ -105,22 +105,6 @@ BRIEFS = (
         },
     ),
     Brief(
-        "large",
-        "One large graph, mean degree 20, width 128, forward and backward of the layer",
-        ("attention", "heads", "precision", "nodes"),
-        {
-            "attention": "attention",
-            "heads": "heads",
-            "precision": "precision",
-            "nodes": "nodes",
-            "forward_s": "forward, s",
-            "backward_s": "backward, s",
-            "peak_mb": "peak, MB",
-            "memory_exponent": "memory ~ nodes to the",
-            "time_exponent": "time ~ nodes to the",
-        },
-    ),
-    Brief(
         "precision",
         "bf16 beside float32 and linear attention beside exact, GTPool-V",
         ("dataset", "attention", "precision"),
@@ -133,12 +117,6 @@ BRIEFS = (
             "deviation": "deviation",
             "of": "of",
         },
-    ),
-    Brief(
-        "captured",
-        "An epoch of training on a GPU, eagerly (commit 30f103a) and captured",
-        ("dataset", "network", "training"),
-        {"dataset": "dataset", "network": "network", "training": "training", "epoch_ms": "ms"},
     ),
     Brief(
         "epoch",
@@ -178,6 +156,7 @@ BRIEFS = (
         "Attention back-ends, forward and backward",
         ("case", "heads", "backend"),
         {"case": "case", "heads": "heads", "backend": "back-end", "ms": "ms", "mb": "MB"},
+        {"backend": ("reference", "auto")},
     ),
     Brief(
         "sample",
@@ -189,6 +168,7 @@ BRIEFS = (
             "ms": "ms",
             "times_faster_than_pyg_topk": "times faster than PyG's top-k",
         },
+        {"sampler": ("PyG topk", "topk", "rws", "rwsv", "rws, score order")},
     ),
     Brief(
         "take",
@@ -224,6 +204,7 @@ BRIEFS = (
             "cpu_seconds": "processor seconds",
             "peak_mb": "peak, MB",
         },
+        {"dataset": ("PROTEINS", "ogbg-molhiv", "random graph, 100,000 nodes, mean degree 4")},
     ),
     Brief(
         "predict",
@@ -245,12 +226,16 @@ BRIEFS = (
 
 def page(folder: Path = RESULTS) -> str:
     """Give the page in Markdown."""
-    parts = [INTRO]
+    parts = [INTRO, SPEED, *_speed(folder)]
     for what, words in WORDS.items():
         parts.append(words)
-        for sheet in BENCH_TABLES[what](_read(folder, what), full=True):
-            parts += [f"### {sheet.title}", _table(sheet.headings, sheet.lines)]
-            parts.append(evidence(sheet.rows))
+        rows = [
+            row for row in _read(folder, what) if row["device"] != "cuda" or row.get("cap_gb", 1)
+        ]
+        for sheet in BENCH_TABLES[what](rows, full=True):
+            if sheet.rows:
+                parts += [f"### {sheet.title}", _table(sheet.headings, sheet.lines)]
+                parts.append(evidence(sheet.rows))
     parts.append("## Parts")
     for brief in BRIEFS:
         parts += _brief(folder, brief)
@@ -273,6 +258,22 @@ def summary(folder: Path = RESULTS) -> str:
     return _table(heads, sorted(lines))
 
 
+def large(folder: Path = RESULTS) -> str:
+    """Give the table of one large graph in short: float32, and the usual number of heads."""
+    shown = {("float32", "exact", 1), ("float32", "linear", 4)}
+    rows = [
+        {**row, "machine": device_name(row), "s": round(row["forward_s"] + row["backward_s"], 3)}
+        for row in _read(folder, "large")
+        if (row["precision"], row["attention"], row["heads"]) in shown
+    ]
+    found = list(newest_rows(rows, "machine", "attention", "nodes").values())
+    heads = {"machine": "machine", "attention": "attention", "nodes": "nodes", "s": "seconds"}
+    heads |= {"peak_mb": "peak, MB", "time_exponent": "time ~ nodes to the"}
+    heads |= {"memory_exponent": "memory ~ nodes to the"}
+    lines = [[_cell(row[key]) for key in heads] for row in found]
+    return f"{_table(tuple(heads.values()), lines)}\n\n{evidence(found)}"
+
+
 def part(file: str, folder: Path = RESULTS) -> str:
     """Give the table of one of the scripts in bench/, without its heading."""
     brief = next(one for one in BRIEFS if one.file == file)
@@ -283,8 +284,44 @@ def _step(row: Row) -> str:
     return f"{row['step_ms']:.1f} ± {row['step_std']:.1f}"
 
 
+def _speed(folder: Path) -> list[str]:
+    """Give the table of speed-ups over SAGPool_h, a line for each machine, sizing and dataset."""
+    rows = [*_read(folder, "speed")]
+    rows += [{**row, "sizing": "equal width, whole step"} for row in _read(folder, "step")]
+    rows = [{**row, "machine": device_name(row)} for row in rows]
+    found = newest_rows(rows, "machine", "sizing", "dataset", "model")
+    rivals = BASELINES[1:]
+    heads = (
+        "machine",
+        "sizing",
+        "dataset",
+        "SAGPool_h, ms",
+        *rivals,
+        OURS,
+        "captured",
+        "published",
+    )
+    lines: list[list[str]] = []
+    for place in sorted({key[:3] for key in found}):
+        first = found.get((*place, REFERENCE))
+        ours = found.get((*place, OURS), found.get((*place, EAGER)))
+        others = [found.get((*place, name)) for name in rivals]
+        cells = [_times(row) for row in (*others, ours, found.get((*place, CAPTURED)))]
+        told = PUBLISHED.get((place[2], OURS))
+        whole = MISSING if first is None else f"{first['total_ms']:.1f}"
+        lines.append([*place, whole, *cells, "–" if told is None else f"{told.speedup:.2f}×"])
+    return [_table(heads, lines), evidence(list(found.values()))]
+
+
+def _times(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    return str(row[MISSING]) if MISSING in row else f"{row['speedup']:.2f}×"
+
+
 def _brief(folder: Path, brief: Brief) -> list[str]:
     rows = [row for row in _read(folder, brief.file) if set(brief.columns) <= set(row)]
+    rows = [row for row in rows if all(row[key] in some for key, some in brief.only.items())]
     rows = [{**row, "machine": device_name(row)} for row in rows]
     found = list(newest_rows(rows, "machine", *brief.keys).values())
     lines = [[_cell(row[key]) for key in brief.columns] for row in found]

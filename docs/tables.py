@@ -7,6 +7,7 @@ A page marks a table by ``<!-- docs/tables.py: NAME -->`` before it and ``<!-- e
 import json
 import re
 import sys
+from collections.abc import Sequence
 
 import molecule_tables
 import performance
@@ -15,9 +16,11 @@ import recipe_tables
 import result_tables
 import scale_tables
 from figures import EVIDENCE, ROOT, figure, published, results
+from figures import table as markdown
 
 from gtpool.reproduce.paper import STUDIES
 from gtpool.reproduce.study_results import CellResult
+from gtpool.study.result import RunResult
 
 TABLE = results("table1")
 COMPARED = ("MUTAG", "PROTEINS")
@@ -75,12 +78,41 @@ def _beside(result: CellResult) -> str:
     return f"{figure(result)} | {published(result)} | {shown}"
 
 
+def hours() -> str:
+    """Give the runs an hour of each method on PROTEINS, as the stored runs took."""
+    heads = ("method", "H200, side by side (at once)", "H200, one by one", "a CPU, one by one")
+    found = {
+        one.place.line: [row for row in one.rows if row.status == "done"]
+        for study in ("table1", "table2")
+        for one in results(study)
+        if one.place.dataset == "PROTEINS"
+    }
+    lines: list[list[str]] = []
+    for method, rows in found.items():
+        stacked = [row for row in rows if row.together]
+        alone = [row for row in rows if not row.together]
+        at_once = max((row.together or 1 for row in stacked), default=0)
+        cells = [f"{_an_hour(stacked)} ({at_once})" if stacked else "–"]
+        for device in ("NVIDIA H200", "cpu"):
+            cells.append(_an_hour([row for row in alone if row.device == device]))  # noqa: PERF401
+        if rows:
+            lines.append([method, *cells])
+    return markdown(heads, lines)
+
+
+def _an_hour(rows: Sequence[RunResult]) -> str:
+    """Give the runs an hour, from the mean time of some."""
+    return f"{3600 * len(rows) / sum(row.seconds for row in rows):,.0f}" if rows else "–"
+
+
 MADE = {
     **result_tables.MADE,
     "baselines": baselines,
     "speed": performance.summary,
     "ensembles": lambda: performance.part("crossval"),
     "layers": lambda: performance.part("layers"),
+    "large": performance.large,
+    "hours": hours,
     "connect": connect,
     "molecule-sets": molecule_tables.sets,
     "molecule-ranks": molecule_tables.ranks,

@@ -9,7 +9,6 @@ import pytest
 import torch
 from contract import close
 from torch import nn
-from torch._dynamo.utils import counters
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, Sequential, global_mean_pool
@@ -127,21 +126,6 @@ def test_explainer_needs_to_know_of_a_convolution_after_the_pool():
     assert explanation.edge_mask.unique().numel() == 38
 
 
-def test_compiled_layer_is_not_compiled_anew_for_every_batch():
-    torch.compiler.reset()
-    counters.clear()
-    pool, graphs = GTPool(7, gate="tanh"), []
-    compiled = torch.compile(pool, backend="aot_eager")
-    for count in (24, 20, 3, 30, 60, 188):
-        batch = mutag_batches(count)[0]
-        args = batch.x, batch.edge_index, batch.edge_attr, batch.batch
-        for eager, ours in zip(pool(*args), compiled(*args), strict=True):
-            close(eager, ours)
-        graphs.append(counters["stats"]["unique_graphs"])
-    assert graphs[0] > 0
-    assert len(set(graphs[1:])) == 1  # the second batch makes the sizes dynamic, then no more
-
-
 def test_compiled_model_gives_what_eager_gives():
     torch.compiler.reset()
     model, batch = Classifier(conv_after=True, gate="tanh", heads=4), mutag_batches(16)[0]
@@ -153,28 +137,6 @@ def test_compiled_model_gives_what_eager_gives():
         gradients.append([p.grad for p in network.parameters()])
     for eager, ours in zip(*gradients, strict=True):
         close(eager, ours)
-
-
-@pytest.mark.slow
-def test_inductor_gives_what_eager_gives_on_one_graph_and_on_many(inductor):
-    pool = GTPool(16)
-    compiled = torch.compile(copy.deepcopy(pool), backend=inductor)
-    for count, size in ((1, 6), (1, 20), (1, 7), (1, 1), (3, 5), (7, 4)):
-        nodes = torch.arange(count * size)
-        following = nodes - nodes % size + (nodes + 1) % size
-        edges = torch.stack([torch.cat([nodes, following]), torch.cat([following, nodes])])
-        batch = None if count == 1 else nodes // size
-        features = torch.randn(len(nodes), 16, generator=torch.Generator().manual_seed(size))
-        results = []
-        for layer in (pool, compiled):
-            layer.zero_grad()
-            x = features.clone().requires_grad_()
-            out = layer(x, edges, batch=batch)
-            (out.x.square().sum() + out.score.square().sum()).backward()
-            grads = [p.grad for p in layer.parameters() if p.requires_grad]
-            results.append([out.x, out.edge_index, out.perm, out.score, x.grad, *grads])
-        for eager, ours in zip(*results, strict=True):
-            torch.testing.assert_close(eager, ours, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("gate", [None, "tanh"])

@@ -21,6 +21,7 @@ from gtpool.bench.networks import (
 )
 from gtpool.bench.paper_speed import (
     BASELINES,
+    CAPTURED,
     OURS,
     REFERENCE,
     SCALABILITY,
@@ -274,14 +275,16 @@ def test_the_page_shows_what_was_not_measured_as_missing(tmp_path):
     common = {"date": "2026-01-01", "commit": "abc1234", "device": "cuda", "gpu": "Some Card"}
     common |= {"cpu": "x", "threads": 2, "python": "3", "torch": "2", "torch_geometric": "2"}
     row = {"dataset": "PROTEINS", "model": REFERENCE, "width": 128, "parameters": 76000}
-    row |= {"step_ms": 11.2, "step_std": 0.1, "speedup": 1.0}
-    (tmp_path / "step.jsonl").write_text(json.dumps(common | row) + "\n")
+    row |= {"step_ms": 11.2, "step_std": 0.1, "total_ms": 11.2, "speedup": 1.0}
+    lost = {"dataset": "PROTEINS", "model": CAPTURED, "missing": "missing memory"}
+    lines = [json.dumps(common | one) + "\n" for one in (row, lost)]
+    (tmp_path / "step.jsonl").write_text("".join(lines))
     cell = {"model": "ASAP", "nodes": 500, "density": 0.8, "cap_gb": 11.0}
     full = common | cell | {"missing": "out of memory"}
     (tmp_path / "scalability.jsonl").write_text(json.dumps(full) + "\n")
     page = make_page(tmp_path)
-    assert "| PROTEINS | SAGPool_h | 128 | 76,000 | 11.20 ± 0.10 | 1.00× | – |" in page
-    assert "| PROTEINS | GTPool-V (captured) | – | – | missing | – | 10× |" in page
+    whole = "| Some Card | equal width, whole step | PROTEINS |"
+    assert f"{whole} 11.2 | – | – | – | – | missing memory | 1.31× |" in page
     assert "| 500 | ASAP | missing | missing | missing | out of memory |" in page
     assert "Some Card; Python 3, torch 2, PyG 2; commit abc1234; 2026-01-01." in page
-    assert "Training step: a CPU" in page
+    assert "Not measured yet." in page

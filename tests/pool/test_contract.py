@@ -6,7 +6,6 @@ from contract import (
     EXCEPTIONS,
     LAWS,
     OWN_TESTS,
-    law_compile,
     law_numbering,
 )
 
@@ -29,7 +28,7 @@ DROPPING = {
     ),
 }
 COMPILED = {"gtpool-v", "asap", "mincutpool"}
-"""One pooler of each kind; `make slow` compiles these with inductor, the others without."""
+"""One pooler of each kind; ``test_compile.py`` compiles networks around them."""
 CLUSTERING = {
     name: make
     for name, make in POOLS.items()
@@ -95,26 +94,6 @@ def test_a_pooler_whose_result_depends_on_the_numbering_says_so(name):
         law_numbering(DROPPING[name])
     random = "random points" in name
     assert ("Random points depend on the numbering" if random else '"structure"') in pool.__doc__
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gtpool-v gated, four heads, projected", "asap", "mincutpool"])
-def test_inductor_gives_what_eager_gives(name, inductor):
-    if name in DROPPING:
-        law_compile(DROPPING[name], backend=inductor)
-    else:
-        law_compile(CLUSTERING[name], size=4, backend=inductor)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in POOLS if n not in {*OWN_TESTS, *COMPILED}])
-def test_a_compiled_pooler_gives_what_eager_gives(name):
-    if name == "maxcutpool":  # with two of its twelve convolutions
-        law_compile(partial(POOLS[name], conv_channels=(8, 8)))
-    elif name in DROPPING:
-        law_compile(DROPPING[name])
-    else:
-        law_compile(CLUSTERING[name], size=4)
 
 
 def test_exceptions_name_poolers_and_laws_that_exist():

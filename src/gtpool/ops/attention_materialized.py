@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from gtpool.graph import GraphLayout
 from gtpool.ops.bucket import Buckets, buckets_of, each_head, kept_buckets
+from gtpool.ops.dense import map_rows, sum_products
 from gtpool.ops.entry import no_autocast, no_compile
 
 
@@ -231,7 +232,7 @@ class _RowsOfOneHead(Function):
         out, weights = held.attend(kept, some)
         ctx.save_for_backward(weight, value, kept, own, q, out, held.k, held.v, *weights)
         ctx.plan = held.buckets, some, held.scale, held.v is held.k
-        return out @ value.T, own
+        return map_rows(out, value), own
 
     @staticmethod
     @once_differentiable
@@ -243,7 +244,7 @@ class _RowsOfOneHead(Function):
     ) -> tuple[Tensor | None, ...]:
         weight, value, kept, own, *saved = ctx.saved_tensors
         buckets, some, scale, same = ctx.plan
-        d_q, d_x, _ = _gradients(buckets, some, scale, same, saved, d_mapped @ value)
-        d_x.index_add_(0, kept, torch.addmm(d_own, d_q, weight))
+        d_q, d_x, _ = _gradients(buckets, some, scale, same, saved, map_rows(d_mapped, value.T))
+        d_x.index_add_(0, kept, map_rows(d_q, weight.T).add_(d_own))
         out = saved[1]
-        return d_x, d_q.T @ own, d_mapped.T @ out, None, None, None, None
+        return d_x, sum_products(d_q, own), sum_products(d_mapped, out), None, None, None, None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from gtpool.graph import GraphLayout
 from gtpool.ops.attention_linear import LinearAttention
@@ -17,6 +17,7 @@ from gtpool.ops.attention_streamed import (
     linear_known,
 )
 from gtpool.ops.bucket import each_head
+from gtpool.ops.dense import linear
 from gtpool.ops.segment import gather_by_graph, segment_sum
 
 

@@ -1,7 +1,8 @@
 """Sums over edges and codes on a CPU, without a gathered row per edge or code.
 
 ``embedding_bag`` adds rows of a matrix while it reads them. The sum and its gradient, which is a
-sum over the reversed edges, each take one pass.
+sum over the reversed edges, each take one pass. No Function here has a ``setup_context``: torch
+inspects the signature of such a Function in every call, which takes as long as a small sum.
 """
 
 from typing import Any
@@ -69,16 +70,18 @@ class _Propagate(Function):
     """Propagation along edges; the gradient uses reversed edges. A scale of None means 1."""
 
     @staticmethod
-    def forward(x: Tensor, source: Tensor, target: Tensor, scale: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        source: Tensor,
+        target: Tensor,
+        scale: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(source, target, scale)
+        ctx.save_for_forward(source, target, scale)
         scaled = x.contiguous() if scale is None else x * scale
         out = _add_up(scaled, source, target, x.size(0)).add_(scaled)
         return out if scale is None else out.mul_(scale)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ANN401
-        del output
-        ctx.save_for_backward(*inputs[1:])
-        ctx.save_for_forward(*inputs[1:])
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]

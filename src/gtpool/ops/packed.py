@@ -18,6 +18,7 @@ from gtpool.ops.bucket import buckets_of
 from gtpool.ops.chains import coarsen_graphs, pool_features
 from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.connect import closest_edges, khop_edges
+from gtpool.ops.dense import runs_as_written
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.drop import keep, kept_layout
 from gtpool.ops.entry import no_compile
@@ -277,10 +278,9 @@ class PackedGraph(NamedTuple):
         return merge.edge_weight(self.edge_index, self.edge_attr, x, weighted=True)
 
     def _use_bags(self, x: Tensor) -> bool:
-        """Return whether the fast CPU sums apply: float32 or float64, no mask, not compiling."""
+        """Return whether the fast CPU sums apply: float32 or float64, no mask, run as written."""
         exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-        here = exact and x.device.type == "cpu" and not torch.compiler.is_compiling()
-        return here and self.mask is None
+        return exact and x.device.type == "cpu" and runs_as_written() and self.mask is None
 
 
 class _Maximum(Function):

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gtpool.ops import dense
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return mapped rows, [..., I] -> [..., O], for a weight [O, I] or one per run, [R, O, I]."""
     if weight.dim() == 2:
-        return functional.linear(x, weight, bias)
+        return dense.linear(x, weight, bias)
     if weight.size(0) == 1:
         return functional.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
     rows = x.reshape(weight.size(0), -1, x.size(-1))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gtpool.graph import GraphLayout, NodeDrop, NodeMerge
 from gtpool.ops.backend import Backend, Kept, Pooled, RowLayout
-from gtpool.ops.entry import check_inputs
+from gtpool.ops.entry import check_inputs, no_compile
 from gtpool.ops.merge import coarse_graph
 from gtpool.ops.packed import PackedGraph
 from gtpool.ops.sample import Order, check_choice
@@ -98,6 +98,7 @@ class DropPool(nn.Module):
         out, after = self.step(x, graph, edges=edges)
         return Pooled(out.x, after, out.loss)
 
+    @no_compile
     def forward(
         self,
         x: Tensor,
@@ -189,6 +190,7 @@ class MergePool(nn.Module):
         pooled = out.x.flatten(0, 1).to(x.dtype)
         return Pooled(pooled, graph.merged(out.coarse.to(x.dtype)), out.loss)
 
+    @no_compile
     def forward(
         self,
         x: Tensor,

@@ -61,6 +61,7 @@ class PartitionPool(nn.Module):
         out, after = self.step(x, graph)
         return Pooled(out.x, after)
 
+    @no_compile
     def forward(
         self,
         x: Tensor,
@@ -108,6 +109,7 @@ class ChainPool(nn.Module):
     def reset_parameters(self) -> None:
         """Do nothing: the layer has no parameters."""
 
+    @no_compile
     def forward(
         self,
         x: Tensor,
