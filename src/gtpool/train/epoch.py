@@ -222,10 +222,15 @@ class WeightAverage:
         share = torch.ones_like(self.count) if active is None else active.to(self.count.dtype)
         self.count += share
         decay = ((1 + self.count) / (10 + self.count)).clamp(max=self.decay)
-        weight = (1 - decay) * share
-        for name, part in self.state.items():
-            rest = (1,) * (part.dim() - weight.dim())
-            part.lerp_(state[name].detach(), weight.to(part.dtype).view(*weight.shape, *rest))
+        self.blend(state, (1 - decay) * share)
+
+    @torch.no_grad()
+    def blend(self, state: Mapping[str, Tensor], weight: Tensor) -> None:
+        """Move the average of the given weights towards them by a share of each run, [R]."""
+        for name in self.state.keys() & state.keys():
+            part = self.state[name]
+            own = weight.to(part.dtype).view(*weight.shape, *(1,) * (part.dim() - weight.dim()))
+            part.lerp_(state[name].detach(), own)
 
     def select(self, rows: Tensor) -> None:
         """Keep some of the runs only."""
