@@ -5,18 +5,24 @@ weights. Only linear maps and values per run need this; other layers treat all r
 """
 
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from gtpool.ops import dense
+from gtpool.ops.padded_ops import has_triton
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return mapped rows, [..., I] -> [..., O], for a weight [O, I] or one per run, [R, O, I]."""
     if weight.dim() == 2:
         return dense.linear(x, weight, bias)
+    if bias is not None and uses_kernels(x, bias) and needs_grad(x, weight, bias):
+        rows = x.reshape(-1, x.size(-1))
+        return kernels().linear(rows, weight, bias).view(*x.shape[:-1], -1)
     if weight.size(0) == 1:
         return functional.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
     rows = x.reshape(weight.size(0), -1, x.size(-1))
@@ -25,6 +31,31 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     else:
         out = torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
     return out.view(*x.shape[:-1], -1)
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Return the sum of rows and a bias, [N, D], [D] or one per run, [R, D] -> [N, D]."""
+    if uses_kernels(x, bias) and needs_grad(x, bias):
+        return kernels().add_bias(x, bias)
+    return per_run(torch.add, x, bias)
+
+
+def uses_kernels(x: Tensor, bias: Tensor) -> bool:
+    """Return whether rows with a bias per run are processed by Triton kernels."""
+    fits = x.is_cuda and bias.dim() == 2 and x.dtype == bias.dtype == torch.float32
+    return (
+        fits and has_triton() and dense.runs_as_written() and not torch.is_autocast_enabled("cuda")
+    )
+
+
+def needs_grad(*parts: Tensor) -> bool:
+    """Return whether gradients of some tensors are recorded."""
+    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+
+
+def kernels() -> ModuleType:
+    """Return the kernels around linear maps."""
+    return import_module("gtpool.ops.kernels.linear")
 
 
 def per_run(

@@ -1,0 +1,108 @@
+"""The kernels around linear maps against plain PyTorch; in Triton's interpreter without a GPU."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from gtpool.ops import runs
+from gtpool.ops.dropout import drop_by_key
+from gtpool.ops.kernels import linear as kernels
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+ACTS = {"none": lambda x: x, "relu": torch.relu, "gelu": torch.nn.functional.gelu}
+KEYS = torch.tensor([7, -(2**60), 2**62], device=DEVICE)
+SIZES = [(1, 1, 3, 1), (3, 37, 5, 70), (1, 150, 7, 20), (3, 129, 64, 64)]
+"""Runs, rows of a run, columns in and out."""
+
+
+@pytest.fixture(autouse=True)
+def _plain_reference(monkeypatch):
+    monkeypatch.setattr(runs, "uses_kernels", lambda *_: False)
+
+
+def drawn(count, rows, inner, outer):
+    """Draw rows, and weights and biases as views of one matrix, as an ensemble has them."""
+    draw = torch.Generator().manual_seed(rows)
+    x = torch.randn(count * rows, inner, generator=draw).to(DEVICE)
+    theta = torch.randn(count, outer * inner + outer, generator=draw).to(DEVICE)
+    return x.requires_grad_(), theta.requires_grad_()
+
+
+def parts_of(theta, inner, outer):
+    weight, bias = theta.split([inner * outer, outer], 1)
+    return weight.unflatten(1, (outer, inner)), bias
+
+
+def values_and_grads(function, *inputs):
+    out = function(*inputs)
+    d_out = torch.linspace(-1, 1, out.numel(), device=DEVICE).view_as(out).sin()
+    return out, *torch.autograd.grad(out, inputs, d_out)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_linear_maps_and_biases_equal_plain_ones(size):
+    x, theta = drawn(*size)
+    _, bias = parts_of(theta.detach(), *size[2:])
+    bias.requires_grad_()
+
+    def mapped(linear, x, theta):
+        return linear(x, *parts_of(theta, *size[2:]))
+
+    for found, again, wanted in (
+        [
+            values_and_grads(lambda x, t, f=f: mapped(f, x, t), x, theta)
+            for f in (kernels.linear, kernels.linear, runs.linear)
+        ],
+        [
+            values_and_grads(f, torch.zeros(len(x), size[3], device=DEVICE).requires_grad_(), bias)
+            for f in (kernels.add_bias, kernels.add_bias, runs.add_bias)
+        ],
+    ):
+        torch.testing.assert_close(found, wanted, **CLOSE)
+        assert all(map(torch.equal, found, again))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_activations_equal_plain_ones(size, act, share):
+    count, rows, _, width = size
+    x, theta = drawn(count, rows, width, 2)
+    bias = theta.detach()[:, :width].requires_grad_()
+    key = KEYS[:count] if share else None
+
+    def plain(x, bias):
+        out = ACTS[act](runs.per_run(torch.add, x, bias))
+        return out if key is None else drop_by_key(out, share, key)
+
+    def fused(x, bias):
+        return kernels.activate(x, bias, act, share, key)
+
+    found, again, wanted = (values_and_grads(way, x, bias) for way in (fused, fused, plain))
+    torch.testing.assert_close(found, wanted, **CLOSE)
+    assert all(map(torch.equal, found, again))
+    assert (found[0] == 0).equal(wanted[0] == 0)  # the same mask
+
+
+def test_many_partial_sums_and_strided_gradients(monkeypatch):
+    monkeypatch.setattr(kernels, "_PARTS", 40)
+    rows = torch.randn(2 * 3000, 5, device=DEVICE)
+    torch.testing.assert_close(
+        kernels.sum_rows(rows, 2), rows.unflatten(0, (2, -1)).sum(1), rtol=1e-5, atol=1e-4
+    )
+    assert kernels.sum_rows(rows[:, :1].expand(-1, 3), 2).shape == (2, 3)
+
+
+def test_only_needed_gradients_are_computed():
+    x, theta = drawn(2, 9, 3, 4)
+    weight, bias = parts_of(theta, 3, 4)
+    out = kernels.linear(x.detach(), weight.detach(), bias)
+    (d_theta,) = torch.autograd.grad(out.sum(), theta)
+    assert (d_theta[:, 12:] == 9).all()
+    assert not d_theta[:, :12].any()
