@@ -8,9 +8,16 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from gtpool import nn
+from gtpool.data.device_dataset import DeviceDataset
+from gtpool.data.sources import load
+from gtpool.model.classifier import Classifier
+from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops import runs
 from gtpool.ops.dropout import drop_by_key
 from gtpool.ops.kernels import linear as kernels
+from gtpool.spec import ModelSpec
+from gtpool.study.inputs import shape_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
@@ -106,3 +113,41 @@ def test_only_needed_gradients_are_computed():
     (d_theta,) = torch.autograd.grad(out.sum(), theta)
     assert (d_theta[:, 12:] == 9).all()
     assert not d_theta[:, :12].any()
+
+
+NETWORKS = {
+    "gtpool": ({"pool_options": {"dropout": 0.2, "gate": "tanh"}}, 3 * 2 + 2),
+    "gin": ({"conv": "gin", "norm": "layer", "ffn": True, "block_dropout": 0.1}, 3 * 5 + 2),
+    "clusters": ({"pool": "diffpool", "norm": "none", "residual": True}, 3 + 2),
+}
+"""Options of a model and the number of kernels that add a bias and activate."""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_of_a_network_are_joined(name, count, monkeypatch, data_dir):
+    del data_dir
+    options, joins = NETWORKS[name]
+    data = load("MUTAG").to(DEVICE)
+    torch.manual_seed(0)
+    models = [
+        Classifier(ModelSpec(width=8, **options), shape_of(data)).to(DEVICE) for _ in range(count)
+    ]
+    ensemble = ModelEnsemble(models, 28).train()
+    index = torch.arange(4 * count).view(count, 4)
+    dataset = DeviceDataset.of(data)
+    batch = dataset.gather(
+        index.to(DEVICE), dataset.capacity(index, ensemble.ratios), ensemble.ratios
+    )
+    calls, activate = [], kernels.activate
+    monkeypatch.setattr(kernels, "activate", lambda *inputs: calls.append(1) or activate(*inputs))
+    results = []
+    for joined in (False, True):
+        for module in (runs, nn):
+            monkeypatch.setattr(
+                module, "uses_kernels", lambda _, bias, joined=joined: joined and bias.dim() == 2
+            )
+        logits = ensemble(batch, KEYS[:count])
+        results.append((logits, *torch.autograd.grad(logits.sin().sum(), ensemble.theta)))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+    assert len(calls) == joins
