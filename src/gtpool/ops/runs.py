@@ -20,7 +20,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return mapped rows, [..., I] -> [..., O], for a weight [O, I] or one per run, [R, O, I]."""
     if weight.dim() == 2:
         return dense.linear(x, weight, bias)
-    if bias is not None and uses_kernels(x, bias) and needs_grad(x, weight, bias):
+    alone = weight.size(0) == 1 and bias is None
+    if not alone and uses_kernels(x, weight, 2) and needs_grad(x, weight, bias):
         rows = x.reshape(-1, x.size(-1))
         return kernels().linear(rows, weight, bias).view(*x.shape[:-1], -1)
     if weight.size(0) == 1:
@@ -40,17 +41,25 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     return per_run(torch.add, x, bias)
 
 
-def uses_kernels(x: Tensor, bias: Tensor) -> bool:
-    """Return whether rows with a bias per run are processed by Triton kernels."""
-    fits = x.is_cuda and bias.dim() == 2 and x.dtype == bias.dtype == torch.float32
+def uses_kernels(x: Tensor, value: Tensor, dim: int = 1) -> bool:
+    """Return whether rows and values per run are processed by Triton kernels.
+
+    Args:
+        x: The rows, [N, ...].
+        value: One value for all rows, or one per run, [R, ...].
+        dim: Number of axes of one run's value.
+    """
+    fits = x.is_cuda and value.dim() == dim + 1 and x.dtype == value.dtype == torch.float32
     return (
         fits and has_triton() and dense.runs_as_written() and not torch.is_autocast_enabled("cuda")
     )
 
 
-def needs_grad(*parts: Tensor) -> bool:
+def needs_grad(*parts: Tensor | None) -> bool:
     """Return whether gradients of some tensors are recorded."""
-    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+    return torch.is_grad_enabled() and any(
+        part is not None and part.requires_grad for part in parts
+    )
 
 
 def kernels() -> ModuleType:

@@ -142,6 +142,7 @@ class CapturedTrainer:
         self.seeds = torch.zeros(runs, dtype=torch.long, device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = self.ensemble.theta.new_zeros(steps, runs)
+        self.ones = torch.ones_like(self.losses[0])
         self.held_out, self.valid = self._held_out()
         y = self.held_out.y
         absent = torch.full_like(y, -1 if self.data.schema.task == "classes" else torch.nan)
@@ -187,7 +188,7 @@ class CapturedTrainer:
         loss = self.loss_of(logits, batch.y, batch.present, training=True)
         if auxiliary is not None:
             loss = loss + self._mean(auxiliary, batch.present)
-        (grad,) = torch.autograd.grad(loss.sum(), [self.ensemble.theta])
+        (grad,) = torch.autograd.grad(loss, [self.ensemble.theta], [self.ones.to(loss.dtype)])
         active = batch.present.view(self.ensemble.runs, -1).any(1)
         self.adam.step(grad, active, self.state, self.average)
         self.losses.index_copy_(0, self.step, loss.detach().unsqueeze(0))

@@ -106,6 +106,17 @@ def test_many_partial_sums_and_strided_gradients(monkeypatch):
     assert kernels.sum_rows(rows[:, :1].expand(-1, 3), 2).shape == (2, 3)
 
 
+def test_gradients_of_weights_are_contiguous():
+    x, theta = drawn(2, 9, 3, 4)
+    weight = parts_of(theta.detach(), 3, 4)[0].requires_grad_()
+    found, wanted = (
+        values_and_grads(linear, x, weight)
+        for linear in (lambda x, w: kernels.linear(x, w, None), runs.linear)
+    )
+    torch.testing.assert_close(found, wanted, **CLOSE)
+    assert found[2].is_contiguous()
+
+
 def test_only_needed_gradients_are_computed():
     x, theta = drawn(2, 9, 3, 4)
     weight, bias = parts_of(theta, 3, 4)
@@ -145,7 +156,9 @@ def test_layers_of_a_network_are_joined(name, count, monkeypatch, data_dir):
     for joined in (False, True):
         for module in (runs, nn):
             monkeypatch.setattr(
-                module, "uses_kernels", lambda _, bias, joined=joined: joined and bias.dim() == 2
+                module,
+                "uses_kernels",
+                lambda _, value, dim=1, joined=joined: joined and value.dim() == dim + 1,
             )
         logits = ensemble(batch, KEYS[:count])
         results.append((logits, *torch.autograd.grad(logits.sin().sum(), ensemble.theta)))

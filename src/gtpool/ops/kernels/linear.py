@@ -21,8 +21,8 @@ _FEW, _PARTS = 128, 256
 """Rows of a run that one program sums; maximum partial sums of a run."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return mapped rows of R runs, [R * n, I], [R, O, I], [R, O] -> [R * n, O]."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return mapped rows of R runs, [R * n, I], [R, O, I], [R, O] or None -> [R * n, O]."""
     return _Linear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
 
 
@@ -54,14 +54,20 @@ def sum_rows(x: Tensor, runs: int) -> Tensor:
 
 
 class _Linear(Function):
-    """Linear map; the gradient of the bias is summed by kernels."""
+    """Linear map; kernels sum the gradient of the bias.
+
+    The gradient of the weights is contiguous. That of ``torch.bmm`` is transposed and would be
+    copied.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ANN401
         ctx.save_for_backward(x, weight)
         if weight.size(0) == 1:
-            return functional.linear(x, weight[0], bias[0])
+            return functional.linear(x, weight[0], None if bias is None else bias[0])
         rows = x.reshape(weight.size(0), -1, x.size(1))
+        if bias is None:
+            return torch.bmm(rows, weight.mT).flatten(0, 1)
         return torch.baddbmm(bias.unsqueeze(1), rows, weight.mT).flatten(0, 1)
 
     @staticmethod
