@@ -62,14 +62,23 @@ def set_keys(model: HasModules, key: Tensor | None) -> None:
     layers = [part for part in model.modules() if isinstance(part, KeyedModule)]
     keys: Sequence[Tensor | None] = [None] * len(layers)
     if key is not None:  # all at once: a few kernels
-        keys = next_key(key, torch.arange(len(layers), device=key.device).unsqueeze(1)).unbind()
+        keys = _next_keys(key, len(layers)).unbind()
     for layer, own in zip(layers, keys, strict=True):
         layer.key = own if getattr(layer, "p", 1) > 0 else None
 
 
 def next_key(key: Tensor, number: int | Tensor) -> Tensor:
-    """Return the number-th key derived from a key, [R]; numbers [L, 1] give [L, R]."""
+    """Return the number-th key derived from a key, [R]."""
+    if isinstance(number, Tensor) and number.numel() == 1 and _uses_kernel(key):
+        return import_module("gtpool.ops.kernels.dropout").next_keys(key, 1, number).squeeze(0)
     return _mix(key + number + 1)
+
+
+def _next_keys(key: Tensor, count: int) -> Tensor:
+    """Return the first ``count`` keys derived from a key, [count, R]."""
+    if _uses_kernel(key):
+        return import_module("gtpool.ops.kernels.dropout").next_keys(key, count)
+    return _mix(key + torch.arange(count, device=key.device).unsqueeze(1) + 1)
 
 
 def drop_by_key(x: Tensor, p: float, key: Tensor) -> Tensor:

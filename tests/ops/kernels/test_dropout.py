@@ -9,7 +9,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from gtpool.ops import dropout
-from gtpool.ops.kernels.dropout import drop, mix
+from gtpool.ops.kernels.dropout import drop, mix, next_keys
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
@@ -30,6 +30,10 @@ def test_masks_and_gradients_are_those_of_the_plain_function(runs, share):
 @pytest.mark.parametrize("count", [1, 700])
 def test_keys_are_those_of_the_plain_function(count, monkeypatch):
     bits = torch.randint(-(2**62), 2**62, (count, 3), device=DEVICE)
+    step = torch.tensor([5], device=DEVICE)
     monkeypatch.setattr(dropout, "_uses_kernel", lambda _: False)
-    wanted = dropout.next_key(bits, torch.arange(count, device=DEVICE).unsqueeze(1))
-    assert mix(bits + torch.arange(1, count + 1, device=DEVICE).unsqueeze(1)).equal(wanted)
+    assert mix(bits).equal(dropout._mix(bits))
+    for key in (KEYS[:1], KEYS):
+        assert next_keys(key, 1, step).squeeze(0).equal(dropout.next_key(key, step))
+        wanted = [dropout.next_key(key, number) for number in range(count)]
+        assert next_keys(key, count).equal(torch.stack(wanted))

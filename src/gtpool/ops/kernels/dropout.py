@@ -33,6 +33,28 @@ def mix(bits: Tensor) -> Tensor:
     return out
 
 
+def next_keys(key: Tensor, count: int, first: Tensor | None = None) -> Tensor:
+    """Return so many keys derived from the key of each run, from number ``first`` on, [count, R].
+
+    Args:
+        key: Key of each run, int64 [R].
+        count: Number of keys.
+        first: Number of the first key, int64 [1]; None means 0.
+    """
+    key = key.contiguous()
+    out, runs = key.new_empty(count, key.numel()), key.numel()
+    _next_keys[(triton.cdiv(out.numel(), _BLOCK),)](
+        key,
+        key if first is None else first,
+        out,
+        out.numel(),
+        runs,
+        SHIFTED=first is not None,
+        BLOCK=_BLOCK,
+    )
+    return out
+
+
 class _Drop(Function):
     """Dropout; the backward pass recomputes the mask."""
 
@@ -67,7 +89,7 @@ def constants(share: float) -> tuple[float, int]:
     return 1 / (1 - share) if share < 1 else 0.0, round(share * 2**dropout.DIGITS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["key_ptr"])
 def _drop(
     x_ptr: tl.tensor,
     key_ptr: tl.tensor,
@@ -88,6 +110,23 @@ def _drop(
 def _mix(bits_ptr: tl.tensor, out_ptr: tl.tensor, count: int, BLOCK: tl.constexpr) -> None:
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     bits = tl.load(bits_ptr + at, mask=at < count, other=0)
+    tl.store(out_ptr + at, _mixed(bits), mask=at < count)
+
+
+@triton.jit
+def _next_keys(
+    key_ptr: tl.tensor,
+    first_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    count: int,
+    runs: int,
+    SHIFTED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    bits = tl.load(key_ptr + at % runs, mask=at < count, other=0) + at // runs + 1
+    if SHIFTED:
+        bits += tl.load(first_ptr)
     tl.store(out_ptr + at, _mixed(bits), mask=at < count)
 
 

@@ -204,7 +204,14 @@ def _backward(
     return d_x, total
 
 
-@triton.jit
+# Biases and keys are rows of a matrix: by their alignment each kernel would be compiled anew.
+_BY_VALUE = {
+    "do_not_specialize": ("each", "bias_stride"),
+    "do_not_specialize_on_alignment": ("bias_ptr", "key_ptr"),
+}
+
+
+@triton.jit(**_BY_VALUE)
 def _activate(  # noqa: PLR0917
     x_ptr: tl.tensor,
     bias_ptr: tl.tensor,
@@ -237,7 +244,7 @@ def _activate(  # noqa: PLR0917
     tl.store(out_ptr + at, x, mask=mask)
 
 
-@triton.jit
+@triton.jit(**_BY_VALUE)
 def _sum_parts(  # noqa: PLR0917
     d_out_ptr: tl.tensor,
     kept_ptr: tl.tensor,
