@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, to_smallest_int
 from gtpool.ops.chains import pool_features
-from gtpool.ops.padded_ops import PaddedOps, padded_ops_for
+from gtpool.ops.padded_ops import FeatureScaler, PaddedOps, padded_ops_for
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
 from gtpool.padded_batch import (
@@ -210,13 +210,20 @@ class DeviceDataset:
         counts, levels = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
         return Capacity.rounded(places, counts[:levels], counts[levels], counts[levels + 1 :])
 
-    def gather(self, index: Tensor, capacity: Capacity, ratios: Sequence[float]) -> PaddedBatch:
+    def gather(
+        self,
+        index: Tensor,
+        capacity: Capacity,
+        ratios: Sequence[float],
+        scaler: FeatureScaler | None = None,
+    ) -> PaddedBatch:
         """Return a padded batch, without a host sync.
 
         Args:
             index: Indices of the graphs of each run, -1 for an empty place, on the device, [R, G].
             capacity: Capacity per run; it must hold the graphs, which is not checked.
             ratios: Share of nodes kept by each pooling step.
+            scaler: Scales the first node features of each run; None for none.
         """
         ops, flat = self.ops, index.flatten()
         ratios = ratios if not self.chain else ()
@@ -242,7 +249,7 @@ class DeviceDataset:
         leaving = entering if self.leaving is self.entering else gather_edges(self.leaving)
         sink = ops.gather_shifted(self.entering.own, edge, edges, levels[0].start)
         csr = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
-        x = ops.gather_features(self.x, node, self.dtype)
+        x = ops.gather_features(self.x, node, self.dtype, scaler)
         own_or_first, features = flat.clamp(min=0), self.graph_features
         y = self.y.index_select(0, own_or_first)
         features = None if features is None else features.index_select(0, own_or_first)

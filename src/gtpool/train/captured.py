@@ -7,7 +7,6 @@ the captured capacity runs without capture, at a larger capacity.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from gtpool.data.split import Split
 from gtpool.model.encoder import set_statistics
 from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import next_key
+from gtpool.ops.padded_ops import FeatureScaler
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
 from gtpool.train.adam import Adam
@@ -29,13 +29,6 @@ _DRAWS = 200
 """The capacity is chosen so that about one batch in this many exceeds it."""
 
 
-class FeatureScaler(NamedTuple):
-    """Mean and standard deviation of the first feature columns of each run, [R, columns]."""
-
-    mean: Tensor
-    std: Tensor
-
-
 class CapturedTrainer:
     """Trainer for R runs of one network, side by side.
 
@@ -45,7 +38,7 @@ class CapturedTrainer:
         data: The same graphs; supplies the task and the targets.
         splits: The split of each run.
         specs: The training spec of each run; only learning rate and weight decay may differ.
-        scaler: Scaling of continuous features; None if the features are used unchanged.
+        scaler: FeatureScaler of continuous features; None if the features are used unchanged.
     """
 
     def __init__(
@@ -169,14 +162,7 @@ class CapturedTrainer:
         return self._gather(index.to(device), need), valid.flatten().to(device)
 
     def _gather(self, index: Tensor, capacity: Capacity) -> PaddedBatch:
-        batch = self.dataset.gather(index, capacity, self.ensemble.ratios)
-        if self.scaler is None:
-            return batch
-        x = batch.x.unflatten(0, (self.ensemble.runs, -1))
-        columns = self.scaler.mean.size(1)
-        scaled = (x[..., :columns] - self.scaler.mean.unsqueeze(1)) / self.scaler.std.unsqueeze(1)
-        x = torch.cat([scaled, x[..., columns:]], 2)
-        return batch._replace(x=x.flatten(0, 1))
+        return self.dataset.gather(index, capacity, self.ensemble.ratios, self.scaler)
 
     def _train(self, capacity: Capacity) -> None:
         """Take one training step: gather, forward, backward, clip, Adam."""
