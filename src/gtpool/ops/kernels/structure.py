@@ -1,6 +1,7 @@
 """Triton kernel for the colours of ``gtpool.ops.structure`` at any level of a padded batch."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false
 # Kernels are written in Triton's language, which Python type checkers do not understand.
 
 import triton
