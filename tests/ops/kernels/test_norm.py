@@ -3,7 +3,6 @@
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -77,14 +76,20 @@ def in_float64(batch):
 
 
 @pytest.mark.parametrize("width", [5, 32, 128, 200])
-@pytest.mark.parametrize("counts", [(70,), (150, 0, 1), (2, 64, 33)])
-@pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_equals_the_layer(counts, width, training):
+@pytest.mark.parametrize("counts", [(70,), (100, 0, 1)])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+def test_batch_norm_equals_the_layer(counts, width, relu, added):
     batch = batch_of(counts, width)
-    for relu, added in product((False, True), repeat=2):
-        ways = {"training": training, "relu": relu, "added": added}
-        found, wanted = results(by_kernel, batch, **ways), results(by_layer, batch, **ways)
-        torch.testing.assert_close(found, wanted, **EXACT)
+    found, wanted = (results(form, batch, relu=relu, added=added) for form in (by_kernel, by_layer))
+    torch.testing.assert_close(found, wanted, **EXACT)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_batch_norm_in_evaluation_mode_equals_the_layer(relu):
+    batch, ways = batch_of((70, 0, 1), 24), {"training": False, "relu": relu, "added": relu}
+    found, wanted = (results(form, batch, **ways) for form in (by_kernel, by_layer))
+    torch.testing.assert_close(found, wanted, **EXACT)
 
 
 def test_batch_norm_of_float32_equals_the_layer_in_float64():
@@ -122,7 +127,7 @@ def test_blocks_of_several_tiles_are_merged(monkeypatch):
 
 
 def test_a_large_mean_does_not_hide_a_small_deviation():
-    x, real, _, d_out, norm = batch_of((5000,), 16, dtype=torch.float32)
+    x, real, _, d_out, norm = batch_of((1000,), 16, dtype=torch.float32)
     batch = (x * 1e-2 + 1e4, real, x, d_out, norm)
     found, wanted = results(by_kernel, batch), results(by_layer, in_float64(batch))
     for mine, theirs in zip(found, wanted, strict=True):

@@ -20,6 +20,7 @@ from gtpool.ops.kernels.norm_tile import (
     columns_last,
     merge_tile,
     normal_rows,
+    places,
     real_rows,
     sum_dtype,
     tiles,
@@ -112,7 +113,7 @@ def _statistics(
     The mean is float64: rounded to float32, its error can exceed a small deviation.
     """
     runs, width = running_mean.shape
-    grid, sizes, tile = tiles(x, runs, 64, BLOCKS)
+    grid, sizes, tile = tiles(x, runs, 64, BLOCKS, 64)
     count = x.new_empty(grid[0], dtype=torch.float64)
     mean, square = x.new_empty(2, grid[0], width, dtype=torch.float64)
     _block_statistics[grid](x, real, count, mean, square, *sizes, EXACT=sum_dtype(x), **tile)
@@ -146,22 +147,21 @@ def _block_statistics(
     """Store number, mean and sum of squared deviations of the real rows of each block."""
     place = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    count = tl.zeros((COLUMNS,), tl.float64)
+    count = tl.full((), 0.0, tl.float64)
     mean = tl.zeros((COLUMNS,), tl.float64)
     square = tl.zeros((COLUMNS,), tl.float64)
     for step in range(steps):
-        row = (place % blocks * steps + step) * ROWS + tl.arange(0, ROWS)
-        x, mask, _ = real_rows(
-            x_ptr, real_ptr, place // blocks, row, column, run_rows, EXACT, WIDTH
-        )
-        found = tl.sum(mask.to(EXACT), 0)
+        first = (place % blocks * steps + step) * ROWS
+        start, left = place // blocks * run_rows + first, run_rows - first
+        x, real, mask = real_rows(x_ptr, real_ptr, start, left, column, EXACT, WIDTH, ROWS)
+        found = tl.sum(real.to(EXACT), 0)
         divisor = tl.maximum(found, 1.0)
         near = tl.sum(x, 0) / divisor
         x = tl.where(mask, x - near[None, :], 0.0)
         rest = tl.sum(x, 0) / divisor  # the rounding error of the mean
         x = tl.where(mask, x - rest[None, :], 0.0)
         shift = near.to(tl.float64) + rest - mean
-        total = count + found
+        total = count + found.to(tl.float64)
         share = found / tl.maximum(total, 1.0)
         mean += shift * share
         square += tl.sum(x * x, 0) + shift * shift * count * share
@@ -169,7 +169,7 @@ def _block_statistics(
     at, inside = place * WIDTH + column, column < WIDTH
     tl.store(mean_ptr + at, mean, mask=inside)
     tl.store(square_ptr + at, square, mask=inside)
-    tl.store(count_ptr + place + column, count, mask=column == 0)
+    tl.store(count_ptr + place, count)
 
 
 @triton.jit
@@ -237,17 +237,18 @@ def _normalize(  # noqa: PLR0917
 ) -> None:
     place = tl.program_id(0).to(tl.int64)
     run = place // blocks
-    row = place % blocks * ROWS + tl.arange(0, ROWS)
+    first = place % blocks * ROWS
+    start, left = run * run_rows + first, run_rows - first
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < WIDTH
-    x, mask, at = real_rows(x_ptr, real_ptr, run, row, column, run_rows, EXACT, WIDTH)
+    x, _, mask = real_rows(x_ptr, real_ptr, start, left, column, EXACT, WIDTH, ROWS)
     normal, _ = normal_rows(x, mask, mean_ptr, var_ptr, run, column, EPS, EXACT, WIDTH)
     weight = tl.load(weight_ptr + run * weight_stride + column, mask=inside, other=0.0)
     bias = tl.load(bias_ptr + run * bias_stride + column, mask=inside, other=0.0)
     out = normal * weight[None, :] + bias[None, :]
     if RELU:
         out = tl.where(out < 0, 0.0, out)  # keeps NaN
-    mask = (row < run_rows)[:, None] & inside[None, :]
+    at, mask = places(left, column, WIDTH, ROWS)
     if residual_ptr is not None:
-        out += tl.load(residual_ptr + at, mask=mask, other=0.0)
-    tl.store(out_ptr + at, out, mask=mask)
+        out += tl.load(residual_ptr + start * WIDTH + at, mask=mask, other=0.0)
+    tl.store(out_ptr + start * WIDTH + at, out, mask=mask)

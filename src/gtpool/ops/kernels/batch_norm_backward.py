@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.ops.kernels.norm_tile import BLOCKS, normal_rows, real_rows, sum_blocks, tiles
+from gtpool.ops.kernels.norm_tile import BLOCKS, normal_rows, places, real_rows, sum_blocks, tiles
 
 
 def gradients(
@@ -29,7 +29,7 @@ def gradients(
     x, weight, bias = parts[0], *parts[4:]
     runs, width = weight.shape
     parts = (*parts, weight.stride(0), bias.stride(0), d_out.contiguous())
-    grid, sizes, tile = tiles(x, runs, 64, BLOCKS)
+    grid, sizes, tile = tiles(x, runs, 64, BLOCKS, 64)
     sums = x.new_empty(3, grid[0], width)
     _block_gradients[grid](*parts, sums, *sizes, **options, **tile)
     d_bias, d_weight, real_sum = sum_blocks(sums, runs)
@@ -52,25 +52,26 @@ def _gradient_rows(  # noqa: PLR0917
     bias_stride: tl.tensor,
     d_out_ptr: tl.tensor,
     run: tl.tensor,
-    row: tl.tensor,
+    start: tl.tensor,
+    left: tl.tensor,
     column: tl.tensor,
-    run_rows: tl.tensor,
     EPS: tl.constexpr,
     EXACT: tl.constexpr,
     RELU: tl.constexpr,
     WIDTH: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Return the gradient after ReLU's, normalised rows, factors, mask of real entries, places."""
+    ROWS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Return the gradient before ReLU, the normalised rows, factors and mask of real entries."""
     inside = column < WIDTH
-    x, mask, at = real_rows(x_ptr, real_ptr, run, row, column, run_rows, EXACT, WIDTH)
+    x, _, mask = real_rows(x_ptr, real_ptr, start, left, column, EXACT, WIDTH, ROWS)
     normal, scale = normal_rows(x, mask, mean_ptr, var_ptr, run, column, EPS, EXACT, WIDTH)
     weight = tl.load(weight_ptr + run * weight_stride + column, mask=inside, other=0.0)[None, :]
-    written = (row < run_rows)[:, None] & inside[None, :]
-    d_out = tl.load(d_out_ptr + at, mask=written, other=0.0).to(EXACT)
+    at, written = places(left, column, WIDTH, ROWS)
+    d_out = tl.load(d_out_ptr + start * WIDTH + at, mask=written, other=0.0).to(EXACT)
     if RELU:
         bias = tl.load(bias_ptr + run * bias_stride + column, mask=inside, other=0.0)[None, :]
         d_out = tl.where(normal * weight + bias <= 0, 0.0, d_out)
-    return d_out, normal, scale * weight, mask, at
+    return d_out, normal, scale * weight, mask
 
 
 @triton.jit
@@ -102,8 +103,8 @@ def _block_gradients(  # noqa: PLR0917
     d_weight = tl.zeros((COLUMNS,), EXACT)
     real_sum = tl.zeros((COLUMNS,), EXACT)
     for step in range(steps):
-        row = (place % blocks * steps + step) * ROWS + tl.arange(0, ROWS)
-        d_out, normal, _, mask, _ = _gradient_rows(
+        first = (place % blocks * steps + step) * ROWS
+        d_out, normal, _, mask = _gradient_rows(
             x_ptr,
             real_ptr,
             mean_ptr,
@@ -114,13 +115,14 @@ def _block_gradients(  # noqa: PLR0917
             bias_stride,
             d_out_ptr,
             place // blocks,
-            row,
+            place // blocks * run_rows + first,
+            run_rows - first,
             column,
-            run_rows,
             EPS,
             EXACT,
             RELU,
             WIDTH,
+            ROWS,
         )
         d_bias += tl.sum(d_out, 0)
         d_weight += tl.sum(d_out * normal, 0)
@@ -158,9 +160,10 @@ def _row_gradients(  # noqa: PLR0917
 ) -> None:
     place = tl.program_id(0).to(tl.int64)
     run = place // blocks
-    row = place % blocks * ROWS + tl.arange(0, ROWS)
+    first = place % blocks * ROWS
+    start, left = run * run_rows + first, run_rows - first
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    d_x, normal, factor, mask, at = _gradient_rows(
+    d_x, normal, factor, mask = _gradient_rows(
         x_ptr,
         real_ptr,
         mean_ptr,
@@ -171,13 +174,14 @@ def _row_gradients(  # noqa: PLR0917
         bias_stride,
         d_out_ptr,
         run,
-        row,
+        start,
+        left,
         column,
-        run_rows,
         EPS,
         EXACT,
         RELU,
         WIDTH,
+        ROWS,
     )
     inside = column < WIDTH
     if total_ptr is not None:
@@ -185,5 +189,5 @@ def _row_gradients(  # noqa: PLR0917
         slope = tl.load(d_weight_ptr + run * WIDTH + column, mask=inside, other=0.0) / total
         mean = tl.load(real_sum_ptr + run * WIDTH + column, mask=inside, other=0.0) / total
         d_x -= mean[None, :] + normal * slope[None, :]
-    written = (row < run_rows)[:, None] & inside[None, :]
-    tl.store(d_x_ptr + at, tl.where(mask, d_x * factor, 0.0), mask=written)
+    at, written = places(left, column, WIDTH, ROWS)
+    tl.store(d_x_ptr + start * WIDTH + at, tl.where(mask, d_x * factor, 0.0), mask=written)

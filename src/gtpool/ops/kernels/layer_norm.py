@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gtpool.ops.kernels.norm_tile import BLOCKS, columns_last, sum_blocks, sum_dtype, tiles
+from gtpool.ops.kernels.norm_tile import BLOCKS, columns_last, places, sum_blocks, sum_dtype, tiles
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -105,14 +105,14 @@ def _layer_norm(  # noqa: PLR0917
 ) -> None:
     place = tl.program_id(0).to(tl.int64)
     run, column = place // blocks, tl.arange(0, COLUMNS)
-    row = place % blocks * ROWS + tl.arange(0, ROWS)
-    mask = (row < run_rows)[:, None] & (column < WIDTH)[None, :]
-    at = (run * run_rows + row)[:, None] * WIDTH + column[None, :]
-    normal, _ = _normal_rows(x_ptr, at, mask, EPS, EXACT, WIDTH)
+    first = place % blocks * ROWS
+    at, mask = places(run_rows - first, column, WIDTH, ROWS)
+    start = (run * run_rows + first) * WIDTH
+    normal, _ = _normal_rows(x_ptr + start, at, mask, EPS, EXACT, WIDTH)
     inside = column < WIDTH
     weight = tl.load(weight_ptr + run * weight_stride + column, mask=inside, other=0.0)
     bias = tl.load(bias_ptr + run * bias_stride + column, mask=inside, other=0.0)
-    tl.store(out_ptr + at, normal * weight[None, :] + bias[None, :], mask=mask)
+    tl.store(out_ptr + start + at, normal * weight[None, :] + bias[None, :], mask=mask)
 
 
 @triton.jit
@@ -139,17 +139,17 @@ def _layer_gradients(  # noqa: PLR0917
     d_bias = tl.zeros((COLUMNS,), EXACT)
     d_weight = tl.zeros((COLUMNS,), EXACT)
     for step in range(steps):
-        row = (place % blocks * steps + step) * ROWS + tl.arange(0, ROWS)
-        mask = (row < run_rows)[:, None] & inside[None, :]
-        at = (run * run_rows + row)[:, None] * WIDTH + column[None, :]
-        normal, scale = _normal_rows(x_ptr, at, mask, EPS, EXACT, WIDTH)
-        d_out = tl.load(d_out_ptr + at, mask=mask, other=0.0).to(EXACT)
+        first = (place % blocks * steps + step) * ROWS
+        at, mask = places(run_rows - first, column, WIDTH, ROWS)
+        start = (run * run_rows + first) * WIDTH
+        normal, scale = _normal_rows(x_ptr + start, at, mask, EPS, EXACT, WIDTH)
+        d_out = tl.load(d_out_ptr + start + at, mask=mask, other=0.0).to(EXACT)
         d_bias += tl.sum(d_out, 0)
         d_weight += tl.sum(d_out * normal, 0)
         d_normal = d_out * weight[None, :]
         mean = (tl.sum(d_normal, 1) / WIDTH)[:, None]
         slope = (tl.sum(d_normal * normal, 1) / WIDTH)[:, None]
-        tl.store(d_x_ptr + at, (d_normal - mean - normal * slope) * scale, mask=mask)
+        tl.store(d_x_ptr + start + at, (d_normal - mean - normal * slope) * scale, mask=mask)
     at = place * WIDTH + column
     tl.store(sums_ptr + at, d_bias, mask=inside)
     at += tl.num_programs(0).to(tl.int64) * WIDTH

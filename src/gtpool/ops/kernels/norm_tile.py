@@ -35,14 +35,14 @@ def tiles(
         The grid; rows of a run, blocks of a run and tiles of a block; launch options.
     """
     width = x.size(-1)
-    columns = max(16, min(widest, triton.next_power_of_2(width)))
+    columns = max(16, min(widest, int(triton.next_power_of_2(width))))
     run_rows = x.numel() // width // runs
-    count = triton.cdiv(run_rows, rows)
-    steps = 1 if most is None else triton.cdiv(count, most)
-    blocks = triton.cdiv(count, steps)
+    count = -(-run_rows // rows)
+    steps = 1 if most is None else -(-count // most)
+    blocks = -(-count // steps)
     warps = max(1, min(16, rows * columns // 1024))
     tile = {"WIDTH": width, "ROWS": rows, "COLUMNS": columns, "num_warps": warps}
-    return (runs * blocks, triton.cdiv(width, columns)), (run_rows, blocks, steps), tile
+    return (runs * blocks, -(-width // columns)), (run_rows, blocks, steps), tile
 
 
 def sum_blocks(sums: Tensor, runs: int) -> Tensor:
@@ -56,7 +56,7 @@ def sum_blocks(sums: Tensor, runs: int) -> Tensor:
 
 def merge_tile(blocks: int) -> dict[str, int]:
     """Return launch options of a program that reads all blocks of a run."""
-    height = triton.next_power_of_2(blocks)
+    height = int(triton.next_power_of_2(blocks))
     return {"BLOCKS": height, "COLUMNS": GROUP, "num_warps": max(1, min(8, height // 32))}
 
 
@@ -74,18 +74,29 @@ def sum_dtype(x: Tensor) -> tl.dtype:
 def real_rows(
     x_ptr: tl.tensor,
     real_ptr: tl.tensor,
-    run: tl.tensor,
-    row: tl.tensor,
+    start: tl.tensor,
+    left: tl.tensor,
     column: tl.tensor,
-    run_rows: tl.tensor,
     EXACT: tl.constexpr,
     WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return rows of a run, 0 on padding, the mask of real entries, and all places."""
-    real = tl.load(real_ptr + run * run_rows + row, mask=row < run_rows, other=0) != 0
+    """Return rows from ``start`` on, 0 on padding and after ``left`` rows; real rows, entries."""
+    row = tl.arange(0, ROWS)
+    real = tl.load(real_ptr + start + row, mask=row < left, other=0) != 0
     mask = real[:, None] & (column < WIDTH)[None, :]
-    at = (run * run_rows + row)[:, None] * WIDTH + column[None, :]
-    return tl.load(x_ptr + at, mask=mask, other=0.0).to(EXACT), mask, at
+    at, _ = places(left, column, WIDTH, ROWS)
+    return tl.load(x_ptr + start * WIDTH + at, mask=mask, other=0.0).to(EXACT), real, mask
+
+
+@triton.jit
+def places(
+    left: tl.tensor, column: tl.tensor, WIDTH: tl.constexpr, ROWS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Return offsets into the rows of a tile, int32, and the mask of those that exist."""
+    row = tl.arange(0, ROWS)
+    mask = (row < left)[:, None] & (column < WIDTH)[None, :]
+    return row[:, None] * WIDTH + column[None, :], mask
 
 
 @triton.jit
