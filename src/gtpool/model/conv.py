@@ -9,7 +9,7 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, MessagePassi
 
 from gtpool.model.dmpnn import DMPNN
 from gtpool.model.encoder import CategoryEncoder, EdgeEncoder
-from gtpool.nn import BatchNorm, Identity, LayerNorm, Linear, gcn, with_edge_mask
+from gtpool.nn import BatchNorm, Identity, LayerNorm, Linear, gcn, norm_relu, with_edge_mask
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
@@ -219,8 +219,12 @@ class ConvBlock(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, width]."""
-        out = self.dropout(self.norm(self.conv(x, graph), graph.rows).relu())
-        out = out + x if self.residual else out
+        out, rows = self.conv(x, graph), graph.rows
+        if self.residual and isinstance(self.dropout, nn.Identity):
+            out = norm_relu(self.norm, out, rows, x)
+        else:
+            out = self.dropout(norm_relu(self.norm, out, rows))
+            out = out + x if self.residual else out
         return out if self.ffn is None else self.ffn(out, graph)
 
 
