@@ -36,6 +36,7 @@ def attend_backward(
     d_lse: Tensor | None = None,
     kept: Tensor | None = None,
     kept_rows: PaddedLayout | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
     """Return the gradients of q, k and v as one tensor, [N, 3, H, C], 0 on padding.
 
@@ -51,11 +52,12 @@ def attend_backward(
         d_lse: Gradient of ``lse`` at the rows of ``out``, [K, H]; None means 0.
         kept: The rows with an output gradient, -1 on padding, [K]; None means all.
         kept_rows: The layout of the kept rows: the same graphs with fewer rows.
+        into: Contiguous gradients to add to, in place, [N, 3, H, C]; None means 0.
     """
     if (kept is None) != (kept_rows is None):
         raise ValueError("kept and kept_rows must be given together")
     count, heads, channels = q.shape
-    grad = q.new_empty(count, 3, heads, channels)
+    grad = q.new_empty(count, 3, heads, channels) if into is None else into
     block = _block(q, rows)
     key_blocks = triton.cdiv(count, block.keys)
     _backward[key_blocks + triton.cdiv(out.size(0), block.rows), heads](
@@ -82,6 +84,7 @@ def attend_backward(
         BN=block.keys,
         BC=width(channels),
         PRECISION=tile.PRECISION,
+        ADD=into is not None,
         num_warps=block.warps,
         num_stages=block.stages,
     )
@@ -132,6 +135,7 @@ def _backward(  # noqa: PLR0915, PLR0917
     BN: tl.constexpr,
     BC: tl.constexpr,
     PRECISION: tl.constexpr,
+    ADD: tl.constexpr,
 ) -> None:
     head = tl.program_id(1)
     block = tl.program_id(0).to(tl.int64)
@@ -149,7 +153,9 @@ def _backward(  # noqa: PLR0915, PLR0917
         values = load(v, key, v_row, home >= 0, C, BC)
         d_keys = tl.zeros([BN, BC], tl.float32)
         d_values = tl.zeros([BN, BC], tl.float32)
-        asked = tl.zeros([BN], tl.int32)
+        asked = (home >= 0).to(tl.int32)
+        if kept is not None:
+            asked = tl.zeros([BN], tl.int32)
         for at in range(begin, end, BM):
             query = at + tl.arange(0, BM)
             graph = graph_of(kept_batch, query, end, G)
@@ -167,11 +173,12 @@ def _backward(  # noqa: PLR0915, PLR0917
             d_logits = (weight * (d_weight - term[None, :])).to(queries.dtype)
             d_values += tl.dot(weight.to(sent.dtype), sent, input_precision=PRECISION)
             d_keys += tl.dot(d_logits, queries, input_precision=PRECISION)
-            asked |= tl.max((key[:, None] == row[None, :]).to(tl.int32), 1)
-        store(grad + H * C, key, 3 * H * C, key < N, d_keys * scale, C, BC)
-        store(grad + 2 * H * C, key, 3 * H * C, key < N, d_values, C, BC)
-        # Rows that are no query: no other program writes their gradient of q.
-        store(grad, key, 3 * H * C, (key < N) & (asked == 0), tl.zeros_like(d_keys), C, BC)
+            if kept is not None:
+                asked |= tl.max((key[:, None] == row[None, :]).to(tl.int32), 1)
+        _put(grad + H * C, key, 3 * H * C, key < N, d_keys * scale, C, BC, ADD)
+        _put(grad + 2 * H * C, key, 3 * H * C, key < N, d_values, C, BC, ADD)
+        if not ADD:  # rows that are no query: no other program writes their gradient of q
+            store(grad, key, 3 * H * C, (key < N) & (asked == 0), tl.zeros_like(d_keys), C, BC)
     else:
         query = (block - key_blocks) * BM + tl.arange(0, BM)
         graph = graph_of(kept_batch, query, K, G)
@@ -193,7 +200,7 @@ def _backward(  # noqa: PLR0915, PLR0917
             d_weight = tl.dot(sent, tl.trans(values), input_precision=PRECISION)
             d_logits = (tl.exp(logits) * (d_weight - term[:, None])).to(keys.dtype)
             d_queries += tl.dot(d_logits, keys, input_precision=PRECISION)
-        store(grad, row, 3 * H * C, graph >= 0, d_queries * scale, C, BC)
+        _put(grad, row, 3 * H * C, graph >= 0, d_queries * scale, C, BC, ADD)
 
 
 @triton.jit
@@ -215,3 +222,20 @@ def _row_term(
     if d_lse is not None:
         term -= tl.load(d_lse + at, mask=own, other=0.0).to(tl.float32)
     return term
+
+
+@triton.jit
+def _put(
+    base: tl.tensor,
+    row: tl.tensor,
+    stride: tl.tensor,
+    own: tl.tensor,
+    tile: tl.tensor,
+    C: tl.constexpr,
+    BC: tl.constexpr,
+    ADD: tl.constexpr,
+) -> None:
+    """Store one head of the given rows, or add to it."""
+    if ADD:
+        tile += load(base, row, stride, own, C, BC).to(tl.float32)
+    store(base, row, stride, own, tile, C, BC)
