@@ -665,10 +665,15 @@ def edges_of(graphs: tuple, names: Tensor) -> list[list[float]]:
 
 
 def distinct(out: tuple) -> bool:
-    """Say whether the scores of each graph differ by more than rounding; all nodes are kept."""
+    """Say whether the scores of each graph differ by more than rounding; all nodes are kept.
+
+    Neither may their products with distances be equal, which RepPool compares.
+    """
     for graph in out[3].unique():
-        score = out[5][out[3] == graph].sort()[0]
-        if (score.diff() <= 1e-6 * score[1:].abs()).any():
+        score = out[5][out[3] == graph]
+        by_distance = score.outer(torch.arange(1, score.numel() + 1).to(score))
+        gap = (by_distance[:, None, :, None] - by_distance[None, :, None]).abs().amin((2, 3))
+        if (gap.fill_diagonal_(torch.inf) <= 1e-6 * score.abs()).any():
             return False
     return True
 

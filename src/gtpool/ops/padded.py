@@ -19,10 +19,8 @@ from gtpool.ops.clusters import ClusterGraph
 from gtpool.ops.connect import closest_csr
 from gtpool.ops.directed_edges import DirectedEdges
 from gtpool.ops.padded_ops import WIDEST, KeptRows, PaddedOps, torch_ops
-from gtpool.ops.padded_segment import number_rows
 from gtpool.ops.runs import linear, per_run
 from gtpool.ops.sample import Order
-from gtpool.ops.structure import node_colours, order_by_colour
 from gtpool.padded_batch import (
     EdgeTypes,
     PaddedBatch,
@@ -206,18 +204,15 @@ class PaddedGraph:
 
     def keep(self, score: Tensor, ratio: float, *, sampler: str, order: Order) -> KeptRows:  # noqa: D102
         del ratio  # which is planned
-        score, (rows, after) = score.detach(), self.levels[:2]
-        if order != "structure":
-            parts = (score, rows, after)
-            return self.ops.sample(*parts, sampler=sampler, order=order, longest=self.longest)
-        colour = node_colours(*aggregate.ends(self.csr, loops=True), score)
-        row, real = torch.arange(score.numel(), device=score.device), self.rows.real
-        first = torch.where(real, row - self.rows.positions()[0], row)
-        place = order_by_colour(colour, first)
-        parts = (score.index_select(0, place), rows, after)
-        found = self.ops.sample(*parts, sampler=sampler, order="score", longest=self.longest)
-        stay = torch.empty_like(real).index_copy(0, place, found.number >= 0)
-        return number_rows(stay, rows, after)
+        coloured = order == "structure"
+        return self.ops.sample(
+            score.detach(),
+            *self.levels[:2],
+            sampler=sampler,
+            order="score" if coloured else order,
+            longest=self.longest,
+            colour=self.ops.node_colours(score, self.csr) if coloured else None,
+        )
 
     def take(self, x: Tensor, kept: KeptRows) -> Tensor:  # noqa: D102
         if x.dim() == 1:

@@ -80,7 +80,9 @@ class PaddedOps(Protocol):
         sampler: str,
         order: Order,
         longest: int,
+        colour: Tensor | None = None,
     ) -> KeptRows: ...
+    def node_colours(self, score: Tensor, csr: PaddedCSR) -> Tensor: ...  # noqa: D102
     def take(self, x: Tensor, chosen: KeptRows) -> Tensor: ...  # noqa: D102
     def induced_csr(self, csr: PaddedCSR, chosen: KeptRows) -> PaddedCSR: ...  # noqa: D102
     def mean_max(self, x: Tensor, rows: PaddedLayout) -> Tensor: ...  # noqa: D102

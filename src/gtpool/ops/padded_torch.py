@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpool.ops import attention
+from gtpool.ops import attention, structure
 from gtpool.ops.aggregate import (
     bond_sum,
     ends,
@@ -32,6 +32,7 @@ from gtpool.ops.padded_segment import (
     total,
 )
 from gtpool.ops.sample import Order, round_scores, sortable
+from gtpool.ops.structure import order_by_colour
 from gtpool.padded_batch import PaddedCSR, PaddedLayout
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "maximum",
     "mean",
     "mean_max",
+    "node_colours",
     "root_degrees",
     "root_out_degrees",
     "row_numbers",
@@ -156,6 +158,7 @@ def sample(
     sampler: str,
     order: Order,
     longest: int,
+    colour: Tensor | None = None,
 ) -> KeptRows:
     """Return the rows to keep; ``after`` gives their number in each graph.
 
@@ -166,10 +169,25 @@ def sample(
         sampler: A key of ``SAMPLERS``.
         order: Order of the nodes on the wheel.
         longest: Maximum nodes of a graph.
+        colour: Integers that order nodes of equal score before their indices do, [N].
     """
     del longest
-    stay = keep_mask(score.detach(), rows, after.size, sampler=sampler, order=order)
+    score = score.detach()
+    if colour is None:
+        stay = keep_mask(score, rows, after.size, sampler=sampler, order=order)
+        return number_rows(stay, rows, after)
+    row = torch.arange(score.numel(), device=score.device)
+    start = torch.cat([rows.start, rows.start.new_zeros(1)]).index_select(0, rows.batch)
+    real = rows.batch < rows.size.numel()
+    place = order_by_colour(colour, torch.where(real, start, row))
+    found = keep_mask(score.index_select(0, place), rows, after.size, sampler=sampler, order=order)
+    stay = torch.empty_like(real).index_copy(0, place, found)
     return number_rows(stay, rows, after)
+
+
+def node_colours(score: Tensor, csr: PaddedCSR) -> Tensor:
+    """Return integers that depend on the surroundings of each row and not on numbers, [N]."""
+    return structure.node_colours(*ends(csr, loops=True), score.detach())
 
 
 def take(x: Tensor, chosen: KeptRows) -> Tensor:

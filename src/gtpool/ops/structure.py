@@ -16,8 +16,8 @@ from gtpool.ops.sample import round_scores, sortable
 
 ROUNDS = 3
 """Rounds of refinement after the first, which tells degrees apart."""
-_LOW = 2**32 - 1
-_FACTORS = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # odd, of splitmix64
+LOW = 2**32 - 1
+FACTORS = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # odd, of splitmix64
 
 
 def node_colours(source: Tensor, target: Tensor, counts: Tensor, score: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def node_colours(source: Tensor, target: Tensor, counts: Tensor, score: Tensor) 
         given = mix(sent).index_select(0, target) * there  # another hash against the direction
         colour = sent.index_add(0, target, got).index_add(0, source, given)
     structure, scored = mix(colour).unbind(1)
-    return (structure & (_LOW >> 1)) << 32 | scored & _LOW
+    return (structure & (LOW >> 1)) << 32 | scored & LOW
 
 
 def order_by_colour(colour: Tensor, first: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def order_by_colour(colour: Tensor, first: Tensor) -> Tensor:
 
 def mix(value: Tensor) -> Tensor:
     """Hash integers: sums of hashes tell apart what sums of the values do not."""
-    for factor in _FACTORS:
+    for factor in FACTORS:
         value = value * factor
         value = value ^ (value >> 29)
     return value + 1

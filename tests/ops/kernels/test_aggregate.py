@@ -8,7 +8,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from gtpool.ops import padded_torch
 from gtpool.ops.kernels.aggregate import gcn_sum, gin_sum, root_degrees, root_out_degrees
+from gtpool.ops.kernels.structure import node_colours
 from gtpool.padded_batch import PaddedCSR
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -173,3 +175,19 @@ def test_large_graphs_on_a_gpu(monkeypatch, edges, dtype):
     )
     matrix = gcn_matrix(scale.double(), adjacency)
     assert_multiplies(lambda x: gcn_sum(x, scale, csr), matrix, csr, 128, dtype)
+
+
+@pytest.mark.parametrize("dropped", [0.0, 0.5])
+@pytest.mark.parametrize("case", CASES)
+def test_colours_are_those_of_plain_pytorch(case, dropped):
+    csr, _ = linked(case, dropped=dropped)
+    real = csr.origin >= 0
+    score = torch.randn(real.numel(), generator=torch.Generator().manual_seed(1)).round(decimals=1)
+    score[::5] = -0.0
+    score = score.to(DEVICE).masked_fill(~real, torch.nan)
+    expected = padded_torch.node_colours(score.masked_fill(~real, 7.0), csr)
+    found = node_colours(score, csr)
+    assert found.dtype == torch.long
+    assert found[real].tolist() == expected[real].tolist()
+    if case != "none":
+        assert found[real].unique().numel() > 1

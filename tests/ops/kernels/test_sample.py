@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from gtpool.ops import padded_torch
 from gtpool.ops.kernels.sample import LONGEST, sample
 from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, round_scores
 from gtpool.padded_batch import PaddedLayout
@@ -109,6 +110,32 @@ def test_half_precision_keeps_what_the_sampler_keeps(sampler):
     assert_keeps_the_same(torch.tensor([[20, 31, 9]]), values, 0.4, sampler, "index", 31)
 
 
+def assert_colours_break_ties(sizes, values, colour, ratio, sampler, longest):
+    kept = kept_counts(sizes.flatten(), ratio).view_as(sizes)
+    rows, after = (rows_of(part, int(part.sum(1).max()) + 2) for part in (sizes, kept))
+    real = rows.batch < sizes.numel()
+    score = torch.zeros(real.shape, dtype=values.dtype, device=DEVICE)
+    score[real] = values.to(DEVICE)
+    code = torch.zeros(real.shape, dtype=torch.long, device=DEVICE)
+    code[real] = colour.to(DEVICE)
+    options = {"sampler": sampler, "order": "score", "longest": longest, "colour": code}
+    expected = padded_torch.sample(score, rows, after, **options)
+    score[~real] = torch.nan
+    kept, number = sample(score, rows, after, **options)
+    assert kept.tolist() == expected.kept.tolist()
+    assert number.tolist() == expected.number.tolist()
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@given(packed=batches(longest=20), ratio=RATIOS, seed=st.integers(0, 99))
+@settings(max_examples=8, deadline=None)
+def test_colours_break_ties_before_indices(sampler, packed, ratio, seed):
+    sizes, values = packed
+    draw = torch.Generator().manual_seed(seed)
+    colour = torch.randint(-3, 3, values.shape, generator=draw) * 2**40
+    assert_colours_break_ties(sizes, values, colour, ratio, sampler, 20)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(
@@ -147,3 +174,5 @@ def test_keeps_what_the_sampler_keeps_on_a_gpu(sampler, order, longest):
     values = torch.randn(count, generator=generator)
     for ratio, shape in ((0.5, values), (0.3, values.round()), (0.9, 40 * values), (7, 0 * values)):
         assert_keeps_the_same(sizes, shape, ratio, sampler, order, longest)
+        colour = torch.randint(2**62, (count,), generator=generator) >> 58
+        assert_colours_break_ties(sizes, shape, colour, ratio, sampler, longest)

@@ -18,6 +18,7 @@ from gtpool.ops.kernels import (
     readout,
     score,
     score_backward,
+    structure,
 )
 from gtpool.ops.kernels import sample as wheel
 from gtpool.ops.padded_ops import KeptRows
@@ -98,14 +99,17 @@ def sample(
     sampler: str,
     order: Order,
     longest: int,
+    colour: Tensor | None = None,
 ) -> KeptRows:
     """Return the rows to keep; ``after`` gives their number in each graph."""
-    if longest > wheel.LONGEST:
-        parts = (score, rows, after)
-        return padded_torch.sample(*parts, sampler=sampler, order=order, longest=longest)
-    return KeptRows(
-        *wheel.sample(score.detach(), rows, after, sampler=sampler, order=order, longest=longest)
-    )
+    draw = padded_torch.sample if longest > wheel.LONGEST else wheel.sample
+    parts = (score.detach(), rows, after)
+    return KeptRows(*draw(*parts, sampler=sampler, order=order, longest=longest, colour=colour))
+
+
+def node_colours(score: Tensor, csr: PaddedCSR) -> Tensor:
+    """Return integers that depend on the surroundings of each row and not on numbers, [N]."""
+    return structure.node_colours(score.detach(), csr)
 
 
 def take(x: Tensor, chosen: KeptRows) -> Tensor:

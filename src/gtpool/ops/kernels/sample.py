@@ -28,6 +28,7 @@ def sample(
     sampler: str,
     order: str,
     longest: int,
+    colour: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the kept rows, the same as by ``ops.sample`` with fixed points.
 
@@ -38,6 +39,7 @@ def sample(
         sampler: A name of ``ops.sample.SAMPLERS``.
         order: Order of the nodes on the wheel, one of ``ops.sample.ORDERS``.
         longest: Maximum nodes of a graph, at most ``LONGEST``.
+        colour: Integers that order nodes of equal score before their indices do, [N].
 
     Returns:
         The row of this level for each row of the next level [K], and the row of the next level for
@@ -53,6 +55,7 @@ def sample(
     double = score.dtype == torch.float64
     _sample[(rows.size.numel(),)](
         score.detach().contiguous(),
+        colour,
         rows.start,
         rows.size,
         kept_rows.start,
@@ -61,6 +64,7 @@ def sample(
         number,
         SAMPLER=sampler,
         BY_SCORE=order == "score",
+        COLOURED=colour is not None,
         BITS=64 if double else 32,
         SPARE=27 if double else 12,
         BLOCK=block,
@@ -70,8 +74,9 @@ def sample(
 
 
 @triton.jit
-def _sample(
+def _sample(  # noqa: PLR0917
     score_ptr: tl.tensor,
+    colour_ptr: tl.tensor,
     start_ptr: tl.tensor,
     size_ptr: tl.tensor,
     kept_start_ptr: tl.tensor,
@@ -80,6 +85,7 @@ def _sample(
     number_ptr: tl.tensor,
     SAMPLER: tl.constexpr,
     BY_SCORE: tl.constexpr,
+    COLOURED: tl.constexpr,
     BITS: tl.constexpr,
     SPARE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -92,13 +98,20 @@ def _sample(
     place = tl.arange(0, BLOCK)
     real = place < n
     digits = _round_scores(tl.load(score_ptr + start + place, mask=real, other=0.0), BITS, SPARE)
+    rank = _ranks(colour_ptr + start, n, BLOCK) if COLOURED else place
     if SAMPLER == "topk":
-        key = tl.where(real, place - digits, far)  # the highest first
+        key = tl.where(real, rank - digits, far)  # the highest first
         keep = real & (key <= _smallest(key, m, BITS))
     elif BY_SCORE:
-        key = tl.sort(tl.where(real, digits + place, far))
-        digits = key & -(1 << SPARE)
-        node = tl.where(real, key - digits, place).to(tl.int32)
+        if COLOURED:  # score, rank and index in one integer
+            wide = (digits.to(tl.int64) >> SPARE) << 24 | (rank << 12 | place).to(tl.int64)
+            wide = tl.sort(tl.where(real, wide, (1 << 63) - 1))
+            digits = ((wide >> 24) << SPARE).to(digits.dtype)
+            node = tl.where(real, wide & 4095, place).to(tl.int32)
+        else:
+            key = tl.sort(tl.where(real, digits + place, far))
+            digits = key & -(1 << SPARE)
+            node = tl.where(real, key - digits, place).to(tl.int32)
         keep = _spin(_float(digits, BITS), n, m, SAMPLER, BLOCK)
         keep = tl.sort(2 * node + keep.to(tl.int32)) & 1 == 1  # back in the order of indices
     else:
@@ -106,6 +119,20 @@ def _sample(
     number = first + tl.cumsum(keep.to(tl.int32), 0) - 1
     tl.store(number_ptr + start + place, tl.where(keep, number, -1), mask=real)
     tl.store(kept_ptr + number, start + place, mask=keep)
+
+
+@triton.jit
+def _ranks(colour_ptr: tl.tensor, n: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
+    """Return the number of nodes before each one by colour, then index, int32 [BLOCK]."""
+    place = tl.arange(0, BLOCK)
+    own = tl.load(colour_ptr + place, mask=place < n, other=0)[:, None]
+    rank = tl.zeros((BLOCK,), tl.int32)
+    for first in range(0, n, 16):
+        other = first + tl.arange(0, 16)
+        colour = tl.load(colour_ptr + other, mask=other < n, other=0)[None, :]
+        before = (colour < own) | ((colour == own) & (other[None, :] < place[:, None]))
+        rank += tl.sum((before & (other < n)[None, :]).to(tl.int32), 1)
+    return rank
 
 
 @triton.jit

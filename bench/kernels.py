@@ -1,0 +1,123 @@
+"""What a captured training step of one network is made of: its kernels, for one run and many.
+
+Run on a GPU: `python bench/kernels.py [DATASET ...]`. Each row has the time of a step, the number
+of its kernels and the time they are busy; the table of kernels goes to the files KERNELS names.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from gtpool.bench.timing import print_table, record
+from gtpool.data.device_dataset import DeviceDataset
+from gtpool.model.classifier import Classifier
+from gtpool.model.ensemble import ModelEnsemble
+from gtpool.reproduce.paper import STUDIES
+from gtpool.study.inputs import load_data, shape_of
+from gtpool.study.split_rules import choose_split
+from gtpool.train.captured import CapturedTrainer
+
+LINES = ("paper", "best", "gcn")
+RUNS = (1, 30)
+HEADINGS = ["dataset", "recipe", "runs", "step, ms", "a run, ms", "kernels", "busy, ms"]
+
+
+def main() -> None:
+    """Measure, print a table, append the rows to results/bench/kernels.jsonl."""
+    folder = Path(os.environ.get("KERNELS", "out/kernels"))
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, object]] = []
+    for name in sys.argv[1:] or ["PROTEINS"]:
+        for line in LINES:
+            for runs in RUNS:
+                row, text = _measure(name, line, runs)
+                rows.append(row)
+                (folder / f"{name}-{line}-{runs}.txt").write_text(text, encoding="utf-8")
+    keys = ("dataset", "recipe", "runs", "step_ms", "run_ms", "kernels", "kernels_ms")
+    print_table(HEADINGS, [[row[key] for key in keys] for row in rows])
+    record("kernels", rows)
+
+
+def _measure(name: str, line: str, runs: int) -> tuple[dict[str, object], str]:
+    """Return the row of a network and the table of its kernels and operators."""
+    (cell,) = STUDIES["best"].only(dataset=name, line=line)
+    specs = cell.runs(3)[:runs]
+    loaded = load_data(specs[0].data)
+    data = loaded.dataset.to(torch.device("cuda"))
+    splits = [choose_split(spec.split, loaded) for spec in specs]
+    models = [Classifier(spec.model, shape_of(data)).to("cuda") for spec in specs]
+    codes = models[0].shape.node_categories, models[0].edge_categories
+    trainer = CapturedTrainer(
+        ModelEnsemble(models, int(data.sizes.max())),
+        DeviceDataset.of(data, *codes),
+        data,
+        splits,
+        [spec.train for spec in specs],
+    )
+    random = torch.Generator().manual_seed(0)
+    for place, split in enumerate(splits):
+        drawn = torch.randperm(split.train.numel(), generator=random)[: trainer.places]
+        trainer.order[:, place].copy_(split.train[drawn])
+    trainer.adam.set_lr_factor(1.0)
+
+    def step() -> None:
+        trainer.step.zero_()
+        trainer.train_step()
+
+    taken = _time(step)
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as replayed:
+        step()
+        torch.cuda.synchronize()
+    kernels = [event for event in replayed.key_averages() if event.self_device_time_total > 0]
+    trainer.ensemble.train()
+    trainer.step.zero_()
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, record_shapes=True, acc_events=True) as eager:
+        trainer._train(trainer.capacity)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        torch.cuda.synchronize()
+    shaped = {"sort_by": "self_device_time_total", "row_limit": 70, "max_name_column_width": 60}
+    text = replayed.key_averages().table(**shaped | {"max_name_column_width": 110})
+    text += eager.key_averages(group_by_input_shape=True).table(**shaped)
+    row = {
+        "device": "cuda",
+        "dataset": name,
+        "recipe": line,
+        "runs": runs,
+        "batch": trainer.places,
+        "step_ms": round(taken, 3),
+        "run_ms": round(taken / runs, 4),
+        "kernels": sum(event.count for event in kernels),
+        "kernels_ms": round(sum(event.self_device_time_total for event in kernels) / 1e3, 3),
+    }
+    return row, text
+
+
+def _time(step: Callable[[], None], seconds: float = 1.0) -> float:
+    """Return the median milliseconds of a step."""
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    probe = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    probe[0].record()
+    step()
+    probe[1].record()
+    torch.cuda.synchronize()
+    rounds = max(10, min(300, int(1e3 * seconds / probe[0].elapsed_time(probe[1]))))
+    for _ in range(rounds):
+        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        pair[0].record()
+        step()
+        pair[1].record()
+        events.append(pair)
+    torch.cuda.synchronize()
+    times = sorted(begin.elapsed_time(end) for begin, end in events)
+    return times[len(times) // 2]
+
+
+if __name__ == "__main__":
+    main()
