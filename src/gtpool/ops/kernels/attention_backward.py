@@ -27,7 +27,7 @@ def attend_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    out: Tensor,
+    out: Tensor | None,
     lse: Tensor,
     d_out: Tensor,
     rows: PaddedLayout,
@@ -44,12 +44,13 @@ def attend_backward(
         q: Queries, as given to :func:`attend`.
         k: Keys, as given to :func:`attend`.
         v: Values, as given to :func:`attend`.
-        out: Output of :func:`attend` at the rows with an output gradient, [K, H, C].
+        out: Output of :func:`attend` at the rows with an output gradient, [K, H, C]; None if
+            ``d_lse`` has sum(d_out * out) already subtracted.
         lse: Log-sum-exp from :func:`attend` at all rows, [N, H].
-        d_out: Gradient of ``out``, in its dtype, [K, H, C].
+        d_out: Gradient of the output, in its dtype, [K, H, C].
         rows: As given to :func:`attend`.
         scale: As given to :func:`attend`.
-        d_lse: Gradient of ``lse`` at the rows of ``out``, [K, H]; None means 0.
+        d_lse: Gradient of ``lse`` at the rows of ``d_out``, [K, H]; None means 0.
         kept: The rows with an output gradient, -1 on padding, [K]; None means all.
         kept_rows: The layout of the kept rows: the same graphs with fewer rows.
         into: Contiguous gradients to add to, in place, [N, 3, H, C]; None means 0.
@@ -60,11 +61,11 @@ def attend_backward(
     grad = q.new_empty(count, 3, heads, channels) if into is None else into
     block = _block(q, rows)
     key_blocks = triton.cdiv(count, block.keys)
-    _backward[key_blocks + triton.cdiv(out.size(0), block.rows), heads](
+    _backward[key_blocks + triton.cdiv(d_out.size(0), block.rows), heads](
         q,
         k,
         v,
-        out.contiguous(),
+        None if out is None else out.contiguous(),
         lse,
         d_out.contiguous(),
         None if d_lse is None else d_lse.contiguous(),
@@ -74,7 +75,7 @@ def attend_backward(
         *(kept_rows or rows),
         *strides(q, k, v),
         count,
-        out.size(0),
+        d_out.size(0),
         rows.start.numel(),
         heads,
         key_blocks,
@@ -106,7 +107,7 @@ def _backward(  # noqa: PLR0915, PLR0917
     q: tl.tensor,
     k: tl.tensor,
     v: tl.tensor,
-    out: tl.tensor,
+    out: tl.tensor | None,
     lse: tl.tensor,
     d_out: tl.tensor,
     d_lse: tl.tensor | None,
@@ -142,7 +143,8 @@ def _backward(  # noqa: PLR0915, PLR0917
     q += head * q_head
     k += head * k_head
     v += head * v_head
-    out += head * C
+    if out is not None:
+        out += head * C
     d_out += head * C
     grad += head * C
     if block < key_blocks:
@@ -162,8 +164,7 @@ def _backward(  # noqa: PLR0915, PLR0917
             row = _row(kept, query, graph)
             queries = load(q, row, q_row, graph >= 0, C, BC)
             sent = load(d_out, query, H * C, graph >= 0, C, BC)
-            got = load(out, query, H * C, graph >= 0, C, BC)
-            term = _row_term(sent, got, d_lse, query * H + head, graph >= 0)
+            term = _row_term(sent, out, d_lse, query, H, head, graph >= 0, C, BC)
             level = tl.load(lse + row * H + head, mask=graph >= 0, other=0.0)
             # [BN, BM]: transposed, because they are left factors of both products below.
             logits = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * scale
@@ -186,8 +187,7 @@ def _backward(  # noqa: PLR0915, PLR0917
         row = _row(kept, query, graph)
         queries = load(q, row, q_row, graph >= 0, C, BC)
         sent = load(d_out, query, H * C, graph >= 0, C, BC)
-        got = load(out, query, H * C, graph >= 0, C, BC)
-        term = _row_term(sent, got, d_lse, query * H + head, graph >= 0)
+        term = _row_term(sent, out, d_lse, query, H, head, graph >= 0, C, BC)
         level = tl.load(lse + row * H + head, mask=graph >= 0, other=0.0)
         d_queries = tl.zeros([BM, BC], tl.float32)
         for at in range(begin, end, BN):
@@ -215,12 +215,23 @@ def _row(kept: tl.tensor | None, query: tl.tensor, graph: tl.tensor) -> tl.tenso
 
 @triton.jit
 def _row_term(
-    sent: tl.tensor, got: tl.tensor, d_lse: tl.tensor | None, at: tl.tensor, own: tl.tensor
+    sent: tl.tensor,
+    out: tl.tensor | None,
+    d_lse: tl.tensor | None,
+    query: tl.tensor,
+    H: tl.tensor,
+    head: tl.tensor,
+    own: tl.tensor,
+    C: tl.constexpr,
+    BC: tl.constexpr,
 ) -> tl.tensor:
     """Return the row term of the softmax gradient, sum(d_out * out) - d_lse."""
-    term = tl.sum(sent.to(tl.float32) * got.to(tl.float32), 1)
+    term = tl.zeros_like(query).to(tl.float32)
+    if out is not None:
+        got = load(out, query, H * C, own, C, BC)
+        term += tl.sum(sent.to(tl.float32) * got.to(tl.float32), 1)
     if d_lse is not None:
-        term -= tl.load(d_lse + at, mask=own, other=0.0).to(tl.float32)
+        term -= tl.load(d_lse + query * H + head, mask=own, other=0.0).to(tl.float32)
     return term
 
 

@@ -188,14 +188,14 @@ class _Scores(Function):
         qkv, out, lse, far, near, parts = ctx.saved_tensors
         lam, csr, rows = ctx.rest
         (q, k, v), scale = qkv.unbind(1), qkv.size(-1) ** -0.5
-        given = (qkv, lse, far, near, parts, d_score, d_out, lam, csr, rows, scale)
+        given = (qkv, out, lse, far, near, parts, d_score, d_out, lam, csr, rows, scale)
         grads = score_backward.node_scores_backward(*given)
         d_global = d_local = None
         if any(ctx.needs_input_grad[3:5]):
             of = (v, out, parts, d_score, grads.sent, lam, rows, far.size(0))
             d_global, d_local = score_backward.theta_grads(*of)
         d_qkv = attention.attend_backward(
-            *(q, k, v, out, lse, grads.out, rows, scale), d_lse=grads.lse, into=grads.qkv
+            *(q, k, v, None, lse, grads.out, rows, scale), d_lse=grads.lse, into=grads.qkv
         )
         return d_qkv, None, None, d_global, d_local, None, None, None
 

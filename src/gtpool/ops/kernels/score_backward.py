@@ -31,13 +31,14 @@ class ScoreGrads(NamedTuple):
     out: Tensor
     """Of ``out``, not written on padding, [N, H, C]."""
     lse: Tensor
-    """Of ``lse``, not written on padding, float32 [N, H]."""
+    """Of ``lse`` minus sum(d_out * out), not written on padding, float32 [N, H]."""
     sent: Tensor
     """Of the part V theta_l, not written on padding, float32 [N, H]."""
 
 
 def node_scores_backward(
     qkv: Tensor,
+    out: Tensor,
     lse: Tensor,
     theta_global: Tensor,
     theta_local: Tensor,
@@ -53,19 +54,19 @@ def node_scores_backward(
 
     Args:
         qkv: Queries, keys and values, the last axis contiguous, [N, 3, H, C].
-        lse: As given to ``node_scores``.
-        theta_global: As given to ``node_scores``.
-        theta_local: As given to ``node_scores``.
+        out: Output of ``attend``, [N, H, C].
+        lse: Log-sum-exp of the same call, [N, H].
+        theta_global: Θ_g of each run, [R, H, C].
+        theta_local: Θ_l of each run, [R, H, C].
         parts: Returned by ``node_scores``.
         d_score: Gradient of the scores, [N]; padding is not read.
         d_out: Gradient of ``out`` from elsewhere, which is added, [N, H, C]; padding is not read.
-        lam: As given to ``node_scores``.
+        lam: Weight of the global score.
         csr: The edges.
         rows: The layout of the rows.
-        scale: As given to ``node_scores``.
+        scale: Factor on q·k.
     """
-    count, _, heads, channels = qkv.shape
-    q, k, _ = qkv.unbind(1)
+    (count, _, heads, channels), (q, k, _) = qkv.shape, qkv.unbind(1)
     grads = ScoreGrads(
         qkv.new_empty(qkv.shape),
         d_out.new_empty(d_out.shape),
@@ -76,6 +77,7 @@ def node_scores_backward(
     _backward[(count, heads)](
         q,
         k,
+        out.contiguous(),
         lse,
         *thetas,
         *parts.unbind(0),
@@ -115,7 +117,7 @@ def theta_grads(
     lam: float,
     rows: PaddedLayout,
     runs: int,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Return the gradients of Θ_g and Θ_l of each run, float32 [R, H, C] each.
 
     Args:
@@ -149,14 +151,14 @@ def theta_grads(
         BM=block,
         BC=width(channels),
     )
-    d_global, d_local = sums.sum(1).unbind(1)
-    return d_global, d_local
+    return sums.sum(1).unbind(1)
 
 
 @triton.jit
 def _backward(  # noqa: PLR0915, PLR0917
     q: tl.tensor,
     k: tl.tensor,
+    out: tl.tensor,
     lse: tl.tensor,
     theta_global: tl.tensor,
     theta_local: tl.tensor,
@@ -193,11 +195,10 @@ def _backward(  # noqa: PLR0915, PLR0917
     BE: tl.constexpr,
     BC: tl.constexpr,
 ) -> None:
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, head, channel = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BC)
     d_query = tl.zeros([BC], tl.float32)
     d_key = tl.zeros([BC], tl.float32)
     d_value = tl.zeros([BC], tl.float32)
-    channel = tl.arange(0, BC)
     if tl.load(batch + row) < G:
         q += head * q_head
         k += head * k_head
@@ -209,10 +210,10 @@ def _backward(  # noqa: PLR0915, PLR0917
         given = tl.load(d_score + row).to(tl.float32)
         d_far = given * lam * tanh_grad(tl.load(far + at))
         d_near = given * (1 - lam) * tanh_grad(local)
-        tl.store(d_lse + at, -d_near * local)
         mixed = vector(d_out + at * C, C, BC)
         mixed += d_far * vector(theta_global + row // N * global_run + head * C, C, BC)
         tl.store(d_mixed + at * C + channel, mixed, mask=channel < C)
+        tl.store(d_lse + at, -d_near * local - tl.sum(mixed * vector(out + at * C, C, BC), 0))
         passed = d_near * tl.exp(tl.sum(query * key, 0) * scale - level)
         # A row without a gradient of its score, such as one that is dropped, passes none to others.
         first, last = tl.load(begin + node), tl.load(end + node)
@@ -226,7 +227,6 @@ def _backward(  # noqa: PLR0915, PLR0917
             weight *= tl.load(own + there * H + head, mask=there >= 0, other=0.0)
             total += weight[:, None] * keys
         d_query = (passed * sent * key + d_near * tl.sum(total, 0)) * scale
-
         first, last = tl.load(out_begin + node), tl.load(out_end + node)
         total = tl.zeros([BE, BC], tl.float32)
         weights = tl.zeros([BE], tl.float32)
