@@ -81,7 +81,7 @@ class _MeanMax(Function):
     ) -> tuple[Tensor | None, ...]:
         x, out, ties = ctx.saved_tensors
         d_x = torch.empty_like(x)
-        height, columns = _tile(x.size(1))
+        height, columns = tile_of(x.size(1))
         grid = triton.cdiv(x.size(0), height), triton.cdiv(x.size(1), columns)
         _mean_max_backward[grid](
             d_out.contiguous(),
@@ -129,13 +129,13 @@ def gather(x: Tensor, index: Tensor, dtype: torch.dtype | None = None) -> Tensor
     x = x.contiguous()
     num_rows, width = index.numel(), x.size(1)
     out = x.new_empty(num_rows, width, dtype=dtype)
-    height, columns = _tile(width)
+    height, columns = tile_of(width)
     grid = triton.cdiv(num_rows, height), triton.cdiv(width, columns)
     _gather[grid](x, index, out, num_rows, WIDTH=width, ROWS=height, COLUMNS=columns)
     return out
 
 
-def _tile(width: int) -> tuple[int, int]:
+def tile_of(width: int) -> tuple[int, int]:
     """Return the rows and columns per program of an elementwise kernel."""
     columns = max(16, min(128, int(triton.next_power_of_2(width))))
     return 1024 // columns, columns
