@@ -1,6 +1,7 @@
 """Layers with weights [...], or [R, ...] for R runs side by side; see ``gtpool.ops.runs``."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -10,9 +11,12 @@ from torch_geometric.nn import GCNConv, MessagePassing
 
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import Dropout
+from gtpool.ops.padded_ops import has_triton
 from gtpool.ops.runs import add_bias, kernels, linear, uses_kernels
 
 _Graph = TypeVar("_Graph", bound=Backend)
+_MOMENTUM = 0.1
+"""Share of a batch in the running statistics of batch norm."""
 
 
 class HasRealRows(Protocol):
@@ -127,6 +131,9 @@ class LayerNorm(nn.LayerNorm):
         weight, bias, width = self.weight, self.bias, input.shape[-1:]
         if weight.dim() == 1:
             return functional.layer_norm(input, width, weight, bias, self.eps)
+        if _has_kernel(input, weight):
+            kernels = import_module("gtpool.ops.kernels.layer_norm")
+            return kernels.layer_norm(input, weight, bias, self.eps)
         if weight.size(0) == 1:
             return functional.layer_norm(input, width, weight.squeeze(0), bias.squeeze(0), self.eps)
         normal = functional.layer_norm(input, width, eps=self.eps)
@@ -137,10 +144,34 @@ class LayerNorm(nn.LayerNorm):
 class BatchNorm(nn.BatchNorm1d):
     """``nn.BatchNorm1d`` over the real rows of each run; padding is excluded."""
 
-    def forward(self, input: Tensor, rows: HasRealRows | None = None) -> Tensor:  # noqa: A002
-        """Normalise each column, [N, D]."""
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002 - nn.BatchNorm1d's name
+        rows: HasRealRows | None = None,
+        *,
+        relu: bool = False,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise each column, [N, D], then apply ReLU and add a residual if requested."""
         real = None if rows is None else rows.real
-        return super().forward(input) if real is None else self._normalize(input, real)
+        if real is None:
+            return relu_add(super().forward(input), residual, relu=relu)
+        added = () if residual is None else (residual,)
+        if not _has_kernel(input, self.weight, *added):
+            return relu_add(self._normalize(input, real), residual, relu=relu)
+        running_mean, running_var, _ = self.buffers()
+        return import_module("gtpool.ops.kernels.batch_norm").batch_norm(
+            input,
+            real,
+            (running_mean, running_var),
+            self.weight,
+            self.bias,
+            training=self.training,
+            eps=self.eps,
+            momentum=_MOMENTUM,
+            relu=relu,
+            residual=residual,
+        )
 
     def _normalize(self, x: Tensor, real: Tensor) -> Tensor:
         """Normalise the real rows of each run; all weights and statistics are [R, D]."""
@@ -154,7 +185,7 @@ class BatchNorm(nn.BatchNorm1d):
             centred = (x - mean) * counted
             var = centred.square().sum(1, keepdim=True) / count
             with torch.no_grad():
-                seen = counted.amax(1) * 0.1  # an empty batch does not change the statistics
+                seen = counted.amax(1) * _MOMENTUM  # an empty batch does not change the statistics
                 unbiased = var * count / (count - 1).clamp(min=1)
                 for held, now in ((running_mean, mean), (running_var, unbiased)):
                     held.lerp_(now.squeeze(1), seen.expand_as(held))
@@ -164,6 +195,34 @@ class BatchNorm(nn.BatchNorm1d):
         # Set padding to zero: divided by a small deviation, its values could become very large.
         factor = (var + self.eps).rsqrt() * self.weight.unsqueeze(1)
         return torch.addcmul(self.bias.unsqueeze(1), centred, factor).flatten(0, 1)
+
+
+def norm_relu(
+    norm: nn.Module, x: Tensor, rows: HasRealRows, residual: Tensor | None = None
+) -> Tensor:
+    """Return relu(norm(x)) + residual; a kernel of batch norm does all in one pass.
+
+    Args:
+        norm: A module of this file.
+        x: The rows, [N, D].
+        rows: Their layout.
+        residual: Added at the end, [N, D].
+    """
+    if isinstance(norm, BatchNorm):
+        return norm(x, rows, relu=True, residual=residual)
+    return relu_add(norm(x, rows), residual)
+
+
+def relu_add(x: Tensor, residual: Tensor | None = None, *, relu: bool = True) -> Tensor:
+    """Return relu(x) + residual, each only if requested."""
+    out = x.relu() if relu else x
+    return out if residual is None else out + residual
+
+
+def _has_kernel(*parts: Tensor) -> bool:
+    """Return whether the kernels of norms apply: float32 on a GPU, outside ``torch.compile``."""
+    fits = all(part.is_cuda and part.dtype == torch.float32 for part in parts)
+    return fits and not torch.compiler.is_compiling() and has_triton()
 
 
 def gcn(conv: GCNConv, x: Tensor, graph: Backend, layers: Sequence[nn.Module] = ()) -> Tensor:

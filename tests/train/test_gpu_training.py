@@ -127,6 +127,7 @@ def test_the_static_network_gives_what_the_classifier_gives(options):
     "name",
     [
         "the paper's",
+        "gated",
         "bonds",
         "blocks",
         "dmpnn",

@@ -18,6 +18,7 @@ from gtpool.nn import (
     add_and_apply,
     apply_layers,
     gcn,
+    norm_relu,
     with_edge_mask,
 )
 from gtpool.ops.backend import Backend
@@ -231,12 +232,15 @@ class ConvBlock(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, width]."""
-        after = (_RELU, self.dropout)
+        rows = graph.rows
         if isinstance(self.norm, Identity) and isinstance(self.conv, GCN | CoarseGCN):
-            out = self.conv(x, graph, after)
+            out = self.conv(x, graph, (_RELU, self.dropout))
+            out = out + x if self.residual else out
+        elif self.residual and isinstance(self.dropout, nn.Identity):
+            out = norm_relu(self.norm, self.conv(x, graph), rows, x)
         else:
-            out = apply_layers(after, self.norm(self.conv(x, graph), graph.rows))
-        out = out + x if self.residual else out
+            out = self.dropout(norm_relu(self.norm, self.conv(x, graph), rows))
+            out = out + x if self.residual else out
         return out if self.ffn is None else self.ffn(out, graph)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gtpool.model.conv import NORMS, make_dropout
-from gtpool.nn import Linear
+from gtpool.nn import Linear, norm_relu
 from gtpool.ops.backend import Backend
 from gtpool.ops.runs import per_run
 from gtpool.spec import ModelSpec
@@ -69,7 +69,7 @@ class _Update(nn.Module):
 
     def forward(self, held: Tensor, x: Tensor, real: Tensor | None) -> Tensor:
         for linear, norm in zip(self.maps, self.norms, strict=True):
-            x = norm(linear(x), _Graphs(real)).relu()
+            x = norm_relu(norm, linear(x), _Graphs(real))
         x = self.dropout(x)
         return x + held if self.residual else x
 

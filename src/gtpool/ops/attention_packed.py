@@ -127,8 +127,15 @@ class PackedAttention:
         local_score = act(local).sum(1)
         return Scores(lam * global_score + (1 - lam) * local_score, global_score, local_score)
 
-    def rows(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def rows(self, kept: Tensor, gate: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the attention output of the kept rows, and their input of the values, [K, D]."""
+        pooled, own = self._outputs(kept)
+        if gate is not None:
+            gate = gate.index_select(0, kept).tanh().unsqueeze(1)
+            pooled = (pooled * gate).to(pooled.dtype)  # the score of a bf16 layer is float32
+        return pooled, own
+
+    def _outputs(self, kept: Tensor) -> tuple[Tensor, Tensor]:
         whole = self.attention
         if isinstance(whole, MaterializedAttention) and self._one_matrix(whole.v.dtype):
             weights = self.weight, self.value

@@ -108,8 +108,13 @@ class Attention(Protocol):
         """Return the score of every row by equations (5) to (7) of GTPool, [N]."""
         ...
 
-    def rows(self, kept: Kept) -> tuple[Tensor, Tensor]:
-        """Return the attention output of the kept rows, and their input of the values, [K, D]."""
+    def rows(self, kept: Kept, gate: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the attention output of the kept rows, and their input of the values, [K, D].
+
+        Args:
+            kept: The kept rows.
+            gate: Scores whose tanh scales the attention output, [N]; None means no scaling.
+        """
         ...
 
 

@@ -309,11 +309,16 @@ class PaddedAttention:
     ) -> Tensor:
         parts = (self.qkv, self.out, self.lse, theta_global, theta_local, lam)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.score_grad):
-            return self.ops.scores(*parts, self.graph.csr, self.graph.levels[0], act)
+            score, self.out = self.ops.scores(*parts, self.graph.csr, self.graph.levels[0], act)
+        return score
 
-    def rows(self, kept: KeptRows) -> tuple[Tensor, Tensor]:  # noqa: D102
-        parts = (self.qkv, self.out, self.lse, kept, *self.graph.levels[:2])
-        return self.ops.attended_rows(*parts).flatten(1), self.graph.take(self.x, kept)
+    def rows(self, kept: KeptRows, gate: Tensor | None = None) -> tuple[Tensor, Tensor]:  # noqa: D102
+        if gate is None:
+            parts = (self.qkv, self.out, self.lse, kept, *self.graph.levels[:2])
+            rows = self.ops.attended_rows(*parts)
+        else:
+            rows = self.ops.gated_rows(self.out, gate, kept)
+        return rows.flatten(1), self.graph.take(self.x, kept)
 
 
 def _attention_ops(ops: PaddedOps, channels: int) -> PaddedOps:

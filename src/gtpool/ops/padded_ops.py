@@ -67,6 +67,7 @@ class PaddedOps(Protocol):
         rows: PaddedLayout,
         after: PaddedLayout,
     ) -> Tensor: ...
+    def gated_rows(self, out: Tensor, score: Tensor, chosen: KeptRows) -> Tensor: ...  # noqa: D102
     def scores(  # noqa: D102
         self,
         qkv: Tensor,
@@ -78,7 +79,7 @@ class PaddedOps(Protocol):
         csr: PaddedCSR,
         rows: PaddedLayout,
         act: Callable[[Tensor], Tensor] = torch.tanh,
-    ) -> Tensor: ...
+    ) -> tuple[Tensor, Tensor]: ...
     def sample(  # noqa: D102
         self,
         score: Tensor,

@@ -39,6 +39,7 @@ __all__ = [
     "attend",
     "attended_rows",
     "bond_sum",
+    "gated_rows",
     "gather_features",
     "gather_layout",
     "gather_shifted",
@@ -95,6 +96,19 @@ def attended_rows(
     return take(out.flatten(1), chosen).unflatten(1, out.shape[1:])
 
 
+def gated_rows(out: Tensor, score: Tensor, chosen: KeptRows) -> Tensor:
+    """Return tanh(score) times the attention output of the kept rows, [K, H, C].
+
+    Args:
+        out: Attention output returned by ``scores``, [N, H, C].
+        score: Score of each row, [N].
+        chosen: The kept rows.
+    """
+    gate = take(score.unsqueeze(1), chosen).tanh()
+    rows = take(out.flatten(1), chosen)
+    return (rows * gate).to(rows.dtype).unflatten(1, out.shape[1:])  # scores may be float32
+
+
 def scores(
     qkv: Tensor,
     out: Tensor,
@@ -105,8 +119,11 @@ def scores(
     csr: PaddedCSR,
     rows: PaddedLayout,
     act: Callable[[Tensor], Tensor] = torch.tanh,
-) -> Tensor:
-    """Return the score of every row by equations (5) to (7) of GTPool, [N].
+) -> tuple[Tensor, Tensor]:
+    """Return the score of every row by equations (5) to (7) of GTPool, [N], and ``out``.
+
+    In the Triton implementation the gradients of both pass attention together, so the kept rows
+    are to be taken from the returned ``out``.
 
     Args:
         qkv: Queries, keys and values, [N, 3, H, C].
@@ -130,7 +147,7 @@ def scores(
     local = ((q * k).sum(-1) * scale - lse).exp() * near
     local = local.index_add(0, target, weight * near.index_select(0, source))
     score = lam * act(_by_run(out, theta_global)) + (1 - lam) * act(local)
-    return score.sum(1) * (csr.origin >= 0)
+    return score.sum(1) * (csr.origin >= 0), out
 
 
 def sample(

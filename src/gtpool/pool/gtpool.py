@@ -188,10 +188,7 @@ class GTPool(DropPool):
         wheel = score if self.temperature == 1 else score / self.temperature
         noisy = wheel if self.noise is None else wheel + self.noise(graph.rows, wheel)
         kept = graph.keep(noisy, self.ratio, sampler=self.chooser, order=self.order)  # (8)-(13)
-        pooled, own = attention.rows(kept)  # (14)
-        if self.gate is not None:
-            gate = graph.take(score, kept).tanh().unsqueeze(1)
-            pooled = (pooled * gate).to(pooled.dtype)  # the score of a bf16 layer is float32
+        pooled, own = attention.rows(kept, None if self.gate is None else score)  # (14)
         if self.project is not None:
             pooled = self.project(pooled)
         x = pooled + own  # (15)

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gtpool.nn import relu_add
 from gtpool.ops.backend import RowLayout
 from gtpool.ops.dropout import STRIDE, HasModules, KeyedModule
 from gtpool.train.epoch import TrainingError
@@ -217,9 +218,16 @@ def _draw(part: KeyedModule, group: Group, value: Tensor | RowLayout, *more: Ten
 
 
 def _normalize(
-    part: nn.BatchNorm1d, group: Group, x: Tensor, rows: object = None, *, counts: bool
+    part: nn.BatchNorm1d,
+    group: Group,
+    x: Tensor,
+    rows: object = None,
+    *,
+    counts: bool,
+    relu: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """Return ``nn.BatchNorm1d`` in training mode over the rows of all processes, [N, D]."""
+    """Return ``BatchNorm.forward`` in training mode over the rows of all processes, [N, D]."""
     del rows  # a packed batch has no padding
     rows = x.to(torch.promote_types(x.dtype, torch.float32))
     total = _Sum.apply(counts * torch.cat([rows.new_full((1,), len(rows)), rows.sum(0)]), group)
@@ -233,7 +241,8 @@ def _normalize(
             running_mean.lerp_(mean, share)
             running_var.lerp_(var * number / (number - 1).clamp(min=1), share)
     out = (rows - mean) * (var + part.eps).rsqrt()
-    return (out * part.weight + part.bias if part.affine else out).to(x.dtype)
+    out = out * part.weight + part.bias if part.affine else out
+    return relu_add(out.to(x.dtype), residual, relu=relu)
 
 
 class _Sum(torch.autograd.Function):

@@ -151,6 +151,32 @@ def assert_gradients(runs, rows, parts, some, through_lse, scale=0.4, **close):
     torch.testing.assert_close(found.double(), wanted, **(close or CLOSE))
 
 
+def test_the_output_may_be_in_the_gradient_of_lse():
+    rows = rows_of(RAGGED)
+    parts = projected(rows, 2, 8)
+    out, lse = attention.attend(*parts, rows, 0.4)
+    d_out, d_lse = torch.randn(out.shape).to(out), torch.randn(lse.shape).to(lse)
+    wanted = attention.attend_backward(*parts, out, lse, d_out, rows, 0.4, d_lse=d_lse)
+    d_lse = d_lse - (d_out * out).sum(-1)
+    found = attention.attend_backward(*parts, None, lse, d_out, rows, 0.4, d_lse=d_lse)
+    torch.testing.assert_close(found, wanted, **CLOSE)
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_gradients_are_added_to_those_given(some):
+    rows = rows_of(RAGGED)
+    parts = projected(rows, 2, 8)
+    kept, kept_rows = thinned(rows, RAGGED) if some else (None, None)
+    out, lse = attention.attend(*parts, rows, 0.4)
+    out = at_kept(out, kept) if some else out
+    given = (*parts, out, lse, torch.randn(out.shape).to(out), rows, 0.4)
+    before = torch.randn(rows.batch.numel(), 3, 2, 8).to(DEVICE)
+    wanted = before + attention.attend_backward(*given, kept=kept, kept_rows=kept_rows)
+    found = attention.attend_backward(*given, kept=kept, kept_rows=kept_rows, into=before)
+    assert found is before
+    torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize(
     ("rows_and_keys", "some"), [((16, 32), False), ((32, 16), True), ((64, 64), True)]
 )

@@ -8,10 +8,20 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from drawn import wider
+
+from gtpool.data.device_dataset import DeviceDataset
+from gtpool.data.sources import load
+from gtpool.model.classifier import Classifier
+from gtpool.model.ensemble import ModelEnsemble
+from gtpool.ops import padded_torch
 from gtpool.ops.attention import attend
+from gtpool.ops.kernels import padded_triton
 from gtpool.ops.kernels.score import node_scores, packed_scores
 from gtpool.padded_batch import PaddedCSR, PaddedLayout
 from gtpool.pool.gtpool import GTPool
+from gtpool.spec import ModelSpec
+from gtpool.study.inputs import shape_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAN = float("nan")
@@ -40,13 +50,16 @@ def edges_of(rows, degree):
 
 
 def links_of(edges, origin, place):
-    """Give the links of a level; what a score does not need is left empty."""
-    count, none = place.numel(), edges.new_zeros(0)
-    begin = torch.searchsorted(edges[1], torch.arange(count))
-    end = torch.searchsorted(edges[1], torch.arange(count), right=True)
-    source = torch.cat([edges[0], edges.new_full((4,), -1)])
-    sink = torch.cat([edges[1], edges.new_full((4,), -1)])
-    return PaddedCSR(source, sink, begin, end, none, none, none, origin, place)
+    """Give the links of a level."""
+    leaving = edges[:, edges[0].argsort(stable=True)]
+    node, padding = torch.arange(place.numel()), edges.new_full((2, 4), -1)
+    spans = [
+        torch.searchsorted(near.contiguous(), node, right=right)
+        for near in (edges[1], leaving[0])
+        for right in (False, True)
+    ]
+    (source, sink), (_, target) = (torch.cat([ends, padding], 1) for ends in (edges, leaving))
+    return PaddedCSR(source, sink, *spans[:2], target, *spans[2:], origin, place)
 
 
 def batch_of(runs, heads, channels, *, degree=3, dropped=False, dtype=torch.float32):
@@ -76,7 +89,7 @@ def batch_of(runs, heads, channels, *, degree=3, dropped=False, dtype=torch.floa
 def scores(rows, csr, parts, lse, thetas, lam, scale):
     on = [value.to(DEVICE) for value in (*parts, lse, *thetas)]
     csr, rows = (type(value)(*(part.to(DEVICE) for part in value)) for value in (csr, rows))
-    return node_scores(*on, lam, csr, rows, scale).cpu()
+    return node_scores(*on, lam, csr, rows, scale)[0].cpu()
 
 
 def naive_scores(rows, csr, parts, lse, thetas, lam, scale):
@@ -131,6 +144,98 @@ def test_strides_do_not_matter():
     torch.testing.assert_close(found, scores(rows, csr, parts, lse, thetas, 0.5, 0.2))
 
 
+def chosen_of(rows, sizes):
+    """Keep some rows of each graph of a layout with these sizes."""
+    after = rows_of([[-(-3 * nodes // 4) for nodes in graphs] for graphs in sizes], padding=3)
+    score = torch.randn(rows.batch.numel())
+    return padded_torch.sample(score, rows, after, sampler="topk", order="index", longest=7)
+
+
+def gated(by, dtype, rows, csr, chosen, qkv, thetas, lam, sent, *, act=torch.tanh):
+    """Give the gated rows, and the gradients of qkv and of both vectors.
+
+    Where there are kernels, padding is NaN.
+    """
+    empty = NAN if by is padded_triton and act is torch.tanh else 0.0
+    device = "cpu" if by is padded_torch else DEVICE
+    rows, csr, chosen = (
+        type(part)(*(one.to(device) for one in part)) for part in (rows, csr, chosen)
+    )
+    real = (rows.batch < rows.start.numel()).view(-1, 1, 1, 1)
+    there = (chosen.kept >= 0).view(-1, 1, 1)
+    qkv, thetas, sent = (part.to(device, dtype) for part in (qkv, thetas, sent))
+    qkv = torch.where(real, qkv, empty).requires_grad_()
+    far, near = leaves = [theta.requires_grad_() for theta in thetas.unbind(0)]
+    out, lse = by.attend(qkv, rows, 7)
+    score, out = by.scores(qkv, out, lse, far, near, lam, csr, rows, act)
+    pooled = by.gated_rows(out, score, chosen)
+    grads = torch.autograd.grad(pooled, [qkv, *leaves], torch.where(there, sent, empty))
+    return [part.detach().cpu().double() for part in (pooled, *grads)]
+
+
+def gated_case(runs, heads, channels, **options):
+    """Draw a level of a batch, the rows that are kept and what is sent back to them."""
+    rows, csr, _, _, thetas = batch_of(runs, heads, channels, **options)
+    sizes = rows.size.view(len(runs), -1).tolist()
+    chosen = chosen_of(rows, sizes)
+    qkv = torch.randn(rows.batch.numel(), 3, heads, channels)
+    return rows, csr, chosen, qkv, thetas, torch.randn(chosen.kept.numel(), heads, channels)
+
+
+@pytest.mark.usefixtures("unwritten_is_nan")
+@pytest.mark.parametrize("lam", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(
+    ("runs", "heads", "channels", "degree", "dropped"),
+    [
+        (RUNS[0], 1, 12, 3, False),
+        (RUNS[1], 4, 5, 3, True),
+        (RUNS[1], 1, 16, 20, True),
+        (RUNS[1], 2, 130, 0, False),
+        ([[0, 0], [0, 3]], 1, 8, 2, False),
+        ([[0, 0]], 1, 8, 0, False),
+    ],
+)
+def test_gradients_of_gated_rows_are_the_plain_ones(runs, heads, channels, degree, dropped, lam):
+    *case, sent = gated_case(runs, heads, channels, degree=degree, dropped=dropped)
+    wanted = gated(padded_torch, torch.float64, *case, lam, sent)
+    found = gated(padded_triton, torch.float32, *case, lam, sent)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_gradients_of_all_scores_are_the_plain_ones():
+    rows, csr, _, _, thetas = batch_of(RUNS[1], 2, 12, dropped=True)
+    qkv, sent = torch.randn(rows.batch.numel(), 3, 2, 12), torch.randn(rows.batch.numel())
+    results = []
+    for by, dtype, device in (
+        (padded_torch, torch.float64, "cpu"),
+        (padded_triton, torch.float32, DEVICE),
+    ):
+        there, edges = (type(part)(*(one.to(device) for one in part)) for part in (rows, csr))
+        leaf = qkv.to(device, dtype).requires_grad_()
+        score, _ = by.scores(
+            leaf, *by.attend(leaf, there, 7), *thetas.to(device, dtype), 0.4, edges, there
+        )
+        (grad,) = torch.autograd.grad(score, leaf, sent.to(score))
+        results.append(grad.cpu().double())
+    torch.testing.assert_close(*results, **CLOSE)
+
+
+@pytest.mark.usefixtures("unwritten_is_nan")
+def test_two_backward_passes_are_equal():
+    *case, sent = gated_case([[9, 6, 0], [5, 1, 7]], 2, 20, degree=6)
+    passes = [gated(padded_triton, torch.float32, *case, 0.4, sent) for _ in range(2)]
+    assert all(map(torch.equal, *passes))
+
+
+def test_other_activations_have_gradients_too():
+    *case, sent = gated_case(RUNS[1], 1, 12)
+    wanted = gated(padded_torch, torch.float64, *case, 0.4, sent, act=torch.sigmoid)
+    found = gated(padded_triton, torch.float32, *case, 0.4, sent, act=torch.sigmoid)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_equals_the_scores_of_the_layer(heads):
     rows, csr, _, _, _ = batch_of([[4, 9, 6]], heads, 8)
@@ -177,3 +282,27 @@ def test_scores_of_a_packed_batch_equal_those_of_the_layer(heads, channels, edge
     parts = [part.detach().contiguous().to(DEVICE) for part in (q, k, v, out, lse, theta)]
     found = packed_scores(*parts, pool.lam, ends.to(DEVICE), channels**-0.5)
     torch.testing.assert_close(found.cpu(), wanted, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("levels", "options"),
+    [(2, {}), (1, {"heads": 2, "lam": 0.0}), (1, {"lam": 1.0}), (1, {"learn_score": False})],
+)
+def test_a_gated_network_learns_the_same_by_kernels(levels, options):
+    data = load("MUTAG")
+    spec = ModelSpec(width=8, levels=levels, ratio=0.75, pool_options={"gate": "tanh", **options})
+    index, models = data.sizes.argsort()[:8].view(2, 4), []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        models.append(Classifier(spec, shape_of(data)))
+    index[1, 3:] = -1
+    stock = DeviceDataset.of(data.to(DEVICE))
+    capacity = wider(stock.capacity(index, models[0].ratios), 5)
+    batch = stock.gather(index.to(DEVICE), capacity, models[0].ratios)
+    stack = ModelEnsemble(models, int(data.sizes.max())).to(DEVICE).train()
+    key, results = torch.tensor([5, 6], device=DEVICE), []
+    for stack.ops in (padded_torch, padded_triton):
+        logits = stack(batch, key)[index.flatten() >= 0]
+        (grad,) = torch.autograd.grad(logits.square().sum(), stack.theta)
+        results.append((logits.detach(), grad))
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-5)

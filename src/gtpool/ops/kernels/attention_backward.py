@@ -27,7 +27,7 @@ def attend_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    out: Tensor,
+    out: Tensor | None,
     lse: Tensor,
     d_out: Tensor,
     rows: PaddedLayout,
@@ -36,6 +36,7 @@ def attend_backward(
     d_lse: Tensor | None = None,
     kept: Tensor | None = None,
     kept_rows: PaddedLayout | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
     """Return the gradients of q, k and v as one tensor, [N, 3, H, C], 0 on padding.
 
@@ -43,26 +44,28 @@ def attend_backward(
         q: Queries, as given to :func:`attend`.
         k: Keys, as given to :func:`attend`.
         v: Values, as given to :func:`attend`.
-        out: Output of :func:`attend` at the rows with an output gradient, [K, H, C].
+        out: Output of :func:`attend` at the rows with an output gradient, [K, H, C]; None if
+            ``d_lse`` has sum(d_out * out) already subtracted.
         lse: Log-sum-exp from :func:`attend` at all rows, [N, H].
-        d_out: Gradient of ``out``, in its dtype, [K, H, C].
+        d_out: Gradient of the output, in its dtype, [K, H, C].
         rows: As given to :func:`attend`.
         scale: As given to :func:`attend`.
-        d_lse: Gradient of ``lse`` at the rows of ``out``, [K, H]; None means 0.
+        d_lse: Gradient of ``lse`` at the rows of ``d_out``, [K, H]; None means 0.
         kept: The rows with an output gradient, -1 on padding, [K]; None means all.
         kept_rows: The layout of the kept rows: the same graphs with fewer rows.
+        into: Contiguous gradients to add to, in place, [N, 3, H, C]; None means 0.
     """
     if (kept is None) != (kept_rows is None):
         raise ValueError("kept and kept_rows must be given together")
     count, heads, channels = q.shape
-    grad = q.new_empty(count, 3, heads, channels)
+    grad = q.new_empty(count, 3, heads, channels) if into is None else into
     block = _block(q, rows)
     key_blocks = triton.cdiv(count, block.keys)
-    _backward[key_blocks + triton.cdiv(out.size(0), block.rows), heads](
+    _backward[key_blocks + triton.cdiv(d_out.size(0), block.rows), heads](
         q,
         k,
         v,
-        out.contiguous(),
+        None if out is None else out.contiguous(),
         lse,
         d_out.contiguous(),
         None if d_lse is None else d_lse.contiguous(),
@@ -72,7 +75,7 @@ def attend_backward(
         *(kept_rows or rows),
         *strides(q, k, v),
         count,
-        out.size(0),
+        d_out.size(0),
         rows.start.numel(),
         heads,
         key_blocks,
@@ -82,6 +85,7 @@ def attend_backward(
         BN=block.keys,
         BC=width(channels),
         PRECISION=tile.PRECISION,
+        ADD=into is not None,
         num_warps=block.warps,
         num_stages=block.stages,
     )
@@ -103,7 +107,7 @@ def _backward(  # noqa: PLR0915, PLR0917
     q: tl.tensor,
     k: tl.tensor,
     v: tl.tensor,
-    out: tl.tensor,
+    out: tl.tensor | None,
     lse: tl.tensor,
     d_out: tl.tensor,
     d_lse: tl.tensor | None,
@@ -132,13 +136,15 @@ def _backward(  # noqa: PLR0915, PLR0917
     BN: tl.constexpr,
     BC: tl.constexpr,
     PRECISION: tl.constexpr,
+    ADD: tl.constexpr,
 ) -> None:
     head = tl.program_id(1)
     block = tl.program_id(0).to(tl.int64)
     q += head * q_head
     k += head * k_head
     v += head * v_head
-    out += head * C
+    if out is not None:
+        out += head * C
     d_out += head * C
     grad += head * C
     if block < key_blocks:
@@ -149,15 +155,16 @@ def _backward(  # noqa: PLR0915, PLR0917
         values = load(v, key, v_row, home >= 0, C, BC)
         d_keys = tl.zeros([BN, BC], tl.float32)
         d_values = tl.zeros([BN, BC], tl.float32)
-        asked = tl.zeros([BN], tl.int32)
+        asked = (home >= 0).to(tl.int32)
+        if kept is not None:
+            asked = tl.zeros([BN], tl.int32)
         for at in range(begin, end, BM):
             query = at + tl.arange(0, BM)
             graph = graph_of(kept_batch, query, end, G)
             row = _row(kept, query, graph)
             queries = load(q, row, q_row, graph >= 0, C, BC)
             sent = load(d_out, query, H * C, graph >= 0, C, BC)
-            got = load(out, query, H * C, graph >= 0, C, BC)
-            term = _row_term(sent, got, d_lse, query * H + head, graph >= 0)
+            term = _row_term(sent, out, d_lse, query, H, head, graph >= 0, C, BC)
             level = tl.load(lse + row * H + head, mask=graph >= 0, other=0.0)
             # [BN, BM]: transposed, because they are left factors of both products below.
             logits = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * scale
@@ -167,11 +174,12 @@ def _backward(  # noqa: PLR0915, PLR0917
             d_logits = (weight * (d_weight - term[None, :])).to(queries.dtype)
             d_values += tl.dot(weight.to(sent.dtype), sent, input_precision=PRECISION)
             d_keys += tl.dot(d_logits, queries, input_precision=PRECISION)
-            asked |= tl.max((key[:, None] == row[None, :]).to(tl.int32), 1)
-        store(grad + H * C, key, 3 * H * C, key < N, d_keys * scale, C, BC)
-        store(grad + 2 * H * C, key, 3 * H * C, key < N, d_values, C, BC)
-        # Rows that are no query: no other program writes their gradient of q.
-        store(grad, key, 3 * H * C, (key < N) & (asked == 0), tl.zeros_like(d_keys), C, BC)
+            if kept is not None:
+                asked |= tl.max((key[:, None] == row[None, :]).to(tl.int32), 1)
+        _put(grad + H * C, key, 3 * H * C, key < N, d_keys * scale, C, BC, ADD)
+        _put(grad + 2 * H * C, key, 3 * H * C, key < N, d_values, C, BC, ADD)
+        if not ADD:  # rows that are no query: no other program writes their gradient of q
+            store(grad, key, 3 * H * C, (key < N) & (asked == 0), tl.zeros_like(d_keys), C, BC)
     else:
         query = (block - key_blocks) * BM + tl.arange(0, BM)
         graph = graph_of(kept_batch, query, K, G)
@@ -179,8 +187,7 @@ def _backward(  # noqa: PLR0915, PLR0917
         row = _row(kept, query, graph)
         queries = load(q, row, q_row, graph >= 0, C, BC)
         sent = load(d_out, query, H * C, graph >= 0, C, BC)
-        got = load(out, query, H * C, graph >= 0, C, BC)
-        term = _row_term(sent, got, d_lse, query * H + head, graph >= 0)
+        term = _row_term(sent, out, d_lse, query, H, head, graph >= 0, C, BC)
         level = tl.load(lse + row * H + head, mask=graph >= 0, other=0.0)
         d_queries = tl.zeros([BM, BC], tl.float32)
         for at in range(begin, end, BN):
@@ -193,7 +200,7 @@ def _backward(  # noqa: PLR0915, PLR0917
             d_weight = tl.dot(sent, tl.trans(values), input_precision=PRECISION)
             d_logits = (tl.exp(logits) * (d_weight - term[:, None])).to(keys.dtype)
             d_queries += tl.dot(d_logits, keys, input_precision=PRECISION)
-        store(grad, row, 3 * H * C, graph >= 0, d_queries * scale, C, BC)
+        _put(grad, row, 3 * H * C, graph >= 0, d_queries * scale, C, BC, ADD)
 
 
 @triton.jit
@@ -208,10 +215,38 @@ def _row(kept: tl.tensor | None, query: tl.tensor, graph: tl.tensor) -> tl.tenso
 
 @triton.jit
 def _row_term(
-    sent: tl.tensor, got: tl.tensor, d_lse: tl.tensor | None, at: tl.tensor, own: tl.tensor
+    sent: tl.tensor,
+    out: tl.tensor | None,
+    d_lse: tl.tensor | None,
+    query: tl.tensor,
+    H: tl.tensor,
+    head: tl.tensor,
+    own: tl.tensor,
+    C: tl.constexpr,
+    BC: tl.constexpr,
 ) -> tl.tensor:
     """Return the row term of the softmax gradient, sum(d_out * out) - d_lse."""
-    term = tl.sum(sent.to(tl.float32) * got.to(tl.float32), 1)
+    term = tl.zeros_like(query).to(tl.float32)
+    if out is not None:
+        got = load(out, query, H * C, own, C, BC)
+        term += tl.sum(sent.to(tl.float32) * got.to(tl.float32), 1)
     if d_lse is not None:
-        term -= tl.load(d_lse + at, mask=own, other=0.0).to(tl.float32)
+        term -= tl.load(d_lse + query * H + head, mask=own, other=0.0).to(tl.float32)
     return term
+
+
+@triton.jit
+def _put(
+    base: tl.tensor,
+    row: tl.tensor,
+    stride: tl.tensor,
+    own: tl.tensor,
+    tile: tl.tensor,
+    C: tl.constexpr,
+    BC: tl.constexpr,
+    ADD: tl.constexpr,
+) -> None:
+    """Store one head of the given rows, or add to it."""
+    if ADD:
+        tile += load(base, row, stride, own, C, BC).to(tl.float32)
+    store(base, row, stride, own, tile, C, BC)

@@ -13,9 +13,11 @@ from gtpool.ops.kernels import (
     aggregate,
     attention,
     bonds,
+    gate,
     layout,
     readout,
     score,
+    score_backward,
     structure,
 )
 from gtpool.ops.kernels import sample as wheel
@@ -58,9 +60,13 @@ def attended_rows(
     qkv: Tensor, out: Tensor, lse: Tensor, chosen: KeptRows, rows: PaddedLayout, after: PaddedLayout
 ) -> Tensor:
     """Return the attention output of the kept rows, [K, H, C]; only they get gradients."""
-    if out.requires_grad:  # scores need gradients, so ``attend`` computes those of all rows
-        return padded_torch.attended_rows(qkv, out, lse, chosen, rows, after)
     return _AttendedRows.apply(qkv, out, lse, chosen, rows, after)  # pyright: ignore[reportReturnType]
+
+
+def gated_rows(out: Tensor, score: Tensor, chosen: KeptRows) -> Tensor:
+    """Return tanh(score) times the attention output of the kept rows, [K, H, C]."""
+    rows = gate.gated_rows(out.flatten(1), score, chosen.kept, chosen.number)
+    return rows.unflatten(1, out.shape[1:])
 
 
 def scores(
@@ -73,13 +79,16 @@ def scores(
     csr: PaddedCSR,
     rows: PaddedLayout,
     act: Callable[[Tensor], Tensor] = torch.tanh,
-) -> Tensor:
-    """Return the score of every row by equations (5) to (7) of GTPool, [N]; kernel for tanh."""
+) -> tuple[Tensor, Tensor]:
+    """Return the score of every row and ``out``, [N] and [N, H, C]; kernels for tanh.
+
+    One backward pass computes the gradients of both.
+    """
     thetas = theta_global, theta_local
-    if torch.is_grad_enabled() or not (act is torch.tanh or isinstance(act, nn.Tanh)):
+    if not (act is torch.tanh or isinstance(act, nn.Tanh)):
         return padded_torch.scores(qkv, out, lse, *thetas, lam, csr, rows, act)
-    q, k, v = qkv.unbind(1)
-    return score.node_scores(q, k, v, out, lse, *thetas, lam, csr, rows, q.size(-1) ** -0.5)
+    parts = (qkv, out.detach(), lse.detach(), *thetas, lam, csr, rows)
+    return _Scores.apply(*parts)  # pyright: ignore[reportReturnType]
 
 
 def sample(
@@ -145,6 +154,50 @@ class _Attend(Function):
         scale = q.size(-1) ** -0.5
         grad = attention.attend_backward(q, k, v, out, lse, d_out, ctx.rows, scale, d_lse=d_lse)
         return grad, None
+
+
+class _Scores(Function):
+    """Scores and attention output of all rows; their gradients pass attention together."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        qkv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        theta_global: Tensor,
+        theta_local: Tensor,
+        lam: float,
+        csr: PaddedCSR,
+        rows: PaddedLayout,
+    ) -> tuple[Tensor, Tensor]:
+        thetas, scale = (theta_global, theta_local), qkv.size(-1) ** -0.5
+        q, k, v = qkv.unbind(1)
+        found, parts = score.node_scores(q, k, v, out, lse, *thetas, lam, csr, rows, scale)
+        ctx.save_for_backward(qkv, out, lse, *thetas, parts)
+        ctx.rest = lam, csr, rows
+        return found, out
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,  # noqa: ANN401
+        d_score: Tensor,
+        d_out: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        qkv, out, lse, far, near, parts = ctx.saved_tensors
+        lam, csr, rows = ctx.rest
+        (q, k, v), scale = qkv.unbind(1), qkv.size(-1) ** -0.5
+        given = (qkv, out, lse, far, near, parts, d_score, d_out, lam, csr, rows, scale)
+        grads = score_backward.node_scores_backward(*given)
+        d_global = d_local = None
+        if any(ctx.needs_input_grad[3:5]):
+            of = (v, out, parts, d_score, grads.sent, lam, rows, far.size(0))
+            d_global, d_local = score_backward.theta_grads(*of)
+        d_qkv = attention.attend_backward(
+            *(q, k, v, None, lse, grads.out, rows, scale), d_lse=grads.lse, into=grads.qkv
+        )
+        return d_qkv, None, None, d_global, d_local, None, None, None
 
 
 class _AttendedRows(Function):

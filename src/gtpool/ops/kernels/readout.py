@@ -82,7 +82,7 @@ class _MeanMax(Function):
     ) -> tuple[Tensor | None, ...]:
         x, out, ties = ctx.saved_tensors
         d_x = torch.empty_like(x)
-        height, columns = _tile(x.size(1))
+        height, columns = tile_of(x.size(1))
         grid = triton.cdiv(x.size(0), height), triton.cdiv(x.size(1), columns)
         _mean_max_backward[grid](
             d_out.contiguous(),
@@ -139,7 +139,7 @@ def gather(
     x = x.contiguous()
     num_rows, width = index.numel(), x.size(1)
     out = x.new_empty(num_rows, width, dtype=dtype)
-    height, columns = _tile(width)
+    height, columns = tile_of(width)
     grid = triton.cdiv(num_rows, height), triton.cdiv(width, columns)
     mean, std = (x, x) if scaler is None else (part.contiguous() for part in scaler)
     _gather[grid](
@@ -158,7 +158,7 @@ def gather(
     return out
 
 
-def _tile(width: int) -> tuple[int, int]:
+def tile_of(width: int) -> tuple[int, int]:
     """Return the rows and columns per program of an elementwise kernel."""
     columns = max(16, min(128, int(triton.next_power_of_2(width))))
     return 1024 // columns, columns

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtpool.ops.kernels.tile import load, strides, width
+from gtpool.ops.kernels.tile import load, strides, tanh, vector, width
 from gtpool.padded_batch import PaddedCSR, PaddedLayout
 
 ENTRIES = 1024
@@ -31,8 +31,8 @@ def node_scores(
     csr: PaddedCSR,
     rows: PaddedLayout,
     scale: float,
-) -> Tensor:
-    """Return scores by equations (5)-(7) of ``gtpool.pool.gtpool`` with tanh, without gradients.
+) -> tuple[Tensor, Tensor]:
+    """Return scores by equations (5)-(7) of ``gtpool.pool.gtpool`` with tanh, and their parts.
 
     Args:
         q: Queries, the last axis contiguous, [N, H, C].
@@ -48,20 +48,24 @@ def node_scores(
         scale: As given to ``attend``.
 
     Returns:
-        The raw score of each row, float32 [N], 0 on padding.
+        The raw score of each row, float32 [N], 0 on padding; and V theta_l, A V theta_g and
+        (A * (A + I)) V theta_l, whose tanh are the two scores, float32 [3, N, H], not written on
+        padding. ``gtpool.ops.kernels.score_backward`` reads these.
     """
     count, heads, channels = q.shape
     score = q.new_empty(count, dtype=torch.float32)
-    warps = 4 if csr.source.numel() >= MANY * csr.place.numel() else 1
+    parts = q.new_empty(3, count, heads, dtype=torch.float32)
+    thetas = theta_by_run(theta_global), theta_by_run(theta_local)
+    warps = warps_per_row(csr)
     _scores[(count,)](
         q,
         k,
         v,
         out,
         lse,
-        theta_global.contiguous(),
-        theta_local.contiguous(),
+        *thetas,
         score,
+        *parts.unbind(0),
         csr.source,
         csr.begin,
         csr.end,
@@ -69,17 +73,33 @@ def node_scores(
         csr.place,
         rows.batch,
         *strides(q, k, v, out),
+        *(theta.stride(0) for theta in thetas),
         rows.start.numel(),
         count // theta_global.size(0),
         heads,
         lam,
         scale,
         C=channels,
-        BE=warps * min(16, ENTRIES // width(channels)),
+        BE=edges_per_row(channels, warps),
         BC=width(channels),
         num_warps=warps,
     )
-    return score
+    return score, parts
+
+
+def theta_by_run(theta: Tensor) -> Tensor:
+    """Return Θ [R, H, C] with one contiguous vector per run; runs may lie apart."""
+    return theta if theta[0].is_contiguous() else theta.contiguous()
+
+
+def warps_per_row(csr: PaddedCSR) -> int:
+    """Return the warps of a program that processes the neighbours of one row."""
+    return 4 if csr.source.numel() >= MANY * csr.place.numel() else 1
+
+
+def edges_per_row(channels: int, warps: int) -> int:
+    """Return the neighbours that such a program reads at once."""
+    return warps * min(16, ENTRIES // width(channels))
 
 
 def packed_scores(
@@ -151,11 +171,11 @@ def _own_scores(  # noqa: PLR0917
     key = load(k, row, C, here, C, BC).to(tl.float32)
     value = load(v, row, C, here, C, BC).to(tl.float32)
     mixed = load(out, row, C, here, C, BC).to(tl.float32)
-    own = tl.sum(value * _vector(theta + head * 2 * C, C, BC)[None, :], 1)
+    own = tl.sum(value * vector(theta + head * 2 * C, C, BC)[None, :], 1)
     weight = tl.exp(tl.sum(query * key, 1) * scale - tl.load(lse + row, mask=here, other=0.0))
     tl.store(near + row, own, mask=here)
     tl.store(local + row, weight * own, mask=here)
-    whole = tl.sum(mixed * _vector(theta + (head * 2 + 1) * C, C, BC)[None, :], 1)
+    whole = tl.sum(mixed * vector(theta + (head * 2 + 1) * C, C, BC)[None, :], 1)
     tl.store(far + row, whole, mask=here)
 
 
@@ -206,7 +226,7 @@ def _add_heads(
     for head in range(H):
         whole = tl.load(far + row * H + head, mask=here, other=0.0)
         part = tl.load(local + row * H + head, mask=here, other=0.0)
-        total += lam * _tanh(whole) + (1 - lam) * _tanh(part)
+        total += lam * tanh(whole) + (1 - lam) * tanh(part)
     tl.store(score + row, total, mask=here)
 
 
@@ -220,6 +240,9 @@ def _scores(  # noqa: PLR0917
     theta_global: tl.tensor,
     theta_local: tl.tensor,
     score: tl.tensor,
+    own: tl.tensor,
+    far: tl.tensor,
+    near: tl.tensor,
     source: tl.tensor,
     begin: tl.tensor,
     end: tl.tensor,
@@ -234,6 +257,8 @@ def _scores(  # noqa: PLR0917
     v_head: tl.tensor,
     out_row: tl.tensor,
     out_head: tl.tensor,
+    global_run: tl.tensor,
+    local_run: tl.tensor,
     G: tl.tensor,
     N: tl.tensor,
     H: tl.tensor,
@@ -249,16 +274,17 @@ def _scores(  # noqa: PLR0917
         node = tl.load(origin + row)
         first = tl.load(begin + node)
         last = tl.load(end + node)
-        theta = row // N * H * C
+        theta_global += row // N * global_run
+        theta_local += row // N * local_run
         for head in range(H):
-            query = _vector(q + row * q_row + head * q_head, C, BC)
-            key = _vector(k + row * k_row + head * k_head, C, BC)
-            value = _vector(v + row * v_row + head * v_head, C, BC)
-            mixed = _vector(out + row * out_row + head * out_head, C, BC)
-            far = _vector(theta_global + theta + head * C, C, BC)
-            near = _vector(theta_local + theta + head * C, C, BC)
+            query = vector(q + row * q_row + head * q_head, C, BC)
+            key = vector(k + row * k_row + head * k_head, C, BC)
+            value = vector(v + row * v_row + head * v_head, C, BC)
+            mixed = vector(out + row * out_row + head * out_head, C, BC)
+            to_local = vector(theta_local + head * C, C, BC)
             level = tl.load(lse + row * H + head)
-            local = tl.exp(tl.sum(query * key, 0) * scale - level) * tl.sum(value * near, 0)
+            sent = tl.sum(value * to_local, 0)
+            local = tl.exp(tl.sum(query * key, 0) * scale - level) * sent
             parts = tl.zeros([BE], tl.float32)
             for at in range(first, last, BE):
                 edge = at + tl.arange(0, BE)
@@ -268,21 +294,11 @@ def _scores(  # noqa: PLR0917
                 values = load(v + head * v_head, there, v_row, there >= 0, C, BC).to(tl.float32)
                 logits = tl.sum(keys * query[None, :], 1) * scale - level
                 weight = tl.exp(tl.where(there >= 0, logits, float("-inf")))
-                parts += weight * tl.sum(values * near[None, :], 1)
+                parts += weight * tl.sum(values * to_local[None, :], 1)
             local += tl.sum(parts, 0)
-            total += lam * _tanh(tl.sum(mixed * far, 0)) + (1 - lam) * _tanh(local)  # (5)-(7)
+            whole = tl.sum(mixed * vector(theta_global + head * C, C, BC), 0)
+            total += lam * tanh(whole) + (1 - lam) * tanh(local)  # (5)-(7)
+            tl.store(own + row * H + head, sent)
+            tl.store(far + row * H + head, whole)
+            tl.store(near + row * H + head, local)
     tl.store(score + row, total)
-
-
-@triton.jit
-def _vector(at: tl.tensor, C: tl.constexpr, BC: tl.constexpr) -> tl.tensor:
-    """Return one head of one row in float32, [BC]."""
-    channel = tl.arange(0, BC)
-    return tl.load(at + channel, mask=channel < C, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _tanh(x: tl.tensor) -> tl.tensor:
-    small = tl.exp(-2 * tl.abs(x))
-    part = (1 - small) / (1 + small)
-    return tl.where(x < 0, -part, part)

@@ -95,3 +95,25 @@ def store(
     channel = tl.arange(0, BC)
     at = base + row[:, None] * stride + channel[None, :]
     tl.store(at, tile.to(base.dtype.element_ty), mask=own[:, None] & (channel < C)[None, :])
+
+
+@triton.jit
+def vector(at: tl.tensor, C: tl.constexpr, BC: tl.constexpr) -> tl.tensor:
+    """Return one head of one row in float32, [BC]."""
+    channel = tl.arange(0, BC)
+    return tl.load(at + channel, mask=channel < C, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def tanh(x: tl.tensor) -> tl.tensor:
+    """Return the hyperbolic tangent without overflow."""
+    small = tl.exp(-2 * tl.abs(x))
+    part = (1 - small) / (1 + small)
+    return tl.where(x < 0, -part, part)
+
+
+@triton.jit
+def tanh_grad(x: tl.tensor) -> tl.tensor:
+    """Return the derivative 1 - tanh(x)^2 without cancellation."""
+    small = tl.exp(-2 * tl.abs(x))
+    return 4 * small / ((1 + small) * (1 + small))
