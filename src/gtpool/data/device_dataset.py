@@ -234,21 +234,14 @@ class DeviceDataset:
             for count, rows in zip(counts, capacity.nodes, strict=True)
         )
         edges = ops.gather_layout(index, self.edge_counts, (), capacity.edges)
-        node, own = ops.row_numbers(levels[0], flat, self.first_node)
-        edge, _ = ops.row_numbers(edges, flat, self.first_edge)
-
-        def gather_edges(way: _SortedEdges) -> tuple[Tensor, Tensor, Tensor]:
-            other = ops.gather_shifted(way.other, edge, edges, levels[0].start)
-            begin, end = (
-                ops.gather_shifted(part, node, levels[0], edges.start)
-                for part in (way.begin, way.end)
-            )
-            return other, begin, end
-
-        entering = gather_edges(self.entering)
-        leaving = entering if self.leaving is self.entering else gather_edges(self.leaving)
-        sink = ops.gather_shifted(self.entering.own, edge, edges, levels[0].start)
-        csr = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
+        ways = [self.entering] if self.leaving is self.entering else [self.entering, self.leaving]
+        spans = [part for way in ways for part in (way.begin, way.end)]
+        ends = [self.entering.own, *(way.other for way in ways)]
+        node, own, *spans = ops.gather_rows(levels[0], flat, self.first_node, spans, edges.start)
+        edge, _, sink, *others = ops.gather_rows(
+            edges, flat, self.first_edge, ends, levels[0].start
+        )
+        csr = PaddedCSR(others[0], sink, *spans[:2], others[-1], *spans[-2:], own, own)
         x = ops.gather_features(self.x, node, self.dtype, scaler)
         own_or_first, features = flat.clamp(min=0), self.graph_features
         y = self.y.index_select(0, own_or_first)

@@ -47,6 +47,14 @@ class PaddedOps(Protocol):
     def gather_shifted(  # noqa: D102
         self, values: Tensor, number: Tensor, rows: PaddedLayout, by: Tensor
     ) -> Tensor: ...
+    def gather_rows(  # noqa: D102
+        self,
+        rows: PaddedLayout,
+        index: Tensor,
+        first: Tensor,
+        values: Sequence[Tensor],
+        by: Tensor,
+    ) -> tuple[Tensor, ...]: ...
     def gather_features(  # noqa: D102
         self, x: Tensor, number: Tensor, dtype: torch.dtype, scaler: FeatureScaler | None = None
     ) -> Tensor: ...

@@ -79,6 +79,22 @@ def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tenso
     return torch.where(number >= 0, values[number.clamp(min=0)] + by[graph], -1)
 
 
+def gather_rows(
+    rows: PaddedLayout, index: Tensor, first: Tensor, values: Sequence[Tensor], by: Tensor
+) -> tuple[Tensor, ...]:
+    """Return what ``row_numbers`` returns, and each of ``values`` as by ``gather_shifted``.
+
+    Args:
+        rows: The layout.
+        index: Graph of the dataset in each slot, [RG].
+        first: First row of each graph of the dataset.
+        values: Integers of the rows of the dataset, at most 4 tensors.
+        by: Added to the values of each graph, [RG].
+    """
+    number, own = row_numbers(rows, index, first)
+    return number, own, *(gather_shifted(part, number, rows, by) for part in values)
+
+
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
     """Return ``outer[inner]``, -1 where ``inner`` is -1."""
     return torch.where(inner >= 0, outer.index_select(0, inner.clamp(min=0)), -1)
