@@ -56,7 +56,8 @@ def gather_layout(
 
 def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     """Return the index of each row in the dataset and in the batch, -1 on padding, [N] each."""
-    return gather_rows(rows, index, first, (), rows.start)[:2]
+    number, own = gather_rows(rows, index, first, (), rows.start)
+    return number, own
 
 
 def gather_rows(
