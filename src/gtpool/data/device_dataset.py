@@ -241,7 +241,9 @@ class DeviceDataset:
         edge, _, sink, *others = ops.gather_rows(
             edges, flat, self.first_edge, ends, levels[0].start
         )
-        csr = PaddedCSR(others[0], sink, *spans[:2], others[-1], *spans[-2:], own, own)
+        csr = PaddedCSR(
+            others[0], sink, spans[0], spans[1], others[-1], spans[-2], spans[-1], own, own
+        )
         x = ops.gather_features(self.x, node, self.dtype, scaler)
         own_or_first, features = flat.clamp(min=0), self.graph_features
         y = self.y.index_select(0, own_or_first)
