@@ -39,9 +39,16 @@ class Linear(nn.Linear):
 class Sequential(nn.Sequential):
     """``nn.Sequential`` that runs activation and dropout after a linear map in one kernel."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Sequential's name
-        """Apply the layers in order."""
-        return apply_layers(list(self), input)
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002
+        """Apply the layers in order and add a residual, if there is one."""
+        layers = [layer for layer in self if not isinstance(layer, nn.Identity)]
+        if residual is None:
+            return apply_layers(layers, input)
+        *front, last = layers
+        if type(last) is Linear and len(last.weight) > 1 and uses_kernels(input, last.bias):
+            mapped = linear(apply_layers(front, input), last.weight)  # the bias would be a pass
+            return kernels().activate(mapped, last.bias, residual=residual)
+        return apply_layers(layers, input) + residual
 
 
 def apply_layers(layers: Sequence[nn.Module], x: Tensor) -> Tensor:

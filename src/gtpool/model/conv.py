@@ -203,7 +203,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Map each row, [N, width]."""
-        return self.norm(x + self.network(x), graph.rows)
+        return self.norm(self.network(x, x), graph.rows)
 
 
 class ConvBlock(nn.Module):

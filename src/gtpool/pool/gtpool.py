@@ -192,7 +192,7 @@ class GTPool(DropPool):
         if self.project is not None:
             pooled = self.project(pooled)
         x = pooled + own  # (15)
-        return Dropped(self.ffn(self.norm(x)) + x, kept, wheel)  # (16)
+        return Dropped(self.ffn(self.norm(x), x), kept, wheel)  # (16)
 
     def shown(self, score: Tensor, rows: RowLayout) -> Tensor:
         """Return each node's share of the wheel, [N]."""

@@ -97,6 +97,26 @@ def test_activations_equal_plain_ones(size, act, share):
     assert (found[0] == 0).equal(wanted[0] == 0)  # the same mask
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3])
+@pytest.mark.parametrize("act", ["none", "gelu"])
+def test_a_residual_is_added(act, share):
+    x, _ = drawn(3, 37, 20, 2)
+    bias, residual = (torch.randn(rows, 20, device=DEVICE) for rows in (3, len(x)))
+    inputs = x, bias.requires_grad_(), residual.requires_grad_()
+    key = KEYS if share else None
+
+    def plain(x, bias, residual):
+        return kernels.activate(x, bias, act, share, key) + residual
+
+    def fused(x, bias, residual):
+        return kernels.activate(x, bias, act, share, key, residual)
+
+    found, wanted = (values_and_grads(way, *inputs) for way in (fused, plain))
+    torch.testing.assert_close(found, wanted)
+    with pytest.raises(ValueError, match="ReLU"):
+        kernels.activate(x, bias, "relu", residual=residual)
+
+
 def test_many_partial_sums_and_strided_gradients(monkeypatch):
     monkeypatch.setattr(kernels, "_PARTS", 40)
     rows = torch.randn(2 * 3000, 5, device=DEVICE)
@@ -127,18 +147,18 @@ def test_only_needed_gradients_are_computed():
 
 
 NETWORKS = {
-    "gtpool": ({"pool_options": {"dropout": 0.2, "gate": "tanh"}}, 3 * 2 + 2),
-    "gin": ({"conv": "gin", "norm": "layer", "ffn": True, "block_dropout": 0.1}, 3 * 5 + 2),
-    "clusters": ({"pool": "diffpool", "norm": "none", "residual": True}, 3 + 2),
+    "gtpool": ({"pool_options": {"dropout": 0.2, "gate": "tanh"}}, 3 * 2 + 2, 3),
+    "gin": ({"conv": "gin", "norm": "layer", "ffn": True, "block_dropout": 0.1}, 3 * 5 + 2, 3),
+    "clusters": ({"pool": "diffpool", "norm": "none", "residual": True}, 3 + 2, 0),
 }
-"""Options of a model and the number of kernels that add a bias and activate."""
+"""Options of a model; kernels that add a bias and activate, and that add a residual."""
 
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_layers_of_a_network_are_joined(name, count, monkeypatch, data_dir):
     del data_dir
-    options, joins = NETWORKS[name]
+    options, joins, added = NETWORKS[name]
     data = load("MUTAG").to(DEVICE)
     torch.manual_seed(0)
     models = [
@@ -151,7 +171,7 @@ def test_layers_of_a_network_are_joined(name, count, monkeypatch, data_dir):
         index.to(DEVICE), dataset.capacity(index, ensemble.ratios), ensemble.ratios
     )
     calls, activate = [], kernels.activate
-    monkeypatch.setattr(kernels, "activate", lambda *inputs: calls.append(1) or activate(*inputs))
+    monkeypatch.setattr(kernels, "activate", lambda *a, **k: calls.append(1) or activate(*a, **k))
     results = []
     for joined in (False, True):
         for module in (runs, nn):
@@ -163,4 +183,4 @@ def test_layers_of_a_network_are_joined(name, count, monkeypatch, data_dir):
         logits = ensemble(batch, KEYS[:count])
         results.append((logits, *torch.autograd.grad(logits.sin().sum(), ensemble.theta)))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
-    assert len(calls) == joins
+    assert len(calls) == joins + added * (count > 1)

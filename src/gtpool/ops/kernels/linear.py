@@ -31,8 +31,15 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     return _AddBias.apply(x, bias)  # pyright: ignore[reportReturnType]
 
 
-def activate(x: Tensor, bias: Tensor, act: str, share: float, key: Tensor | None) -> Tensor:
-    """Return rows plus bias, activated, with dropout, [R * n, D].
+def activate(
+    x: Tensor,
+    bias: Tensor,
+    act: str = "none",
+    share: float = 0.0,
+    key: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Return rows plus bias, activated, with dropout, plus a residual, [R * n, D].
 
     Args:
         x: The rows of R runs, run after run, [R * n, D].
@@ -40,8 +47,10 @@ def activate(x: Tensor, bias: Tensor, act: str, share: float, key: Tensor | None
         act: ``"none"``, ``"relu"`` or ``"gelu"``.
         share: Probability of dropping an entry; see ``dropout.drop_by_key``.
         key: Key of each run, int64 [R]; None for no dropout.
+        residual: Added at the end, [R * n, D]; not after a ReLU.
     """
-    return _Activate.apply(x, bias, act, share if key is not None else 0.0, key)  # pyright: ignore[reportReturnType]
+    share = share if key is not None else 0.0
+    return _Activate.apply(x, bias, act, share, key, residual)  # pyright: ignore[reportReturnType]
 
 
 def sum_rows(x: Tensor, runs: int) -> Tensor:
@@ -124,7 +133,10 @@ class _Activate(Function):
         act: str,
         share: float,
         key: Tensor | None,
+        residual: Tensor | None,
     ) -> Tensor:
+        if act == "relu" and residual is not None:  # the backward pass reads the output
+            raise ValueError("a residual is not added to the output of a ReLU")
         x = x.contiguous()
         out = torch.empty_like(x)
         (runs, width), each = bias.shape, x.size(0) // bias.size(0)
@@ -135,6 +147,7 @@ class _Activate(Function):
             x,
             bias,
             bias if key is None else key,
+            x if residual is None else residual.contiguous(),
             out,
             each,
             bias.stride(0),
@@ -142,6 +155,7 @@ class _Activate(Function):
             ACT=act,
             DROPS=share > 0,
             LEAST=least,
+            ADDS=residual is not None,
             WIDTH=width,
             ROWS=rows,
             COLUMNS=columns,
@@ -158,7 +172,7 @@ class _Activate(Function):
     ) -> tuple[Tensor | None, ...]:
         kept, bias, key = ctx.saved_tensors
         d_x, d_bias = _backward(d_out, bias.size(0), kept, bias, ctx.act, ctx.share, key)
-        return d_x, d_bias, None, None, None
+        return d_x, d_bias, None, None, None, d_out if ctx.needs_input_grad[5] else None
 
 
 def _backward(
@@ -216,6 +230,7 @@ def _activate(  # noqa: PLR0917
     x_ptr: tl.tensor,
     bias_ptr: tl.tensor,
     key_ptr: tl.tensor,
+    residual_ptr: tl.tensor,
     out_ptr: tl.tensor,
     each: int,
     bias_stride: int,
@@ -223,6 +238,7 @@ def _activate(  # noqa: PLR0917
     ACT: tl.constexpr,
     DROPS: tl.constexpr,
     LEAST: tl.constexpr,
+    ADDS: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -241,6 +257,8 @@ def _activate(  # noqa: PLR0917
         x *= _normal_below(x)
     if DROPS:
         x = tl.where(keeps(place, tl.load(key_ptr + run), LEAST), x * factor, 0.0)
+    if ADDS:
+        x += tl.load(residual_ptr + at, mask=mask, other=0.0)
     tl.store(out_ptr + at, x, mask=mask)
 
 
