@@ -255,6 +255,8 @@ def _four_levels(data: _Options | None = None, **model: Any) -> _Options:  # noq
 
 _FIXED = tuple(method for method in CANDIDATES if not is_chosen(method))
 _SMALL = (*(name for name in DATASETS if SOURCES[name].family == "TU"), "ogbg-molbbbp")
+DESCRIBED = ", descriptors"
+"""End of a line whose networks also read descriptors of molecules."""
 _RIVALS = ("gcn", "gin", "gmt", "mincutpool", "sagpool_h")
 
 
@@ -275,6 +277,18 @@ def _best_cells() -> tuple[StudyCell, ...]:
             )
             for line, method in named.items()
             for dataset in DATASETS
+        ),
+        *(
+            StudyCell(
+                f"{line}{DESCRIBED}",
+                dataset,
+                chosen_runs(method, dataset, descriptors=True),
+                published.get(line, {}).get(dataset),
+                _beside(method),
+            )
+            for line, method in named.items()
+            for dataset in DATASETS
+            if SOURCES[dataset].family == "OGB"
         ),
     )
 
@@ -447,7 +461,10 @@ STUDIES: dict[str, Study] = {
             "Of another budget: GTPool-V by the letter of the paper, also with encodings.": (
                 "paper",
                 "paper, rwse",
-            )
+            ),
+            "Of another budget: with descriptors of molecules and less dropout.": tuple(
+                f"{line}{DESCRIBED}" for line in ("best", *_RIVALS)
+            ),
         },
     ),
     "repeated": Study(
