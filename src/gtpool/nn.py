@@ -1,7 +1,8 @@
 """Layers with weights [...], or [R, ...] for R runs side by side; see ``gtpool.ops.runs``."""
 
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,9 @@ from torch.nn import functional
 from torch_geometric.nn import GCNConv, MessagePassing
 
 from gtpool.ops.backend import Backend
+from gtpool.ops.dropout import Dropout
 from gtpool.ops.padded_ops import has_triton
-from gtpool.ops.runs import linear, per_run
+from gtpool.ops.runs import add_bias, kernels, linear, uses_kernels
 
 _Graph = TypeVar("_Graph", bound=Backend)
 _MOMENTUM = 0.1
@@ -32,6 +34,90 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
         """Return the mapped rows, [..., I] -> [..., O]."""
         return linear(input, self.weight, self.bias)
+
+
+class Sequential(nn.Sequential):
+    """``nn.Sequential`` that runs activation and dropout after a linear map in one kernel."""
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: A002
+        """Apply the layers in order and add a residual, if there is one."""
+        layers = [layer for layer in self if not isinstance(layer, nn.Identity)]
+        if residual is None:
+            return apply_layers(layers, input)
+        *front, last = layers
+        if type(last) is Linear and len(last.weight) > 1 and uses_kernels(input, last.bias):
+            mapped = linear(apply_layers(front, input), last.weight)  # the bias would be a pass
+            return kernels().activate(mapped, last.bias, residual=residual)
+        return apply_layers(layers, input) + residual
+
+
+def apply_layers(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """Apply layers in order; some are joined on a GPU, see ``add_and_apply``.
+
+    Args:
+        layers: The layers.
+        x: Their input, [N, in].
+    """
+    for at, layer in enumerate(layers):
+        if type(layer) is Linear and _joins(x, layer.bias, layers[at + 1 :]):
+            return map_and_apply(x, layer.weight, layer.bias, layers[at + 1 :])
+        x = layer(x)
+    return x
+
+
+def map_and_apply(x: Tensor, weight: Tensor, bias: Tensor, layers: Sequence[nn.Module]) -> Tensor:
+    """Map rows and apply layers, [N, in] -> [N, out]; see ``add_and_apply``."""
+    if _joins(x, bias, layers):
+        return add_and_apply(linear(x, weight), bias, layers)
+    return apply_layers(layers, linear(x, weight, bias))
+
+
+def add_and_apply(x: Tensor, bias: Tensor, layers: Sequence[nn.Module]) -> Tensor:
+    """Add a bias and apply layers, [N, D], [D] or [R, D] -> [N, out].
+
+    On a GPU, a bias per run, an activation and dropout are one kernel. Hooks on these layers do not
+    run there.
+    """
+    if not _joins(x, bias, layers):
+        return apply_layers(layers, add_bias(x, bias))
+    joined = _joined(layers)
+    x = kernels().activate(x, bias, joined.act, joined.share, joined.key)
+    return apply_layers(layers[joined.layers :], x)
+
+
+def _joins(x: Tensor, bias: Tensor | None, layers: Sequence[nn.Module]) -> bool:
+    """Return whether a kernel adds the bias and computes some of the layers."""
+    return bias is not None and uses_kernels(x, bias) and _joined(layers).layers > 0
+
+
+class _Joined(NamedTuple):
+    """What one kernel computes after the addition of a bias."""
+
+    layers: int
+    """Number of layers."""
+    act: str = "none"
+    share: float = 0.0
+    """Probability of dropping an entry."""
+    key: Tensor | None = None
+
+
+def _joined(layers: Sequence[nn.Module]) -> _Joined:
+    """Return how many of the first layers are an activation and dropout, and which."""
+    first, second = (*layers, None, None)[:2]
+    if isinstance(first, Dropout):
+        drops = first.training and first.p > 0 and first.key is not None
+        return _Joined(1, "none", first.p, first.key) if drops else _Joined(0)
+    if isinstance(first, nn.GELU) and first.approximate == "none":
+        act = "gelu"
+    elif isinstance(first, nn.ReLU):
+        act = "relu"
+    else:
+        return _Joined(0)
+    if not isinstance(second, Dropout):
+        return _Joined(1, act)
+    if not second.training or second.p == 0:
+        return _Joined(2, act)
+    return _Joined(1, act) if second.key is None else _Joined(2, act, second.p, second.key)
 
 
 class Identity(nn.Identity):
@@ -146,19 +232,20 @@ def _has_kernel(*parts: Tensor) -> bool:
     return fits and not torch.compiler.is_compiling() and has_triton()
 
 
-def gcn(conv: GCNConv, x: Tensor, graph: Backend) -> Tensor:
+def gcn(conv: GCNConv, x: Tensor, graph: Backend, layers: Sequence[nn.Module] = ()) -> Tensor:
     """Return a GCN convolution without edge weights; propagates the narrower of input and output.
 
     Args:
         conv: Module with the weights, [out, in] and [out], or those of R runs.
         x: Node features, [N, in].
         graph: The graphs of the batch.
+        layers: Layers to apply to the result, such as an activation.
     """
     graph = with_edge_mask(conv, graph)
     weight, bias = conv.lin.weight, conv.bias
     if conv.in_channels <= conv.out_channels:
-        return linear(graph.gcn_sum(x), weight, bias)
-    return per_run(torch.add, graph.gcn_sum(linear(x, weight)), bias)
+        return map_and_apply(graph.gcn_sum(x), weight, bias, layers)
+    return add_and_apply(graph.gcn_sum(linear(x, weight)), bias, layers)
 
 
 def with_edge_mask(conv: MessagePassing, graph: _Graph) -> _Graph:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, to_smallest_int
 from gtpool.ops.chains import pool_features
-from gtpool.ops.padded_ops import PaddedOps, padded_ops_for
+from gtpool.ops.padded_ops import FeatureScaler, PaddedOps, padded_ops_for
 from gtpool.ops.sample import kept_counts
 from gtpool.ops.segment import offsets
 from gtpool.padded_batch import (
@@ -210,13 +210,20 @@ class DeviceDataset:
         counts, levels = needs.tolist(), needs.numel() - 1 - 2 * len(self.chain)
         return Capacity.rounded(places, counts[:levels], counts[levels], counts[levels + 1 :])
 
-    def gather(self, index: Tensor, capacity: Capacity, ratios: Sequence[float]) -> PaddedBatch:
+    def gather(
+        self,
+        index: Tensor,
+        capacity: Capacity,
+        ratios: Sequence[float],
+        scaler: FeatureScaler | None = None,
+    ) -> PaddedBatch:
         """Return a padded batch, without a host sync.
 
         Args:
             index: Indices of the graphs of each run, -1 for an empty place, on the device, [R, G].
             capacity: Capacity per run; it must hold the graphs, which is not checked.
             ratios: Share of nodes kept by each pooling step.
+            scaler: Scales the first node features of each run; None for none.
         """
         ops, flat = self.ops, index.flatten()
         ratios = ratios if not self.chain else ()
@@ -227,22 +234,17 @@ class DeviceDataset:
             for count, rows in zip(counts, capacity.nodes, strict=True)
         )
         edges = ops.gather_layout(index, self.edge_counts, (), capacity.edges)
-        node, own = ops.row_numbers(levels[0], flat, self.first_node)
-        edge, _ = ops.row_numbers(edges, flat, self.first_edge)
-
-        def gather_edges(way: _SortedEdges) -> tuple[Tensor, Tensor, Tensor]:
-            other = ops.gather_shifted(way.other, edge, edges, levels[0].start)
-            begin, end = (
-                ops.gather_shifted(part, node, levels[0], edges.start)
-                for part in (way.begin, way.end)
-            )
-            return other, begin, end
-
-        entering = gather_edges(self.entering)
-        leaving = entering if self.leaving is self.entering else gather_edges(self.leaving)
-        sink = ops.gather_shifted(self.entering.own, edge, edges, levels[0].start)
-        csr = PaddedCSR(entering[0], sink, *entering[1:], *leaving, own, own)
-        x = ops.gather_features(self.x, node, self.dtype)
+        ways = [self.entering] if self.leaving is self.entering else [self.entering, self.leaving]
+        spans = [part for way in ways for part in (way.begin, way.end)]
+        ends = [self.entering.own, *(way.other for way in ways)]
+        node, own, *spans = ops.gather_rows(levels[0], flat, self.first_node, spans, edges.start)
+        edge, _, sink, *others = ops.gather_rows(
+            edges, flat, self.first_edge, ends, levels[0].start
+        )
+        csr = PaddedCSR(
+            others[0], sink, spans[0], spans[1], others[-1], spans[-2], spans[-1], own, own
+        )
+        x = ops.gather_features(self.x, node, self.dtype, scaler)
         own_or_first, features = flat.clamp(min=0), self.graph_features
         y = self.y.index_select(0, own_or_first)
         features = None if features is None else features.index_select(0, own_or_first)

@@ -20,7 +20,7 @@ from gtpool.model.encoder import (
 )
 from gtpool.model.readout import READOUTS
 from gtpool.model.virtual_node import VirtualNode
-from gtpool.nn import Linear
+from gtpool.nn import Linear, Sequential
 from gtpool.ops.backend import Backend, Pooler
 from gtpool.ops.chains import coarsen_graphs
 from gtpool.ops.dropout import Dropout
@@ -314,9 +314,9 @@ def _explain_level_0_only(model: Classifier) -> None:
                 inner.explain = False
 
 
-def _head(in_channels: int, width: int, outputs: int, dropout: float) -> nn.Sequential:
+def _head(in_channels: int, width: int, outputs: int, dropout: float) -> Sequential:
     """Return three linear maps, in -> D -> D/2 -> outputs, with ReLU and dropout in between."""
-    return nn.Sequential(
+    return Sequential(
         Linear(in_channels, width),
         nn.ReLU(),
         Dropout(dropout),

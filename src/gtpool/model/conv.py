@@ -1,6 +1,6 @@
 """Convolutions by name, and the block around one: norm, ReLU, dropout, residual, FFN."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -9,11 +9,22 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, MessagePassi
 
 from gtpool.model.dmpnn import DMPNN
 from gtpool.model.encoder import CategoryEncoder, EdgeEncoder
-from gtpool.nn import BatchNorm, Identity, LayerNorm, Linear, gcn, norm_relu, with_edge_mask
+from gtpool.nn import (
+    BatchNorm,
+    Identity,
+    LayerNorm,
+    Linear,
+    Sequential,
+    add_and_apply,
+    apply_layers,
+    gcn,
+    norm_relu,
+    with_edge_mask,
+)
 from gtpool.ops.backend import Backend
 from gtpool.ops.dropout import Dropout
 from gtpool.ops.packed import PackedGraph
-from gtpool.ops.runs import linear, per_run
+from gtpool.ops.runs import add_bias, linear, per_run
 from gtpool.spec import ModelSpec, ShapeSpec
 
 
@@ -25,14 +36,13 @@ class GCN(nn.Module):
         self.weighted = shape.edge_weighted
         self.conv = GCNConv(in_channels, out_channels)
 
-    def forward(self, x: Tensor, graph: Backend) -> Tensor:
-        """Convolve, [N, in] -> [N, out]."""
+    def forward(self, x: Tensor, graph: Backend, layers: Sequence[nn.Module] = ()) -> Tensor:
+        """Convolve and apply layers, [N, in] -> [N, out]."""
         if not self.weighted:
-            return gcn(self.conv, x, graph)
+            return gcn(self.conv, x, graph, layers)
         mapped = linear(x, self.conv.lin.weight)
-        return per_run(
-            torch.add, with_edge_mask(self.conv, graph).weighted_gcn_sum(mapped), self.conv.bias
-        )
+        summed = with_edge_mask(self.conv, graph).weighted_gcn_sum(mapped)
+        return add_and_apply(summed, self.conv.bias, layers)
 
 
 class CoarseGCN(nn.Module):
@@ -46,10 +56,10 @@ class CoarseGCN(nn.Module):
         super().__init__()
         self.conv = GCNConv(in_channels, out_channels, add_self_loops=False)
 
-    def forward(self, x: Tensor, graph: Backend) -> Tensor:
-        """Convolve, [N, in] -> [N, out]."""
+    def forward(self, x: Tensor, graph: Backend, layers: Sequence[nn.Module] = ()) -> Tensor:
+        """Convolve and apply layers, [N, in] -> [N, out]."""
         mapped = linear(x, self.conv.lin.weight)
-        return per_run(torch.add, graph.coarse_gcn_sum(mapped), self.conv.bias)
+        return add_and_apply(graph.coarse_gcn_sum(mapped), self.conv.bias, layers)
 
 
 class GIN(nn.Module):
@@ -105,7 +115,7 @@ class GAT(nn.Module):
             for vector in (conv.att_src, conv.att_dst)
         )
         out = with_edge_mask(conv, graph).gat_sum(by_head, sent, got).flatten(1)
-        return per_run(torch.add, out, conv.bias)
+        return add_bias(out, conv.bias)
 
 
 class OgbGCN(MessagePassing):
@@ -166,6 +176,9 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
+_RELU = nn.ReLU()
+
+
 def make_dropout(p: float) -> nn.Module:
     """Return dropout by key; no layer without a share, as the key of a layer is its number."""
     return Dropout(p) if p else nn.Identity()
@@ -179,7 +192,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, norm: str, dropout: float) -> None:
         super().__init__()
-        self.network = nn.Sequential(
+        self.network = Sequential(
             Linear(width, 2 * width),
             nn.ReLU(),
             make_dropout(dropout),
@@ -190,7 +203,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Map each row, [N, width]."""
-        return self.norm(x + self.network(x), graph.rows)
+        return self.norm(self.network(x, x), graph.rows)
 
 
 class ConvBlock(nn.Module):
@@ -219,11 +232,14 @@ class ConvBlock(nn.Module):
 
     def forward(self, x: Tensor, graph: Backend) -> Tensor:
         """Convolve, [N, in] -> [N, width]."""
-        out, rows = self.conv(x, graph), graph.rows
-        if self.residual and isinstance(self.dropout, nn.Identity):
-            out = norm_relu(self.norm, out, rows, x)
+        rows = graph.rows
+        if isinstance(self.norm, Identity) and isinstance(self.conv, GCN | CoarseGCN):
+            out = self.conv(x, graph, (_RELU, self.dropout))
+            out = out + x if self.residual else out
+        elif self.residual and isinstance(self.dropout, nn.Identity):
+            out = norm_relu(self.norm, self.conv(x, graph), rows, x)
         else:
-            out = self.dropout(norm_relu(self.norm, out, rows))
+            out = self.dropout(norm_relu(self.norm, self.conv(x, graph), rows))
             out = out + x if self.residual else out
         return out if self.ffn is None else self.ffn(out, graph)
 
@@ -241,6 +257,4 @@ def _gin_network(in_channels: int, out_channels: int) -> nn.Sequential:
 def _gin(conv: GINConv | GINEConv, x: Tensor, graph: Backend) -> Tensor:
     """Apply the MLP of a GIN to the sum of a node and its neighbours."""
     *maps, norm = cast("nn.Sequential", conv.nn)
-    for part in maps:
-        x = part(x)
-    return norm(x, graph.rows)
+    return norm(apply_layers(maps, x), graph.rows)

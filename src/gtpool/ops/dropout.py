@@ -3,7 +3,7 @@
 A run draws the same masks alone, in an ensemble, and when a captured step is replayed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Protocol
@@ -42,8 +42,7 @@ class Dropout(KeyedModule):
             return x
         if self.key is None:
             return dropout(x, self.p)
-        kernel = x.is_cuda and x.dtype != torch.float64 and not torch.compiler.is_compiling()
-        if kernel and find_spec("triton") is not None:
+        if x.dtype != torch.float64 and _uses_kernel(x):
             return import_module("gtpool.ops.kernels.dropout").drop(x, self.p, self.key)
         return drop_by_key(x, self.p, self.key)
 
@@ -61,15 +60,25 @@ class HasModules(Protocol):
 def set_keys(model: HasModules, key: Tensor | None) -> None:
     """Set a distinct key for each keyed layer, derived from one, int64 [R]; None removes them."""
     layers = [part for part in model.modules() if isinstance(part, KeyedModule)]
-    for number, layer in enumerate(layers):
-        layer.key = None
-        if key is not None and getattr(layer, "p", 1) > 0:
-            layer.key = next_key(key, number)
+    keys: Sequence[Tensor | None] = [None] * len(layers)
+    if key is not None:  # all at once: a few kernels
+        keys = _next_keys(key, len(layers)).unbind()
+    for layer, own in zip(layers, keys, strict=True):
+        layer.key = own if getattr(layer, "p", 1) > 0 else None
 
 
 def next_key(key: Tensor, number: int | Tensor) -> Tensor:
     """Return the number-th key derived from a key, [R]."""
+    if isinstance(number, Tensor) and number.numel() == 1 and _uses_kernel(key):
+        return import_module("gtpool.ops.kernels.dropout").next_keys(key, 1, number).squeeze(0)
     return _mix(key + number + 1)
+
+
+def _next_keys(key: Tensor, count: int) -> Tensor:
+    """Return the first ``count`` keys derived from a key, [count, R]."""
+    if _uses_kernel(key):
+        return import_module("gtpool.ops.kernels.dropout").next_keys(key, count)
+    return _mix(key + torch.arange(count, device=key.device).unsqueeze(1) + 1)
 
 
 def drop_by_key(x: Tensor, p: float, key: Tensor) -> Tensor:
@@ -98,9 +107,15 @@ def random_bits(place: Tensor, key: Tensor, digits: int) -> Tensor:
 
 def _mix(bits: Tensor) -> Tensor:
     """Return SplitMix64's finaliser of 64 bits; the masks undo the sign extension of shifts."""
+    if _uses_kernel(bits):
+        return import_module("gtpool.ops.kernels.dropout").mix(bits)
     bits = (bits ^ (bits >> 30 & 2**34 - 1)) * FIRST
     bits = (bits ^ (bits >> 27 & 2**37 - 1)) * SECOND
     return bits ^ (bits >> 31 & 2**33 - 1)
+
+
+def _uses_kernel(x: Tensor) -> bool:
+    return x.is_cuda and not torch.compiler.is_compiling() and find_spec("triton") is not None
 
 
 EVAL_KEY = 0x5EED

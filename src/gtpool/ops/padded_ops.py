@@ -25,6 +25,13 @@ class KeptRows(NamedTuple):
     """Row of the next level for each row of this level, -1 if dropped or padding, [N]."""
 
 
+class FeatureScaler(NamedTuple):
+    """Mean and standard deviation of the first feature columns of each run, [R, columns]."""
+
+    mean: Tensor
+    std: Tensor
+
+
 class PaddedOps(Protocol):
     """Functions of ``gtpool.ops.padded_torch`` and ``gtpool.ops.kernels.padded_triton``.
 
@@ -40,7 +47,17 @@ class PaddedOps(Protocol):
     def gather_shifted(  # noqa: D102
         self, values: Tensor, number: Tensor, rows: PaddedLayout, by: Tensor
     ) -> Tensor: ...
-    def gather_features(self, x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor: ...  # noqa: D102
+    def gather_rows(  # noqa: D102
+        self,
+        rows: PaddedLayout,
+        index: Tensor,
+        first: Tensor,
+        values: Sequence[Tensor],
+        by: Tensor,
+    ) -> tuple[Tensor, ...]: ...
+    def gather_features(  # noqa: D102
+        self, x: Tensor, number: Tensor, dtype: torch.dtype, scaler: FeatureScaler | None = None
+    ) -> Tensor: ...
     def root_degrees(self, csr: PaddedCSR, like: Tensor) -> Tensor: ...  # noqa: D102
     def gcn_sum(self, x: Tensor, scale: Tensor, csr: PaddedCSR) -> Tensor: ...  # noqa: D102
     def gin_sum(self, x: Tensor, csr: PaddedCSR) -> Tensor: ...  # noqa: D102

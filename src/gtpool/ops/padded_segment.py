@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gtpool.ops.padded_ops import KeptRows
+from gtpool.ops.padded_ops import FeatureScaler, KeptRows
 from gtpool.padded_batch import PaddedLayout
 
 _BITS = 63
@@ -79,14 +79,45 @@ def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tenso
     return torch.where(number >= 0, values[number.clamp(min=0)] + by[graph], -1)
 
 
+def gather_rows(
+    rows: PaddedLayout, index: Tensor, first: Tensor, values: Sequence[Tensor], by: Tensor
+) -> tuple[Tensor, ...]:
+    """Return what ``row_numbers`` returns, and each of ``values`` as by ``gather_shifted``.
+
+    Args:
+        rows: The layout.
+        index: Graph of the dataset in each slot, [RG].
+        first: First row of each graph of the dataset.
+        values: Integers of the rows of the dataset, at most 4 tensors.
+        by: Added to the values of each graph, [RG].
+    """
+    number, own = row_numbers(rows, index, first)
+    return number, own, *(gather_shifted(part, number, rows, by) for part in values)
+
+
 def compose(outer: Tensor, inner: Tensor) -> Tensor:
     """Return ``outer[inner]``, -1 where ``inner`` is -1."""
     return torch.where(inner >= 0, outer.index_select(0, inner.clamp(min=0)), -1)
 
 
-def gather_features(x: Tensor, number: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return rows of the dataset in a dtype, zeros where ``number`` is -1, [N, F]."""
-    return x.index_select(0, number.clamp(min=0)).to(dtype) * (number >= 0).unsqueeze(1)
+def gather_features(
+    x: Tensor, number: Tensor, dtype: torch.dtype, scaler: FeatureScaler | None = None
+) -> Tensor:
+    """Return rows of the dataset in a dtype, zeros where ``number`` is -1, [N, F].
+
+    Args:
+        x: Features in the dataset, [M, F].
+        number: Index of each row in the dataset, -1 on padding, [N].
+        dtype: Dtype of the result.
+        scaler: Scales the first columns of each run; None for none.
+    """
+    rows = x.index_select(0, number.clamp(min=0)).to(dtype)
+    if scaler is not None:
+        mean, std = (part.unsqueeze(1) for part in scaler)
+        rows = rows.unflatten(0, (mean.size(0), -1))
+        scaled = (rows[..., : mean.size(2)] - mean) / std
+        rows = torch.cat([scaled, rows[..., mean.size(2) :]], 2).flatten(0, 1)
+    return rows * (number >= 0).unsqueeze(1)
 
 
 def number_rows(stay: Tensor, rows: PaddedLayout, after: PaddedLayout) -> KeptRows:

@@ -12,7 +12,7 @@ from gtpool.nn import Linear
 from gtpool.ops.adjacency import merge
 from gtpool.ops.backend import Backend
 from gtpool.ops.merge import at_least_float32, keep_diagonal, sqrt_degree
-from gtpool.ops.runs import per_run
+from gtpool.ops.runs import add_bias
 from gtpool.pool.layer import Merged, MergePool
 
 
@@ -75,7 +75,7 @@ class DiffPool(MergePool):
         graphs = graph.adjacency(mapped.dtype, weighted=self.weighted)
         root = sqrt_degree(graphs.in_weight() + 1).unsqueeze(1)
         mapped = mapped / root
-        logits = per_run(torch.add, (graphs.adj_t_matmul(mapped) + mapped) / root, self.bias)
+        logits = add_bias((graphs.adj_t_matmul(mapped) + mapped) / root, self.bias)
         assign = logits.softmax(1)  # (6)
         pooled, coarse, overlap = merge(graphs, assign, x)  # (3), (4)
         size = graphs.sizes()

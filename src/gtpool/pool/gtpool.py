@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
 from gtpool.graph import check_count, check_share
-from gtpool.nn import LayerNorm, Linear
+from gtpool.nn import LayerNorm, Linear, Sequential
 from gtpool.ops.attention_packed import Scores
 from gtpool.ops.backend import Backend, RowLayout
 from gtpool.ops.dropout import Dropout, GumbelNoise
@@ -159,7 +159,7 @@ class GTPool(DropPool):
         self.project = Linear(in_channels, in_channels, bias=False) if out_proj else None
         self.noise = GumbelNoise() if points == "random" else None
         self.norm = LayerNorm(in_channels)
-        self.ffn = nn.Sequential(
+        self.ffn = Sequential(
             Linear(in_channels, hidden),
             nn.GELU(),
             Dropout(dropout),
@@ -192,7 +192,7 @@ class GTPool(DropPool):
         if self.project is not None:
             pooled = self.project(pooled)
         x = pooled + own  # (15)
-        return Dropped(self.ffn(self.norm(x)) + x, kept, wheel)  # (16)
+        return Dropped(self.ffn(self.norm(x), x), kept, wheel)  # (16)
 
     def shown(self, score: Tensor, rows: RowLayout) -> Tensor:
         """Return each node's share of the wheel, [N]."""

@@ -7,10 +7,9 @@ the captured capacity runs without capture, at a larger capacity.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.device_dataset import DeviceDataset
@@ -18,21 +17,16 @@ from gtpool.data.split import Split
 from gtpool.model.encoder import set_statistics
 from gtpool.model.ensemble import ModelEnsemble
 from gtpool.ops.dropout import next_key
+from gtpool.ops.padded_ops import FeatureScaler
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
+from gtpool.train.adam import Adam
 from gtpool.train.epoch import WeightAverage, autocast, lr_factor
 from gtpool.train.loss import Loss
 from gtpool.train.metric import metric_of
 
 _DRAWS = 200
 """The capacity is chosen so that about one batch in this many exceeds it."""
-
-
-class FeatureScaler(NamedTuple):
-    """Mean and standard deviation of the first feature columns of each run, [R, columns]."""
-
-    mean: Tensor
-    std: Tensor
 
 
 class CapturedTrainer:
@@ -44,7 +38,7 @@ class CapturedTrainer:
         data: The same graphs; supplies the task and the targets.
         splits: The split of each run.
         specs: The training spec of each run; only learning rate and weight decay may differ.
-        scaler: Scaling of continuous features; None if the features are used unchanged.
+        scaler: FeatureScaler of continuous features; None if the features are used unchanged.
     """
 
     def __init__(
@@ -141,6 +135,7 @@ class CapturedTrainer:
         self.seeds = torch.zeros(runs, dtype=torch.long, device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = self.ensemble.theta.new_zeros(steps, runs)
+        self.ones = torch.ones_like(self.losses[0])
         self.held_out, self.valid = self._held_out()
         y = self.held_out.y
         absent = torch.full_like(y, -1 if self.data.schema.task == "classes" else torch.nan)
@@ -167,14 +162,7 @@ class CapturedTrainer:
         return self._gather(index.to(device), need), valid.flatten().to(device)
 
     def _gather(self, index: Tensor, capacity: Capacity) -> PaddedBatch:
-        batch = self.dataset.gather(index, capacity, self.ensemble.ratios)
-        if self.scaler is None:
-            return batch
-        x = batch.x.unflatten(0, (self.ensemble.runs, -1))
-        columns = self.scaler.mean.size(1)
-        scaled = (x[..., :columns] - self.scaler.mean.unsqueeze(1)) / self.scaler.std.unsqueeze(1)
-        x = torch.cat([scaled, x[..., columns:]], 2)
-        return batch._replace(x=x.flatten(0, 1))
+        return self.dataset.gather(index, capacity, self.ensemble.ratios, self.scaler)
 
     def _train(self, capacity: Capacity) -> None:
         """Take one training step: gather, forward, backward, clip, Adam."""
@@ -186,11 +174,9 @@ class CapturedTrainer:
         loss = self.loss_of(logits, batch.y, batch.present, training=True)
         if auxiliary is not None:
             loss = loss + self._mean(auxiliary, batch.present)
-        (grad,) = torch.autograd.grad(loss.sum(), [self.ensemble.theta])
+        (grad,) = torch.autograd.grad(loss, [self.ensemble.theta], [self.ones.to(loss.dtype)])
         active = batch.present.view(self.ensemble.runs, -1).any(1)
-        self.adam.update(grad, active)
-        if self.average is not None:
-            self.average.update(self.state, active)
+        self.adam.step(grad, active, self.state, self.average)
         self.losses.index_copy_(0, self.step, loss.detach().unsqueeze(0))
         self.step += 1
 
@@ -257,51 +243,3 @@ def _capture(step: Callable[[], None], number: Tensor) -> Callable[[], object]:
         step()
     number.zero_()
     return graph.replay
-
-
-_FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
-_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
-
-
-class Adam:
-    """``clip_grad_norm_`` followed by ``torch.optim.Adam``, separately for each row of a matrix.
-
-    Args:
-        theta: The parameters, one row per run, [R, P].
-        specs: The training spec of each run; only learning rate and weight decay may differ.
-    """
-
-    def __init__(self, theta: nn.Parameter, specs: Sequence[TrainSpec]) -> None:
-        self.theta, self.clip = theta, specs[0].clip
-        self.mean, self.square = (torch.zeros_like(theta) for _ in range(2))
-        self.count = theta.new_zeros(theta.size(0), 1)
-        self.decay = theta.new_tensor([[spec.weight_decay] for spec in specs])
-        self.peak = theta.new_tensor([[spec.lr] for spec in specs], dtype=torch.double)
-        self.lr = self.peak.to(theta.dtype, copy=True)
-
-    def select(self, rows: Tensor, theta: nn.Parameter) -> None:
-        """Keep only the given rows; ``theta`` holds their parameters."""
-        self.theta = theta
-        self.mean, self.square, self.count, self.peak, self.decay, self.lr = (
-            part.index_select(0, rows)
-            for part in (self.mean, self.square, self.count, self.peak, self.decay, self.lr)
-        )
-
-    def set_lr_factor(self, factor: float) -> None:
-        """Set each learning rate to ``factor`` times its peak, in place."""
-        self.lr.copy_(self.peak * factor)
-
-    @torch.no_grad()
-    def update(self, grad: Tensor, active: Tensor) -> None:
-        """Take one step in place; runs that are not ``active``, bool [R], do not change."""
-        norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
-        grad = grad * (self.clip / (norm + _CLIP_EPSILON)).clamp(max=1)
-        grad = grad.addcmul(self.theta, self.decay)
-        share = active.to(grad.dtype).unsqueeze(1)
-        self.count += share
-        self.mean.lerp_(grad, (1 - _FIRST) * share)
-        self.square.lerp_(grad.square(), (1 - _SECOND) * share)
-        count = self.count.clamp(min=1)
-        root = self.square.sqrt() / (1 - _SECOND**count).sqrt() + _EPSILON
-        rate = share * self.lr / (1 - _FIRST**count)
-        self.theta.addcmul_(self.mean / root, -rate)

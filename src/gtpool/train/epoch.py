@@ -1,6 +1,7 @@
 """Epochs of a run: early stopping, learning rates, order of the graphs, average of the weights."""
 
 import math
+from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -222,10 +223,25 @@ class WeightAverage:
         share = torch.ones_like(self.count) if active is None else active.to(self.count.dtype)
         self.count += share
         decay = ((1 + self.count) / (10 + self.count)).clamp(max=self.decay)
-        weight = (1 - decay) * share
-        for name, part in self.state.items():
-            rest = (1,) * (part.dim() - weight.dim())
-            part.lerp_(state[name].detach(), weight.to(part.dtype).view(*weight.shape, *rest))
+        self.blend(state, (1 - decay) * share)
+
+    @torch.no_grad()
+    def blend(self, state: Mapping[str, Tensor], weight: Tensor) -> None:
+        """Move the average of the given weights towards them by a share of each run, [R]."""
+        alike: defaultdict[tuple[torch.Size, torch.dtype], list[str]] = defaultdict(list)
+        for name in state:
+            if name in self.state:
+                alike[self.state[name].shape, self.state[name].dtype].append(name)
+        for (shape, dtype), names in alike.items():
+            own = weight.to(dtype).view(*weight.shape, *(1,) * (len(shape) - weight.dim()))
+            averages, now = (
+                [part[name].detach() for name in names] for part in (self.state, state)
+            )
+            if len(names) == 1:
+                averages[0].lerp_(now[0], own)
+            else:  # one kernel for all tensors of a shape
+                lerp_all = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+                lerp_all(averages, now, [own.expand(shape).contiguous()] * len(names))
 
     def select(self, rows: Tensor) -> None:
         """Keep some of the runs only."""

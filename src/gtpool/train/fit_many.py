@@ -16,8 +16,9 @@ from gtpool.data.schema import Recipe
 from gtpool.data.split import Split
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
+from gtpool.ops.padded_ops import FeatureScaler
 from gtpool.spec import TrainSpec
-from gtpool.train.captured import CapturedTrainer, FeatureScaler
+from gtpool.train.captured import CapturedTrainer
 from gtpool.train.epoch import (
     EarlyStopping,
     Epoch,

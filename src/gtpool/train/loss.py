@@ -1,12 +1,14 @@
 """Training losses by task."""
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from gtpool.data.dataset import GraphDataset
+from gtpool.ops.padded_ops import has_triton
 
 
 class Loss:
@@ -54,7 +56,23 @@ class Loss:
         self, logits: Tensor, y: Tensor, present: Tensor | None = None, *, training: bool = False
     ) -> Tensor:
         """Return the mean loss of each run, [R]; arguments as for ``sums``."""
+        if training and logits.is_cuda and logits.dtype == torch.float32 and has_triton():
+            loss = import_module("gtpool.ops.kernels.loss")
+            if logits.numel() <= self.runs * loss.MOST:
+                return self.mean_by_kernel(logits, y, present)
         return weighted_mean(*self.sums(logits, y, present, training=training))
+
+    def mean_by_kernel(self, logits: Tensor, y: Tensor, present: Tensor | None) -> Tensor:
+        """Return the mean training loss of each run, [R], by a Triton kernel."""
+        return import_module("gtpool.ops.kernels.loss").mean_loss(
+            logits,
+            y,
+            present,
+            self.weight if self.scale is None else self.scale,
+            runs=self.runs,
+            task=self.task,
+            smoothing=self.smoothing,
+        )
 
     def sums(
         self, logits: Tensor, y: Tensor, present: Tensor | None = None, *, training: bool = False

@@ -1,17 +1,18 @@
-"""Gathering and dropout by Triton kernels, against the same in plain PyTorch."""
+"""Gathering by Triton kernels, against the same in plain PyTorch."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gtpool.data.sources import load
 from gtpool.ops import padded_segment, padded_torch
-from gtpool.ops.dropout import drop_by_key
 from gtpool.padded_batch import Capacity
 
 pytest.importorskip("triton", reason="Triton is not installed: there are no kernels to test")
 
 from gtpool.data.device_dataset import DeviceDataset
-from gtpool.ops.kernels import dropout, layout, padded_triton
+from gtpool.ops.kernels import layout, padded_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -35,9 +36,16 @@ def test_many_places_are_laid_out_too():
     assert layout.gather_layout(index, counts, (), 8192).batch.max() == 3000
 
 
+@pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("runs", [1, 2])
-def test_a_batch_is_the_same_by_kernels(runs, monkeypatch):
-    stock = DeviceDataset.of(load("MUTAG").to(DEVICE))
+def test_a_batch_is_the_same_by_kernels(runs, directed, monkeypatch):
+    data = load("MUTAG").to(DEVICE)
+    if directed:
+        ends = data.edge_index.clone()
+        ends[0, ::3] = ends[1, ::3]
+        data = replace(data, edge_index=ends)
+    stock = DeviceDataset.of(data)
+    assert (stock.leaving is stock.entering) != directed
     torch.manual_seed(1)
     index = torch.randint(-1, 188, (runs, 5))
     capacity = Capacity(5, (192, 128, 64), 448)
@@ -57,15 +65,3 @@ def test_edges_follow_their_nodes_alike():
     outer, inner = torch.randint(-1, 50, (50,)), torch.randint(-1, 50, (70,))
     got = layout.compose(outer.to(DEVICE), inner.to(DEVICE))
     assert torch.equal(got.cpu(), padded_segment.compose(outer, inner))
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
-def test_dropout_draws_the_same_masks_and_gradients(share):
-    x = torch.randn(3 * 5, 7, device=DEVICE, requires_grad=True)
-    key = torch.tensor([3, -(2**62) + 5, 2**61], device=DEVICE)
-    weight = torch.randn_like(x)
-    wanted = drop_by_key(x, share, key)
-    got = dropout.drop(x, share, key)
-    torch.testing.assert_close(got, wanted)
-    grads = [torch.autograd.grad((out * weight).sum(), [x])[0] for out in (got, wanted)]
-    torch.testing.assert_close(*grads)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from gtpool.ops.kernels.readout import mean_max, take
+from gtpool.ops.kernels.readout import gather, mean_max, take
+from gtpool.ops.padded_ops import FeatureScaler
+from gtpool.ops.padded_segment import gather_features
 from gtpool.padded_batch import PaddedLayout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -158,3 +160,14 @@ def test_gradients_need_not_be_contiguous():
 def test_large_batches_on_a_gpu(dtype):
     sizes = torch.randint(0, 200, (3, 128), generator=torch.Generator().manual_seed(0)).tolist()
     assert_reads_like_the_loop(sizes, 128, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+@pytest.mark.parametrize("columns", [1, 7])
+@pytest.mark.parametrize("runs", [1, 3])
+def test_gathered_features_are_scaled(runs, columns, dtype):
+    x = torch.randint(-9, 9, (20, 7), device=DEVICE).to(dtype)
+    number = torch.randint(-1, 20, (runs * 11,), device=DEVICE)
+    scaler = FeatureScaler(*torch.rand(2, runs, columns, device=DEVICE).add(0.1))
+    wanted = gather_features(x, number, torch.float32, scaler)
+    torch.testing.assert_close(gather(x, number, torch.float32, scaler), wanted)

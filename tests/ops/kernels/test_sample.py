@@ -16,6 +16,7 @@ from gtpool.ops.sample import ORDERS, SAMPLERS, kept_counts, round_scores
 from gtpool.padded_batch import PaddedLayout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
 SCORES = {
     "any": st.floats(-5, 5, width=32),
     "few": st.sampled_from((-1.5, -0.0, 0.0, 2.0)),  # points fall on borders

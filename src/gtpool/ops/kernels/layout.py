@@ -18,6 +18,8 @@ from gtpool.padded_batch import PaddedLayout
 _PLACES = 2048
 """Maximum graph slots of a run for the kernel."""
 _BLOCK = 128
+_VALUES = 4
+"""Maximum tensors whose values ``gather_rows`` gathers."""
 
 
 def gather_layout(
@@ -54,12 +56,34 @@ def gather_layout(
 
 def row_numbers(rows: PaddedLayout, index: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     """Return the index of each row in the dataset and in the batch, -1 on padding, [N] each."""
-    count = rows.batch.numel()
-    number, own = torch.empty_like(rows.batch), torch.empty_like(rows.batch)
-    grid = (triton.cdiv(count, _BLOCK),)
-    parts = (rows.start, rows.batch, index, first, number, own)
-    _row_numbers[grid](*parts, count, rows.size.numel(), ROWS=_BLOCK)
+    number, own = gather_rows(rows, index, first, (), rows.start)
     return number, own
+
+
+def gather_rows(
+    rows: PaddedLayout, index: Tensor, first: Tensor, values: Sequence[Tensor], by: Tensor
+) -> tuple[Tensor, ...]:
+    """Return row numbers and shifted values in one launch; see ``padded_segment``."""
+    count = rows.batch.numel()
+    out = tuple(torch.empty_like(rows.batch) for _ in range(2 + len(values)))
+    absent = (index,) * (_VALUES - len(values))
+    _gather_rows[(triton.cdiv(count, _BLOCK),)](
+        rows.start,
+        rows.batch,
+        index,
+        first,
+        by,
+        *out[:2],
+        *values,
+        *absent,
+        *out[2:],
+        *absent,
+        count,
+        rows.size.numel(),
+        VALUES=len(values),
+        ROWS=_BLOCK,
+    )
+    return out
 
 
 def gather_shifted(values: Tensor, number: Tensor, rows: PaddedLayout, by: Tensor) -> Tensor:
@@ -113,15 +137,25 @@ def _gather_layout(  # noqa: PLR0917
 
 
 @triton.jit
-def _row_numbers(
+def _gather_rows(  # noqa: PLR0917
     start_ptr: tl.tensor,
     batch_ptr: tl.tensor,
     index_ptr: tl.tensor,
     first_ptr: tl.tensor,
+    by_ptr: tl.tensor,
     number_ptr: tl.tensor,
     own_ptr: tl.tensor,
+    value_0: tl.tensor,
+    value_1: tl.tensor,
+    value_2: tl.tensor,
+    value_3: tl.tensor,
+    out_0: tl.tensor,
+    out_1: tl.tensor,
+    out_2: tl.tensor,
+    out_3: tl.tensor,
     count: int,
     graphs: int,
+    VALUES: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -129,9 +163,32 @@ def _row_numbers(
     real = graph < graphs
     which = tl.load(index_ptr + graph, mask=real, other=0)
     first = tl.load(first_ptr + which, mask=real, other=0)
-    start = tl.load(start_ptr + graph, mask=real, other=0)
-    tl.store(number_ptr + row, tl.where(real, first + row - start, -1), mask=row < count)
+    number = first + row - tl.load(start_ptr + graph, mask=real, other=0)
+    tl.store(number_ptr + row, tl.where(real, number, -1), mask=row < count)
     tl.store(own_ptr + row, tl.where(real, row, -1), mask=row < count)
+    by = tl.load(by_ptr + graph, mask=real, other=0)
+    if VALUES > 0:
+        _shift(value_0, out_0, number, by, row, real, count)
+    if VALUES > 1:
+        _shift(value_1, out_1, number, by, row, real, count)
+    if VALUES > 2:
+        _shift(value_2, out_2, number, by, row, real, count)
+    if VALUES > 3:
+        _shift(value_3, out_3, number, by, row, real, count)
+
+
+@triton.jit
+def _shift(
+    value_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    number: tl.tensor,
+    by: tl.tensor,
+    row: tl.tensor,
+    real: tl.tensor,
+    count: tl.tensor,
+) -> None:
+    value = tl.load(value_ptr + number, mask=real, other=0)
+    tl.store(out_ptr + row, tl.where(real, value + by, -1), mask=row < count)
 
 
 @triton.jit

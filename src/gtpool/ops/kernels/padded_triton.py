@@ -25,7 +25,8 @@ from gtpool.ops.padded_ops import KeptRows
 from gtpool.ops.sample import Order
 from gtpool.padded_batch import EdgeTypes, PaddedCSR, PaddedLayout
 
-gather_layout, row_numbers = layout.gather_layout, layout.row_numbers
+gather_layout, gather_rows = layout.gather_layout, layout.gather_rows
+row_numbers = layout.row_numbers
 gather_shifted, gather_features = layout.gather_shifted, readout.gather
 gcn_sum, gin_sum, mean_max = aggregate.gcn_sum, aggregate.gin_sum, readout.mean_max
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from gtpool.ops.padded_ops import FeatureScaler
 from gtpool.padded_batch import PaddedLayout
 
 
@@ -124,14 +125,36 @@ class _Take(Function):
         return gather(d_out, number), None, None
 
 
-def gather(x: Tensor, index: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return x[index], zeros where the index is -1, optionally cast, [N, D] -> [K, D]."""
+def gather(
+    x: Tensor, index: Tensor, dtype: torch.dtype | None = None, scaler: FeatureScaler | None = None
+) -> Tensor:
+    """Return x[index], zeros where the index is -1, optionally cast and scaled, [N, D] -> [K, D].
+
+    Args:
+        x: Features of the rows, [N, D].
+        index: Row of ``x`` for each row of the result, -1 for none, [K].
+        dtype: Dtype of the result; None means that of ``x``.
+        scaler: Scales the first columns of each run; None for none.
+    """
     x = x.contiguous()
     num_rows, width = index.numel(), x.size(1)
     out = x.new_empty(num_rows, width, dtype=dtype)
     height, columns = tile_of(width)
     grid = triton.cdiv(num_rows, height), triton.cdiv(width, columns)
-    _gather[grid](x, index, out, num_rows, WIDTH=width, ROWS=height, COLUMNS=columns)
+    mean, std = (x, x) if scaler is None else (part.contiguous() for part in scaler)
+    _gather[grid](
+        x,
+        index,
+        mean,
+        std,
+        out,
+        num_rows,
+        1 if scaler is None else num_rows // mean.size(0),
+        SCALED=0 if scaler is None else mean.size(1),
+        WIDTH=width,
+        ROWS=height,
+        COLUMNS=columns,
+    )
     return out
 
 
@@ -221,8 +244,12 @@ def _mean_max_backward(  # noqa: PLR0917
 def _gather(
     x_ptr: tl.tensor,
     index_ptr: tl.tensor,
+    mean_ptr: tl.tensor,
+    std_ptr: tl.tensor,
     out_ptr: tl.tensor,
     num_rows: int,
+    each: int,
+    SCALED: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -232,5 +259,10 @@ def _gather(
     index = tl.load(index_ptr + row, mask=row < num_rows, other=-1)
     mask = (index >= 0)[:, None] & (column < WIDTH)
     part = tl.load(x_ptr + index[:, None] * WIDTH + column, mask=mask, other=0)
+    if SCALED > 0:
+        scaled = mask & (column < SCALED)
+        at = (row // each)[:, None] * SCALED + column
+        mean = tl.load(mean_ptr + at, mask=scaled, other=0.0)
+        part = (part.to(mean.dtype) - mean) / tl.load(std_ptr + at, mask=scaled, other=1.0)
     written = (row < num_rows)[:, None] & (column < WIDTH)
     tl.store(out_ptr + row[:, None] * WIDTH + column, part, mask=written)

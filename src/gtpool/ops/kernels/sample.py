@@ -49,8 +49,7 @@ def sample(
     check_choice("order", order, ORDERS)
     if not 1 <= longest <= LONGEST:
         raise ValueError(f"longest must be from 1 to {LONGEST}, got {longest}")
-    counts = kept_rows.batch.numel(), rows.batch.numel()
-    kept, number = rows.batch.new_full((sum(counts),), -1).split(counts)
+    kept, number = (torch.empty_like(part.batch) for part in (kept_rows, rows))
     block = max(16, triton.next_power_of_2(longest))
     double = score.dtype == torch.float64
     _sample[(rows.size.numel(),)](
@@ -62,6 +61,8 @@ def sample(
         kept_rows.size,
         kept,
         number,
+        kept.numel(),
+        number.numel(),
         SAMPLER=sampler,
         BY_SCORE=order == "score",
         COLOURED=colour is not None,
@@ -83,6 +84,8 @@ def _sample(  # noqa: PLR0917
     kept_size_ptr: tl.tensor,
     kept_ptr: tl.tensor,
     number_ptr: tl.tensor,
+    kept_count: int,
+    count: int,
     SAMPLER: tl.constexpr,
     BY_SCORE: tl.constexpr,
     COLOURED: tl.constexpr,
@@ -119,6 +122,33 @@ def _sample(  # noqa: PLR0917
     number = first + tl.cumsum(keep.to(tl.int32), 0) - 1
     tl.store(number_ptr + start + place, tl.where(keep, number, -1), mask=real)
     tl.store(kept_ptr + number, start + place, mask=keep)
+    last = graph == tl.num_programs(0) - 1
+    _pad(number_ptr, start + n, start_ptr + graph + 1, count, last, BLOCK)
+    _pad(
+        kept_ptr,
+        first + tl.sum(keep.to(tl.int32), 0),
+        kept_start_ptr + graph + 1,
+        kept_count,
+        last,
+        BLOCK,
+    )
+
+
+@triton.jit
+def _pad(
+    out_ptr: tl.tensor,
+    begin: tl.tensor,
+    next_ptr: tl.tensor,
+    count: tl.tensor,
+    last: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Store -1 from the end of a graph to the next graph, or to the end of the batch."""
+    end = tl.load(next_ptr, mask=last == 0, other=0)
+    end = tl.where(last, count, end)
+    for at in range(begin, end, BLOCK):
+        row = at + tl.arange(0, BLOCK)
+        tl.store(out_ptr + row, tl.full((BLOCK,), -1, tl.int64), mask=row < end)
 
 
 @triton.jit
