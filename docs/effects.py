@@ -16,7 +16,7 @@ from figures import EVIDENCE, find, results
 from gtpool.reproduce.comparison import ALPHA, Comparison, compare
 from gtpool.reproduce.ensembles import SIZE, ensemble_scores
 from gtpool.reproduce.panel import CANDIDATES, PANEL
-from gtpool.reproduce.paper import STUDIES
+from gtpool.reproduce.paper import BEYOND, DESCRIBED, ENCODED, STUDIES
 from gtpool.reproduce.study_compare import MATTERS, TableComparison, compare_cells, compare_table
 from gtpool.reproduce.study_results import CellResult
 from gtpool.study.predictions import read_predictions
@@ -25,7 +25,14 @@ MIN_SEEDS = 3
 """Seeds that a method needs on a single split to be tested."""
 DATASETS = STUDIES["table1"].datasets
 STUDIED = STUDIES["table3"].datasets
+SMALL = STUDIES["poolers"].datasets
 RIVALS = tuple(line for line in STUDIES["best"].lines if line in CANDIDATES)
+OLDER = ("gcn", "gtpool-v", "sagpool_h", "mincutpool")
+"""Methods of table 1 beside which poolers beyond the paper stand."""
+ENCODED_PAIRS = {"gtpool-v": ("table1: gtpool-v", f"best: paper{ENCODED}")} | {
+    line: (f"poolers: {line}", f"poolers: {line}{ENCODED}") for line in BEYOND
+}
+"""Study and line of methods by the paper's recipe, without and with encodings."""
 PREDICTIONS = read_predictions(EVIDENCE / "predictions")
 
 
@@ -67,7 +74,7 @@ class Group(NamedTuple):
 
 def _effects_of(group: Group, alpha: float) -> list[Effect]:
     """Return the differences of a group; the intervals hold together at level 1 - alpha."""
-    cells = {name: _cell(place, group.dataset) for name, place in _places(group).items()}
+    cells = {name: find_cell(place, group.dataset) for name, place in _places(group).items()}
     tested = {name: cell for name, cell in cells.items() if _is_testable(cell)}
     made: dict[str, Effect] = {}
     if _REFERENCE in tested and len(tested) > 1:
@@ -93,7 +100,8 @@ def _places(group: Group) -> dict[str, str]:
     return {_REFERENCE: group.against, **group.changes}
 
 
-def _cell(place: str, dataset: str) -> CellResult | None:
+def find_cell(place: str, dataset: str) -> CellResult | None:
+    """Return the cell of a study and line, "study: line"."""
     return find(*place.split(": ", 1), dataset)
 
 
@@ -182,6 +190,10 @@ def _tuning() -> Iterable[Group]:
 
 GROUPS: dict[str, Callable[[], Iterable[Group]]] = {
     "wheel": _wheel,
+    "poolers": lambda: (
+        Group(dataset, "table1: gcn", {one: f"poolers: {one}" for one in BEYOND})
+        for dataset in SMALL
+    ),
     "parts": lambda: (
         Group(dataset, f"{study}: gtpool-v", _changes(study, "gtpool-v"))
         for dataset in STUDIED
@@ -237,10 +249,27 @@ def effects(page: str) -> tuple[Effect, ...]:
     return tuple(effect for group in groups for effect in _effects_of(group, ALPHA / len(groups)))
 
 
-def _same_budget() -> list[CellResult]:
-    """Return the cells with the encodings and training of "best"."""
-    found = [one for one in results("best") if one.place.line in ("best", *RIVALS)]
-    return [_with_name(one, "gtpool-v") if one.place.line == "best" else one for one in found]
+def _same_budget(end: str = "") -> list[CellResult]:
+    """Return the cells with the encodings and training of "best" whose lines have this end."""
+    names = {f"best{end}": "gtpool-v"} | {f"{line}{end}": line for line in RIVALS}
+    found = [one for one in results("best") if one.place.line in names]
+    return [_with_name(one, names[one.place.line]) for one in found]
+
+
+def _poolers() -> list[CellResult]:
+    """Return the cells of poolers beyond the paper, and some of its own, by its recipe."""
+    older = [one for one in results("table1") if one.place.line in OLDER]
+    beyond = [one for one in results("poolers") if one.place.line in BEYOND]
+    return [*(one for one in older if one.place.dataset in SMALL), *beyond]
+
+
+def _poolers_encoded() -> list[CellResult]:
+    """Return the cells of GTPool-V and poolers beyond the paper with encodings."""
+    return [
+        _with_name(find_cell(place, dataset), name)
+        for name, (_, place) in ENCODED_PAIRS.items()
+        for dataset in SMALL
+    ]
 
 
 def _tuned() -> list[CellResult]:
@@ -253,6 +282,9 @@ def _tuned() -> list[CellResult]:
 FAMILIES: dict[str, Callable[[], Sequence[CellResult]]] = {
     "paper-recipe": lambda: results("table1"),
     "same-budget": _same_budget,
+    "described": lambda: _same_budget(DESCRIBED),
+    "poolers": _poolers,
+    "poolers-encoded": _poolers_encoded,
     "tuning": _tuned,
     "repeated": lambda: [
         _with_name(one, "gtpool-v") if one.place.line == "best" else one

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from chart import Mark, Panel, Row, dot_plot
-from effects import DATASETS, Effect, effects, family
+from effects import DATASETS, ENCODED_PAIRS, SMALL, Effect, effects, family
 from figures import find
 from result_tables import ensemble_mean
 
@@ -94,6 +94,24 @@ def by_dataset(page: str, title: str, ends: tuple[float, float] | None = None) -
     datasets = dict.fromkeys(one.dataset for one in found)
     panels = [Panel(name, [_row(one) for one in found if one.dataset == name]) for name in datasets]
     return dot_plot(title, panels, _POINTS, ends=ends)
+
+
+def poolers() -> str:
+    """Draw GTPool-V and poolers beyond the paper, without and with encodings."""
+    panels = []
+    for name in SMALL:
+        told = _percent("table1", "gcn", name)
+        rows = []
+        for method, places in ENCODED_PAIRS.items():
+            values = [(_percent(*place.split(": "), name), at) for at, place in enumerate(places)]
+            rows.append(Row(method, _marks(*values, minus=told)))
+        panels.append(Panel(name, [row for row in rows if row.marks]))
+    return dot_plot(
+        "Poolers beyond the paper against a flat GCN, without and with encodings",
+        panels,
+        "points above a flat GCN by the paper's recipe",
+        ("the paper's recipe", "the same with encodings"),
+    )
 
 
 def levels() -> str:
@@ -195,6 +213,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     ),
     "tuning": partial(by_dataset, "tuning", "Tuned against untuned, by method", (-20.0, 30.0)),
     "wheel": partial(by_dataset, "wheel", "RWS and RWSV against top-k in other poolers"),
+    "poolers": poolers,
     "parts": partial(by_dataset, "parts", "Changes of GTPool-V against GTPool-V"),
     "levels": levels,
     "features": partial(by_dataset, "features", "Node features against GMT's, z-scored"),

@@ -1,5 +1,6 @@
 """Features of whole molecules in a dataset: from a table, from SMILES, and for a trained model."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -191,3 +192,14 @@ def test_a_schema_from_a_file_is_checked(table):
     for wrong in ({"feature_columns": [3]}, {"molecule_features": ["x"]}, {"descriptors": "a"}):
         with pytest.raises(ValueError, match="invalid schema"):
             read_schema({**value, "recipe": {**value["recipe"], **wrong}}, "here")
+
+
+@pytest.mark.skipif("GTPOOL_DATA" not in os.environ, reason="needs the files of OGB")
+def test_molecules_of_ogb_are_described_by_their_mapping():
+    data = load("ogbg-moltox21", molecule_features=["morgan"])
+    assert data.graph_features.shape == (7831, 2048)
+    unread = data.graph_features.isnan().all(1)
+    assert unread.sum() == 8  # aluminium of too many bonds
+    assert not data.graph_features[~unread].isnan().any()
+    assert data.schema.recipe.molecule_features == ("morgan",)
+    assert torch.equal(data.x, load("ogbg-moltox21").x)

@@ -99,6 +99,10 @@ def differences(results, page, **where):
     return [one for one in found if one.difference is not None]
 
 
+def first_specs(cells):
+    return [one.place.specs[0] for one in cells]
+
+
 def percent(results, study, line, dataset):
     return results.find(study, line, dataset).percent
 
@@ -114,8 +118,21 @@ def test_the_figures_are_drawn_from_the_rows():
 def test_a_table_of_methods_has_one_recipe(results):
     for name in results.FAMILIES:
         cells, _ = results.family(name)
-        assert len({one.place.specs[0].data.encode for one in cells}) == 1
-        assert len({one.study for one in cells}) == 1
+        inputs = {(one.data.encode, one.data.molecule_features) for one in first_specs(cells)}
+        assert len(inputs) == 1
+        assert (inputs.pop()[1] != ()) == (name == "described")
+        if len({one.study for one in cells}) > 1:
+            for dataset in results.DATASETS:
+                here = [one for one in cells if one.place.dataset == dataset]
+                assert len({(one.data, one.train) for one in first_specs(here)}) <= 1
+
+
+@pytest.mark.slow
+def test_only_its_own_table_shows_descriptors(results):
+    lines = [one.name for page in results.PAGES for one in results.effects(page)]
+    assert lines
+    assert not [line for line in (*lines, *results.RIVALS) if "descriptors" in line]
+    assert not [line for line in STUDIES["best"].together if "descriptors" in line]
 
 
 @pytest.mark.slow
@@ -151,6 +168,17 @@ class TestFindings:
     def test_3_most_tu_sets_have_no_method_told_from_the_best(self, results):
         made = results.family("paper-recipe")[1].by_dataset
         assert sum(len(made[name].best) == len(made[name].means) for name in TU) > len(TU) / 2
+
+    def test_3_most_poolers_beyond_the_paper_cannot_be_told_from_a_flat_gcn(self, results):
+        found = differences(results, "poolers")
+        told = [one for one in found if one.verdict in ("higher", "lower")]
+        assert len(told) < len(found) / 2
+
+    def test_encodings_lift_every_pooler_on_mutag(self, results):
+        for places in results.ENCODED_PAIRS.values():
+            without, encoded = (results.find_cell(place, "MUTAG") for place in places)
+            if without.has_complete_seed and encoded.has_complete_seed:
+                assert encoded.percent > without.percent, places
 
     def test_4_a_flat_gcn_is_never_told_from_the_best(self, results):
         made = results.family("same-budget")[1].by_dataset

@@ -39,6 +39,8 @@ def test_table_1_has_every_method_of_the_paper_on_every_dataset():
             assert cells[method, dataset].published == published[dataset]
     assert cells["gtpool-v", "MUTAG"].published == (88.15, 0.45)
     assert cells["haarpool", "PROTEINS"].published is None
+    (sepg,) = STUDIES["poolers"].only(line="sepg", dataset="PROTEINS")
+    assert sepg.published == (76.42, 0.39)
 
 
 def test_the_same_run_has_one_key_in_all_studies_and_on_the_command_line():

@@ -182,6 +182,7 @@ def test_it_is_told_whose_run_a_published_figure_is():
     for method, whose in (("gin", "GMT's paper"), ("gtpool-v", "the paper")):
         pooled = cell(method, "MUTAG", told)._replace(line=f"{method}, pooled validation")
         assert published_by(pooled) == whose
+    assert published_by(cell("sepg", "MUTAG", told)) == "its own paper"
     assert published_by(cell("haarpool", "ENZYMES")) == ""
 
 

@@ -52,6 +52,8 @@ def with_graph_features(
     molecule_features: Sequence[str],
     columns: Sequence[str] = (),
     values: Tensor | None = None,
+    *,
+    skip_unreadable: bool = False,
 ) -> GraphDataset:
     """Return training molecules with features of each whole molecule.
 
@@ -63,6 +65,8 @@ def with_graph_features(
         molecule_features: Keys of ``MOLECULE_FEATURES``, in order.
         columns: Names of the user's own numbers.
         values: These numbers, NaN if missing, [G, columns].
+        skip_unreadable: Whether SMILES that rdkit cannot read have no descriptors; else they are a
+            ValueError.
 
     Example:
         >>> from gtpool.data.formats.memory import read_graphs
@@ -73,7 +77,10 @@ def with_graph_features(
     if not molecule_features and not columns:
         return data
     names = descriptor_names(molecule_features)
-    found = torch.from_numpy(load_descriptors(smiles, molecule_features))
+    there = [row for row, text in enumerate(smiles) if not skip_unreadable or _is_readable(text)]
+    found = torch.full((len(smiles), len(names)), torch.nan)
+    described = load_descriptors([smiles[row] for row in there], molecule_features)
+    found[torch.tensor(there, dtype=torch.long)] = torch.from_numpy(described)
     empty = found.isnan().all(0).nonzero().flatten().tolist()
     if empty:
         more = f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else ""
@@ -209,6 +216,15 @@ def check_molecule_features(names: Sequence[str]) -> None:
             raise ValueError(f"unknown molecule features {name!r}{hint}; known: {known}")
         if name in names[:number]:
             raise ValueError(f"molecule features {name!r} are given twice")
+
+
+def _is_readable(smiles: str) -> bool:
+    from rdkit.rdBase import BlockLogs  # noqa: PLC0415
+
+    with BlockLogs(), suppress(ValueError):
+        canonical_molecule(smiles)
+        return True
+    return False
 
 
 def _with(

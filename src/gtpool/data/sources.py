@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.encodings import with_encodings
 from gtpool.data.formats import FORMATS, Format, format_of
+from gtpool.data.formats.ogb import mapped_smiles
 from gtpool.data.formats.reader import (
     InferenceData,
     InferenceOptions,
@@ -32,6 +33,8 @@ from gtpool.data.synthetic import long_range, low_scores_matter
 from gtpool.ops import encodings
 from gtpool.spec import AtomOrder, DataSpec
 
+_SMILES = ("embedded", "OGB")
+"""Families of datasets whose molecules have SMILES."""
 _GENERATORS = {"long-range": long_range, "low-scores": low_scores_matter}
 
 
@@ -144,7 +147,7 @@ def read_for_inference(
         source=source,
         atom_order=recipe.atom_order,
         encode=recipe.encode,
-        molecule_features=recipe.molecule_features * (DATASETS[source].family == "embedded"),
+        molecule_features=recipe.molecule_features * (DATASETS[source].family in _SMILES),
     )
     return inference_from_dataset(_load_named(spec, data_dir), schema)
 
@@ -216,19 +219,27 @@ def _load_named(spec: DataSpec, data_dir: Path | None) -> GraphDataset:
     form = FORMATS.get(family)
     if form is None or "features" not in form.options:
         _refuse_features(name, spec.features)
-    if spec.molecule_features and family != "embedded":
+    if spec.molecule_features and family not in _SMILES:
         raise ValueError(f"molecule_features applies only to SMILES, not to {name}")
     if family == "synthetic":
         return with_encodings(_GENERATORS[name](DATASETS[name].graphs), spec.encode)
     folder = find_raw(name, data_dir)
     variant = spec.features if form is not None else spec.atom_order
     variant = "+".join([variant, *spec.encode, *spec.molecule_features]).replace(":", "")
-    entry = cache_dir() / "graphs" / f"{name}-{variant}-{_digest(name, folder)}"
+    reads_smiles = form is None or bool(spec.molecule_features)
+    digest = _digest(folder, reads_smiles=reads_smiles)
+    entry = cache_dir() / "graphs" / f"{name}-{variant}-{digest}"
     with suppress(OSError, ValueError):  # not there, or damaged
         return GraphDataset.load(entry)
     if spec.molecule_features:
         data = _load_named(replace(spec, molecule_features=()), data_dir)
-        data = with_graph_features(data, b3db_smiles(), spec.molecule_features)
+        smiles = b3db_smiles() if form is None else mapped_smiles(folder, len(data))
+        if smiles is None:
+            raise ValueError(
+                f"molecule_features needs the SMILES of {name}, but "
+                f"{folder / 'mapping' / 'mol.csv.gz'} does not have one for each molecule"
+            )
+        data = with_graph_features(data, smiles, spec.molecule_features, skip_unreadable=True)
     elif spec.encode:
         data = with_encodings(_load_named(replace(spec, encode=()), data_dir), spec.encode)
     elif form is None:
@@ -244,10 +255,9 @@ def _refuse_features(what: str, features: str) -> None:
         raise ValueError(f"{what} has its own features and does not accept features={features!r}")
 
 
-def _digest(name: str, folder: Path) -> str:
-    """Digest of what a dataset is built from: name, size and time of its files, and the code."""
-    smiles = DATASETS[name].family == "embedded"  # read by rdkit
-    digest = sha256(version("rdkit").encode() if smiles else b"")
+def _digest(folder: Path, *, reads_smiles: bool) -> str:
+    """Digest of what a dataset is built from: size and time of its files, and the code."""
+    digest = sha256(version("rdkit").encode() if reads_smiles else b"")
     for path in (Path(encodings.__file__), *sorted(Path(__file__).parent.rglob("*.py"))):
         digest.update(path.read_bytes())
     for path in sorted(folder.rglob("*")):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gtpool.data.registry import DATASETS
 from gtpool.model import METHODS
 from gtpool.spec import RunSpec
-from gtpool.study.recipe import ENCODE, NORM, best_training, recipe
+from gtpool.study.recipe import ENCODE, MOLECULES, NORM, best_training, recipe
 from gtpool.study.result import RunResult
 
 PANEL = ("MUTAG", "PTC_MR", "ENZYMES", "Synthie", "PROTEINS", "IMDB-BINARY", "ogbg-molbbbp")
@@ -61,8 +61,8 @@ def candidate_runs(method: str, label: str, dataset: str) -> tuple[RunSpec, ...]
     return _runs(CANDIDATES[method][label], dataset)
 
 
-def _runs(model: Mapping[str, Any], dataset: str) -> tuple[RunSpec, ...]:
-    return recipe(dataset, model, data={"encode": ENCODE}, train=best_training(dataset))
+def _runs(model: Mapping[str, Any], dataset: str, **data: Any) -> tuple[RunSpec, ...]:  # noqa: ANN401
+    return recipe(dataset, model, data={"encode": ENCODE, **data}, train=best_training(dataset))
 
 
 @cache
@@ -79,16 +79,24 @@ def is_chosen(method: str) -> bool:
     return len(choices()[method]) > 1
 
 
-def chosen_runs(method: str, dataset: str) -> tuple[RunSpec, ...]:
+def chosen_runs(method: str, dataset: str, *, descriptors: bool = False) -> tuple[RunSpec, ...]:
     """Return the runs of a method on a dataset with the network chosen without that dataset.
 
     GTPool-V runs with ``order="structure"``, which the panel did not have yet.
+
+    Args:
+        method: A key of ``CANDIDATES``.
+        dataset: A name of the registry.
+        descriptors: Add the descriptors of molecules and the dropout of "best" on SMILES.
     """
     known = choices()[method]
     model = CANDIDATES[method][known.get(dataset, known[""])]
     if "order" in model.get("pool_options", {}):
         model = {**model, "pool_options": {**model["pool_options"], "order": "structure"}}
-    return _runs(model, dataset)
+    if not descriptors:
+        return _runs(model, dataset)
+    features = tuple(MOLECULES["data"]["molecule_features"])
+    return _runs({**model, **MOLECULES["model"]}, dataset, molecule_features=features)
 
 
 class Choice(NamedTuple):

@@ -15,7 +15,15 @@ from gtpool.data.registry import DATASETS as SOURCES
 from gtpool.model import METHODS
 from gtpool.reproduce.candidates import config_runs
 from gtpool.reproduce.panel import CANDIDATES, PANEL, candidate_runs, chosen_runs, is_chosen
-from gtpool.reproduce.published import DATASETS, STUDIED, TABLE_1, TABLE_2, TABLE_3, Published
+from gtpool.reproduce.published import (
+    DATASETS,
+    SEP_G,
+    STUDIED,
+    TABLE_1,
+    TABLE_2,
+    TABLE_3,
+    Published,
+)
 from gtpool.spec import RunSpec, SplitSpec, did_you_mean
 from gtpool.study.recipe import ENCODE, recipe
 
@@ -255,12 +263,16 @@ def _four_levels(data: _Options | None = None, **model: Any) -> _Options:  # noq
 
 _FIXED = tuple(method for method in CANDIDATES if not is_chosen(method))
 _SMALL = (*(name for name in DATASETS if SOURCES[name].family == "TU"), "ogbg-molbbbp")
+ENCODED = ", rwse"
+"""End of a line of the paper's recipe with encodings."""
+DESCRIBED = ", descriptors"
+"""End of a line whose networks also read descriptors of molecules."""
 _RIVALS = ("gcn", "gin", "gmt", "mincutpool", "sagpool_h")
 
 
 def _best_cells() -> tuple[StudyCell, ...]:
     """Lay out the recipe "best" beside the paper's network, without and with encodings."""
-    arms = {"paper": _UNCHANGED, "paper, rwse": _ENCODED}
+    arms = {"paper": _UNCHANGED, f"paper{ENCODED}": _ENCODED}
     named = {"best": "gtpool-v", **{method: method for method in _RIVALS}}
     published = {"best": TABLE_1["gtpool-v"], "paper": TABLE_1["gtpool-v"]}
     return (
@@ -275,6 +287,18 @@ def _best_cells() -> tuple[StudyCell, ...]:
             )
             for line, method in named.items()
             for dataset in DATASETS
+        ),
+        *(
+            StudyCell(
+                f"{line}{DESCRIBED}",
+                dataset,
+                chosen_runs(method, dataset, descriptors=True),
+                published.get(line, {}).get(dataset),
+                _beside(method),
+            )
+            for line, method in named.items()
+            for dataset in DATASETS
+            if SOURCES[dataset].family == "OGB"
         ),
     )
 
@@ -352,13 +376,13 @@ STUDIES: dict[str, Study] = {
     ),
     "poolers": Study(
         "Poolers beyond the paper",
-        "The protocol of table 1; below, the same with encodings.",
+        "The protocol of table 1. The published figures of SEP-G are those of its own paper.",
         3,
         (
-            *_method_cells(BEYOND, _SMALL, {}),
+            *_method_cells(BEYOND, _SMALL, SEP_G),
             *(
                 StudyCell(
-                    f"{name}, rwse",
+                    f"{name}{ENCODED}",
                     dataset,
                     recipe(dataset, METHODS[name].model, data=_ENCODED["data"]),
                 )
@@ -366,6 +390,7 @@ STUDIES: dict[str, Study] = {
                 for dataset in _SMALL
             ),
         ),
+        apart={"With encodings.": tuple(f"{name}{ENCODED}" for name in BEYOND)},
     ),
     "ablation": Study(
         "What the paper did not ask",
@@ -446,8 +471,11 @@ STUDIES: dict[str, Study] = {
         apart={
             "Of another budget: GTPool-V by the letter of the paper, also with encodings.": (
                 "paper",
-                "paper, rwse",
-            )
+                f"paper{ENCODED}",
+            ),
+            "Of another budget: with descriptors of molecules and less dropout.": tuple(
+                f"{line}{DESCRIBED}" for line in ("best", *_RIVALS)
+            ),
         },
     ),
     "repeated": Study(

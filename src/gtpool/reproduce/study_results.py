@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from gtpool.data.registry import DATASETS
 from gtpool.reproduce.paper import Study, StudyCell
-from gtpool.reproduce.published import AUTHORS_RAN, TABLE_1
+from gtpool.reproduce.published import AUTHORS_RAN, SEP_G, TABLE_1
 from gtpool.study.result import RunResult
 from gtpool.study.summarize import (
     EPOCH_RULES,
@@ -169,6 +169,8 @@ def published_by(place: StudyCell) -> str:
     if place.published is None:
         return ""
     method = place.line.partition(",")[0]  # names of tuned methods may have a suffix
+    if method in SEP_G:
+        return "its own paper"
     if method not in TABLE_1 or method in OURS:
         return "the paper"
     return RERUN if place.dataset in AUTHORS_RAN else "GMT's paper"

@@ -71,19 +71,19 @@ class _OGB(DatasetReader):
         return read_ogb(path)
 
     def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
-        return mapped_smiles(path, rows)
+        return mapped_smiles(path, len(rows))
 
 
 READER = _OGB()
 
 
-def mapped_smiles(folder: Path, rows: Sequence[InputRow]) -> list[str] | None:
-    """Return the SMILES of ``mapping/mol.csv.gz``, or None unless it has one per row."""
+def mapped_smiles(folder: Path, count: int) -> list[str] | None:
+    """Return the SMILES of ``mapping/mol.csv.gz``, or None unless it has so many."""
     mapping = folder / "mapping" / "mol.csv.gz"
     if not mapping.is_file():
         return None
     (_, header), *lines = read_csv_rows(mapping)
-    if len(lines) != len(rows) or "smiles" not in header:
+    if len(lines) != count or "smiles" not in header:
         return None
     column = header.index("smiles")
     return [cells[column] for _, cells in lines]

@@ -13,7 +13,7 @@ class _Saved(DatasetReader):
         return GraphDataset.load(path)
 
     def smiles(self, path: Path, rows: Sequence[InputRow]) -> list[str] | None:
-        return mapped_smiles(path, rows)  # if the user added OGB's mapping file
+        return mapped_smiles(path, len(rows))  # if the user added OGB's mapping file
 
 
 READER = _Saved()
