@@ -7,6 +7,7 @@ of its kernels and the time they are busy; the table of kernels goes to the file
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,13 +18,24 @@ from gtpool.data.device_dataset import DeviceDataset
 from gtpool.model.classifier import Classifier
 from gtpool.model.ensemble import ModelEnsemble
 from gtpool.reproduce.paper import STUDIES
+from gtpool.spec import Precision
 from gtpool.study.inputs import load_data, shape_of
 from gtpool.study.split_rules import choose_split
 from gtpool.train.captured import CapturedTrainer
 
-LINES = ("paper", "best", "gcn")
+LINES = (("paper", "float32"), ("best", "float32"), ("gcn", "float32"), ("paper", "tf32"))
+"""Line of the study "best", and precision."""
 RUNS = (1, 30)
-HEADINGS = ["dataset", "recipe", "runs", "step, ms", "a run, ms", "kernels", "busy, ms"]
+HEADINGS = [
+    "dataset",
+    "recipe",
+    "precision",
+    "runs",
+    "step, ms",
+    "a run, ms",
+    "kernels",
+    "busy, ms",
+]
 
 
 def main() -> None:
@@ -32,17 +44,21 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, object]] = []
     for name in sys.argv[1:] or ["PROTEINS"]:
-        for line in LINES:
+        for line, precision in LINES:
             for runs in RUNS:
-                row, text = _measure(name, line, runs)
+                row, text = _measure(name, line, precision, runs)
                 rows.append(row)
-                (folder / f"{name}-{line}-{runs}.txt").write_text(text, encoding="utf-8")
-    keys = ("dataset", "recipe", "runs", "step_ms", "run_ms", "kernels", "kernels_ms")
+                (folder / f"{name}-{line}-{precision}-{runs}.txt").write_text(
+                    text, encoding="utf-8"
+                )
+    keys = ("dataset", "recipe", "precision", "runs", "step_ms", "run_ms", "kernels", "kernels_ms")
     print_table(HEADINGS, [[row[key] for key in keys] for row in rows])
     record("kernels", rows)
 
 
-def _measure(name: str, line: str, runs: int) -> tuple[dict[str, object], str]:
+def _measure(
+    name: str, line: str, precision: Precision, runs: int
+) -> tuple[dict[str, object], str]:
     """Return the row of a network and the table of its kernels and operators."""
     (cell,) = STUDIES["best"].only(dataset=name, line=line)
     specs = cell.runs(3)[:runs]
@@ -56,7 +72,7 @@ def _measure(name: str, line: str, runs: int) -> tuple[dict[str, object], str]:
         DeviceDataset.of(data, *codes),
         data,
         splits,
-        [spec.train for spec in specs],
+        [replace(spec.train, precision=precision) for spec in specs],
     )
     random = torch.Generator().manual_seed(0)
     for place, split in enumerate(splits):
@@ -86,6 +102,7 @@ def _measure(name: str, line: str, runs: int) -> tuple[dict[str, object], str]:
         "device": "cuda",
         "dataset": name,
         "recipe": line,
+        "precision": precision,
         "runs": runs,
         "batch": trainer.places,
         "step_ms": round(taken, 3),

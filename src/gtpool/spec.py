@@ -17,7 +17,7 @@ Readout = Literal["mean", "max", "sum", "mean-max", "set2set", "sortpool", "gmt"
 Norm = Literal["none", "batch", "layer"]
 Combine = Literal["sum", "cat"]
 Select = Literal["loss", "metric"]
-Precision = Literal["float32", "bf16"]
+Precision = Literal["float32", "tf32", "bf16"]
 AtomOrder = Literal["given", "canonical"]
 SplitRule = Literal[
     "auto",
@@ -278,7 +278,8 @@ class TrainSpec(_Spec):
     class_weights: bool = False
     """Weight classes inversely to their frequency in the training part."""
     precision: Precision = "float32"
-    """Precision of matrix products; "bf16" uses autocast with float32 weights."""
+    """Precision of matrix products on a GPU: "tf32" keeps 10 of 23 binary digits of the mantissa;
+    "bf16" is autocast with float32 weights, also on a CPU."""
     ema: float = 0.0
     """Decay per step of the moving average of weights that is validated and saved; 0: none."""
     label_smoothing: float = 0.0

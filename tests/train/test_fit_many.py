@@ -409,6 +409,17 @@ def test_short_floats_train_every_norm_and_read_out(options):
     assert all(math.isfinite(outcome.best.valid_loss) for outcome in outcomes)
 
 
+def test_tf32_is_asked_for_in_each_step_alone(mutag, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
+    spec = replace(SPEC, epochs=1, precision="tf32")
+    splits = [random_split(20, (0.6, 0.2, 0.2), seed) for seed in range(3)]
+    drain(fit_many(networks(mutag), mutag, splits, [spec] * 3, seeds=SEEDS))
+    assert asked[:2] == ["high", "highest"]
+    assert asked.count("high") == asked.count("highest") == len(asked) / 2
+
+
 @pytest.mark.parametrize("conv", ["ogb-gcn", "gine", "dmpnn"])
 def test_short_floats_train_bonds(conv):
     data = molecules(30)

@@ -21,7 +21,7 @@ from gtpool.ops.padded_ops import FeatureScaler
 from gtpool.padded_batch import Capacity, PaddedBatch
 from gtpool.spec import TrainSpec
 from gtpool.train.adam import Adam
-from gtpool.train.epoch import WeightAverage, autocast, lr_factor
+from gtpool.train.epoch import WeightAverage, autocast, in_precision, lr_factor
 from gtpool.train.loss import Loss
 from gtpool.train.metric import metric_of
 
@@ -164,6 +164,7 @@ class CapturedTrainer:
     def _gather(self, index: Tensor, capacity: Capacity) -> PaddedBatch:
         return self.dataset.gather(index, capacity, self.ensemble.ratios, self.scaler)
 
+    @in_precision
     def _train(self, capacity: Capacity) -> None:
         """Take one training step: gather, forward, backward, clip, Adam."""
         index = self.order.index_select(0, self.step).squeeze(0)
@@ -185,6 +186,7 @@ class CapturedTrainer:
         counted = torch.where(present, each, 0.0).view(self.ensemble.runs, -1)
         return counted.sum(1) / present.view_as(counted).sum(1).clamp(min=1)
 
+    @in_precision
     @torch.no_grad()
     def _evaluate(self) -> None:
         """Fill ``logits`` and ``held_out_loss``."""

@@ -2,9 +2,10 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,18 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset
 from gtpool.spec import TrainSpec
 from gtpool.train.metric import Metric
+
+
+class _Trained(Protocol):
+    """What is trained by a spec."""
+
+    @property
+    def spec(self) -> TrainSpec: ...
+
+
+_Owner = TypeVar("_Owner", bound=_Trained)
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
 
 
 class Epoch(NamedTuple):
@@ -129,8 +142,26 @@ def mean_loss(losses: Tensor, batches: Sequence[Tensor], number: int, spec: Trai
 
 
 def autocast(spec: TrainSpec, device: torch.device) -> torch.autocast:
-    """Return the autocast context for ``spec.precision``."""
+    """Return the autocast context for ``spec.precision``, for the forward pass."""
     return torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bf16")
+
+
+def in_precision(
+    step: Callable[Concatenate[_Owner, _Args], _Result],
+) -> Callable[Concatenate[_Owner, _Args], _Result]:
+    """Decorate a step, forward and backward, whose owner has a ``spec``: TF32 if that says so."""
+
+    @wraps(step)
+    def run(self: _Owner, *args: _Args.args, **options: _Args.kwargs) -> _Result:
+        before = torch.get_float32_matmul_precision()
+        if self.spec.precision == "tf32" and torch.cuda.is_available():
+            torch.set_float32_matmul_precision("high")
+        try:
+            return step(self, *args, **options)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return run
 
 
 def lr_factor(epoch: int, spec: TrainSpec) -> float:

@@ -32,6 +32,7 @@ from gtpool.train.epoch import (
     averaged,
     check_metric_defined,
     epoch_seed,
+    in_precision,
     lr_factor,
     mean_loss,
     shuffled_batches,
@@ -247,6 +248,7 @@ class _TrainLoop:
         each = torch.stack(losses).cpu()  # one device sync per epoch
         return mean_loss(each, batches, number, self.spec)
 
+    @in_precision
     def _step(self, part: Tensor, *, first: bool) -> Tensor:
         """Take one step on this process's share of a batch; return the loss of the whole batch."""
         own = self.group.share(part)
@@ -291,6 +293,7 @@ class _Evaluator:
         self.batches = [*_gather(data, self.parts, model.ratios)] if small else None
         self.y, self.cut = data.y[both.to(data.y.device)], split.valid.numel()
 
+    @in_precision
     @torch.no_grad()
     def measure(self, loss_of: Loss) -> tuple[float, float, float]:
         """Return validation loss, validation metric and test metric."""

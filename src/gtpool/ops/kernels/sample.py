@@ -16,6 +16,8 @@ from torch import Tensor
 from gtpool.ops.sample import ORDERS, SAMPLERS, check_choice
 from gtpool.padded_batch import PaddedLayout
 
+_SMALL = tl.constexpr(64)
+"""Nodes up to which a graph is sampled in a block of this size."""
 LONGEST = 4096
 """Maximum nodes of a graph: indices must fit the 12 bits freed by rounding in float32."""
 
@@ -93,6 +95,68 @@ def _sample(  # noqa: PLR0917
     SPARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
+    small: tl.constexpr = min(_SMALL, BLOCK)
+    n = tl.load(size_ptr + tl.program_id(0))
+    if n <= small:  # most graphs are far smaller than the largest
+        _draw(
+            score_ptr,
+            colour_ptr,
+            start_ptr,
+            size_ptr,
+            kept_start_ptr,
+            kept_size_ptr,
+            kept_ptr,
+            number_ptr,
+            kept_count,
+            count,
+            SAMPLER,
+            BY_SCORE,
+            COLOURED,
+            BITS,
+            SPARE,
+            small,
+        )
+    elif small < BLOCK:
+        _draw(
+            score_ptr,
+            colour_ptr,
+            start_ptr,
+            size_ptr,
+            kept_start_ptr,
+            kept_size_ptr,
+            kept_ptr,
+            number_ptr,
+            kept_count,
+            count,
+            SAMPLER,
+            BY_SCORE,
+            COLOURED,
+            BITS,
+            SPARE,
+            BLOCK,
+        )
+
+
+@triton.jit
+def _draw(  # noqa: PLR0917
+    score_ptr: tl.tensor,
+    colour_ptr: tl.tensor,
+    start_ptr: tl.tensor,
+    size_ptr: tl.tensor,
+    kept_start_ptr: tl.tensor,
+    kept_size_ptr: tl.tensor,
+    kept_ptr: tl.tensor,
+    number_ptr: tl.tensor,
+    kept_count: int,
+    count: int,
+    SAMPLER: tl.constexpr,
+    BY_SCORE: tl.constexpr,
+    COLOURED: tl.constexpr,
+    BITS: tl.constexpr,
+    SPARE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Sample one graph of at most BLOCK nodes."""
     far: tl.constexpr = (1 << (BITS - 1)) - 1
     graph = tl.program_id(0)
     start, first = tl.load(start_ptr + graph), tl.load(kept_start_ptr + graph)
