@@ -273,7 +273,8 @@ def assert_like_classifiers(models, data, index, extra=0):
             wanted, leaves, sent[run, there], allow_unused=True, materialize_grads=True
         )
         flat = torch.cat([part.flatten() for part in grads])
-        torch.testing.assert_close(grad[run], flat, **CLOSE)
+        torch.testing.assert_close(grad[run, : flat.numel()], flat, **CLOSE)
+        assert not grad[run, flat.numel() :].any()
         for name, part in model.state_dict().items():
             if not name.endswith("num_batches_tracked"):  # which nothing reads
                 torch.testing.assert_close(after[name][run], part, **CLOSE)
@@ -618,7 +619,9 @@ def test_what_is_frozen_stays_out_of_what_is_learned(options, mutag):
     stack = ModelEnsemble([model], 28)
     assert not any("theta" in name for name in stack.names)
     learned = sum(part.numel() for part in model.parameters() if part.requires_grad)
-    assert stack.theta.numel() == learned
+    assert sum(shape.numel() for shape in stack.shapes) == learned
+    assert stack.theta.numel() - learned in range(32)
+    assert stack.theta.size(1) % 32 == 0
 
 
 def test_the_states_are_copies(mutag):

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import pad
 
 from gtpool.model.classifier import Classifier, Outputs
 from gtpool.ops.backend import Backend
@@ -20,6 +21,9 @@ from gtpool.ops.padded import PaddedGraph
 from gtpool.ops.padded_ops import WIDEST, PaddedOps, padded_ops_for
 from gtpool.padded_batch import PaddedBatch
 from gtpool.spec import ModelSpec, ShapeSpec
+
+_ALIGNED = 32
+"""Row length of the parameters is a multiple of this, as fast kernels need aligned addresses."""
 
 
 def why_spec_not_captured(spec: ModelSpec, shape: ShapeSpec) -> str | None:
@@ -62,8 +66,9 @@ class ModelEnsemble(nn.Module):
         self.names = [name for name in states[0] if name in learned]
         self.shapes = [states[0][name].shape for name in self.names]
         rows = [torch.cat([state[name].flatten() for name in self.names]) for state in states]
-        self.theta = nn.Parameter(torch.stack(rows))
-        """All learned parameters, one row per run, [R, P]."""
+        room = -sum(shape.numel() for shape in self.shapes) % _ALIGNED
+        self.theta = nn.Parameter(pad(torch.stack(rows), (0, room)))
+        """All learned parameters, one row per run, then zeros, [R, P]."""
         self.fixed = {
             name: torch.stack([state[name] for state in states])
             for name in states[0]
@@ -111,7 +116,8 @@ class ModelEnsemble(nn.Module):
     def _views(self, theta: Tensor) -> dict[str, Tensor]:
         """Return views of the parameters by name, [R, ...] each."""
         sizes = [shape.numel() for shape in self.shapes]
-        parts = zip(self.names, theta.split(sizes, 1), self.shapes, strict=True)
+        parts = theta.split([*sizes, theta.size(1) - sum(sizes)], 1)[: len(sizes)]
+        parts = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.view(self.runs, *shape) for name, part, shape in parts}
 
 

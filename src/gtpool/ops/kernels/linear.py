@@ -1,4 +1,4 @@
-"""Triton kernels around linear maps of R runs: gradients of biases, activation and dropout."""
+"""Linear maps of R runs: gradients of biases, activation and dropout by Triton kernels."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # Kernels are written in Triton's language, which Python type checkers do not understand.
@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from gtpool.ops.kernels.dropout import constants, keeps
+from gtpool.ops.kernels.activation import activate_tiles, sum_parts
+from gtpool.ops.kernels.dropout import constants
+from gtpool.ops.kernels.norm_tile import sum_blocks
 
 _ROWS, _COLUMNS = 32, 64
 """Tile of a program that sums rows."""
@@ -143,7 +144,7 @@ class _Activate(Function):
         factor, least = constants(share)
         columns = max(16, min(128, int(triton.next_power_of_2(width))))
         rows = 1024 // columns
-        _activate[triton.cdiv(each, rows), triton.cdiv(width, columns), runs](
+        activate_tiles[triton.cdiv(each, rows), triton.cdiv(width, columns), runs](
             x,
             bias,
             bias if key is None else key,
@@ -192,7 +193,7 @@ def _backward(
     d_x = torch.empty_like(d_out) if changes else d_out
     parts = 1 if each <= _FEW else min(_PARTS, triton.cdiv(each, _ROWS))
     partial = d_out.new_empty(runs, parts, width)
-    _sum_parts[parts, triton.cdiv(width, _COLUMNS), runs](
+    sum_parts[parts, triton.cdiv(width, _COLUMNS), runs](
         d_out,
         d_out if kept is None else kept,
         d_out if bias is None else bias,
@@ -211,127 +212,5 @@ def _backward(
         ROWS=_ROWS,
         COLUMNS=_COLUMNS,
     )
-    if parts == 1:
-        return d_x, partial.squeeze(1)
-    total = d_out.new_empty(runs, width)
-    _merge[triton.cdiv(width, 32), runs](partial, total, parts, WIDTH=width, ROWS=_ROWS, COLUMNS=32)
-    return d_x, total
-
-
-# Biases and keys are rows of a matrix: by their alignment each kernel would be compiled anew.
-_BY_VALUE = {
-    "do_not_specialize": ("each", "bias_stride"),
-    "do_not_specialize_on_alignment": ("bias_ptr", "key_ptr"),
-}
-
-
-@triton.jit(**_BY_VALUE)
-def _activate(  # noqa: PLR0917
-    x_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    key_ptr: tl.tensor,
-    residual_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    each: int,
-    bias_stride: int,
-    factor: float,
-    ACT: tl.constexpr,
-    DROPS: tl.constexpr,
-    LEAST: tl.constexpr,
-    ADDS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
-    run = tl.program_id(2).to(tl.int64)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = (row < each)[:, None] & (column < WIDTH)[None, :]
-    place = row[:, None] * WIDTH + column[None, :]
-    at = run * each * WIDTH + place
-    bias = tl.load(bias_ptr + run * bias_stride + column, mask=column < WIDTH, other=0.0)
-    x = tl.load(x_ptr + at, mask=mask, other=0.0) + bias[None, :]
-    if ACT == "relu":
-        x = tl.where(x < 0, 0.0, x)  # NaN stays
-    if ACT == "gelu":
-        x *= _normal_below(x)
-    if DROPS:
-        x = tl.where(keeps(place, tl.load(key_ptr + run), LEAST), x * factor, 0.0)
-    if ADDS:
-        x += tl.load(residual_ptr + at, mask=mask, other=0.0)
-    tl.store(out_ptr + at, x, mask=mask)
-
-
-@triton.jit(**_BY_VALUE)
-def _sum_parts(  # noqa: PLR0917
-    d_out_ptr: tl.tensor,
-    kept_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    key_ptr: tl.tensor,
-    d_x_ptr: tl.tensor,
-    partial_ptr: tl.tensor,
-    each: int,
-    bias_stride: int,
-    share: int,
-    factor: float,
-    ACT: tl.constexpr,
-    DROPS: tl.constexpr,
-    LEAST: tl.constexpr,
-    STORES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
-    """Store the gradients of ``share`` rows of a run, and their sum."""
-    run, part = tl.program_id(2).to(tl.int64), tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < WIDTH
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    first = part * share
-    for start in range(first, tl.minimum(first + share, each), ROWS):
-        row = (start + tl.arange(0, ROWS)).to(tl.int64)
-        mask = (row < each)[:, None] & inside[None, :]
-        place = row[:, None] * WIDTH + column[None, :]
-        at = run * each * WIDTH + place
-        d = tl.load(d_out_ptr + at, mask=mask, other=0.0)
-        if ACT == "relu":
-            d = tl.where(tl.load(kept_ptr + at, mask=mask, other=0.0) <= 0, 0.0, d * factor)
-        elif DROPS:
-            d = tl.where(keeps(place, tl.load(key_ptr + run), LEAST), d * factor, 0.0)
-        if ACT == "gelu":
-            bias = tl.load(bias_ptr + run * bias_stride + column, mask=inside, other=0.0)
-            x = tl.load(kept_ptr + at, mask=mask, other=0.0) + bias[None, :]
-            d *= _normal_below(x) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
-        if STORES:
-            tl.store(d_x_ptr + at, d, mask=mask)
-        total += d
-    to = (run * tl.num_programs(0) + part) * WIDTH + column
-    tl.store(partial_ptr + to, tl.sum(total, 0), mask=inside)
-
-
-@triton.jit
-def _normal_below(x: tl.tensor) -> tl.tensor:
-    """Return the probability that a standard normal number is below x."""
-    return 0.5 * (1 + tl.erf(x * 0.7071067811865476))
-
-
-@triton.jit
-def _merge(
-    partial_ptr: tl.tensor,
-    total_ptr: tl.tensor,
-    parts: int,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
-    run = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < WIDTH
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, parts, ROWS):
-        part = start + tl.arange(0, ROWS)
-        at = (run * parts + part)[:, None] * WIDTH + column[None, :]
-        total += tl.load(
-            partial_ptr + at, mask=(part < parts)[:, None] & inside[None, :], other=0.0
-        )
-    tl.store(total_ptr + run * WIDTH + column, tl.sum(total, 0), mask=inside)
+    sums = partial.squeeze(1) if parts == 1 else sum_blocks(partial.view(1, -1, width), runs)[0]
+    return d_x, sums
