@@ -25,7 +25,7 @@ from gtpool.train.captured import CapturedTrainer
 
 LINES = (("paper", "float32"), ("best", "float32"), ("gcn", "float32"), ("paper", "tf32"))
 """Line of the study "best", and precision."""
-RUNS = (1, 30)
+RUNS = (1, 5, 30)
 HEADINGS = [
     "dataset",
     "recipe",

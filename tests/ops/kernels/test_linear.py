@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("unwritten_is_nan")
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 ACTS = {"none": lambda x: x, "relu": torch.relu, "gelu": torch.nn.functional.gelu}
 KEYS = torch.tensor([7, -(2**60), 2**62], device=DEVICE)
-SIZES = [(1, 1, 3, 1), (3, 37, 5, 70), (1, 150, 7, 20), (3, 129, 64, 64)]
+SIZES = [(1, 1, 3, 1), (3, 37, 5, 70), (1, 150, 7, 20), (3, 129, 64, 64), (3, 512, 4, 9)]
 """Runs, rows of a run, columns in and out."""
 
 

@@ -18,6 +18,8 @@ from gtpool.ops.kernels.norm_tile import sum_blocks
 
 _ROWS, _COLUMNS = 32, 64
 """Tile of a program that sums rows."""
+_TILE, _FULL = 64, 264
+"""Rows and columns of a product's tile; tiles that fill a GPU."""
 _FEW, _PARTS = 128, 256
 """Rows of a run that one program sums; maximum partial sums of a run."""
 
@@ -92,7 +94,7 @@ class _Linear(Function):
         d_out = d_out.contiguous()
         d_rows, rows = (part.reshape(runs, -1, part.size(1)) for part in (d_out, x))
         d_x = _product(d_rows, weight).flatten(0, 1) if needs_x else None
-        d_weight = _product(d_rows.mT, rows) if needs_weight else None
+        d_weight = _sum_of_products(d_rows, rows) if needs_weight else None
         return d_x, d_weight, sum_rows(d_out, runs) if needs_bias else None
 
 
@@ -100,6 +102,24 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     if left.size(0) == 1:
         return torch.mm(left[0], right[0]).unsqueeze(0)
     return torch.bmm(left, right)
+
+
+def _sum_of_products(d_rows: Tensor, rows: Tensor) -> Tensor:
+    """Return the gradient of the weights, [R, n, O], [R, n, I] -> [R, O, I].
+
+    cuBLAS gives one program each tile of a few runs, however many rows that sums: the rows are
+    summed in parts, the same in each call.
+    """
+    (runs, each, outer), inner = d_rows.shape, rows.size(2)
+    if runs == 1:  # cuBLAS splits the rows of a single product itself
+        return _product(d_rows.mT, rows)
+    tiles, parts = runs * triton.cdiv(outer, _TILE) * triton.cdiv(inner, _TILE), 1
+    while tiles * parts < _FULL and each % (2 * parts) == 0 and each >= 2 * parts * _FEW:
+        parts *= 2
+    split = (part.reshape(runs * parts, each // parts, part.size(2)) for part in (d_rows, rows))
+    left, right = split
+    found = torch.bmm(left.mT, right)
+    return found if parts == 1 else found.unflatten(0, (runs, parts)).sum(1)
 
 
 class _AddBias(Function):
