@@ -17,7 +17,7 @@ from gtpool.ops.dropout import set_keys
 from gtpool.spec import ModelSpec, TrainSpec
 from gtpool.study.inputs import shape_of
 from gtpool.train.captured import CapturedTrainer
-from gtpool.train.fit import fit
+from gtpool.train.fit import fit, predict
 from gtpool.train.fit_many import fit_many
 
 MERGES = ("mincutpool", "dmon", "diffpool", "structpool")
@@ -242,3 +242,11 @@ def test_captured_training_with_encodings_follows_the_cpu(coded):
     for on_cpu, on_gpu in zip(*results, strict=True):
         for run, epoch in on_cpu.items():
             assert on_gpu[run].train_loss == pytest.approx(epoch.train_loss, rel=2e-2)
+
+
+@pytest.mark.parametrize("options", [MODELS["the paper's"], {"pool": "haarpool"}])
+def test_graphs_on_the_host_are_predicted_on_the_device_of_the_model(options):
+    data, (model,) = networks(options, runs=1)
+    index = torch.arange(5, 45)
+    expected = predict(model.cuda(), data.to("cuda"), index)
+    torch.testing.assert_close(predict(model, data, index), expected)

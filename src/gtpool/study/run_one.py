@@ -294,9 +294,9 @@ def run_ensemble(
                 source_digest=loaded.digest
             )
             row = add_outcome(row, outcome)
-            if artifact is not None and row.done:  # on the CPU: other runs occupy the GPU
+            if artifact is not None and row.done:
                 data = run_data(spec, loaded.dataset, split)
-                content = pack_artifact(model.cpu(), data, split, spec, weights=weights)
+                content = pack_artifact(model, data, split, spec, weights=weights)
                 row = row.updated(artifact_digest=write_artifact(artifact(spec.key), content))
             yield add_environment(row, place, seconds).updated(together=beside)
 

@@ -154,11 +154,13 @@ def _fit_captured(
 
 @torch.no_grad()
 def predict(model: Model, data: GraphDataset, indices: Tensor, batch_size: int = 128) -> Tensor:
-    """Return the logits of some graphs in evaluation mode, [graphs, outputs]."""
+    """Return the logits of some graphs in evaluation mode, [graphs, outputs].
+
+    Each batch moves to the device of the model.
+    """
     model.train(False)
-    return torch.cat(
-        [model.classify(graphs) for graphs in _batches(model, data, indices, batch_size)]
-    )
+    batches = _batches(model, data, indices, batch_size)
+    return torch.cat([model.classify(graphs.to(model.scale.device)) for graphs in batches])
 
 
 @torch.no_grad()
