@@ -1,12 +1,14 @@
 """What a captured training step of one network is made of: its kernels, for one run and many.
 
 Run on a GPU: `python bench/kernels.py [DATASET ...]`. Each row has the time of a step, the number
-of its kernels and the time they are busy; the table of kernels goes to the files KERNELS names.
+of its kernels, the time they are busy, and this time by kind of kernel. The tables of kernels go to
+the folder that the environment variable KERNELS names.
 """
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +38,20 @@ HEADINGS = [
     "kernels",
     "busy, ms",
 ]
+
+PARTS = {
+    "matrix products": r"gemm|cublas",
+    "attention, scores": r"^_(for|back)ward$|_scores$|^_(edge_weights|add_heads|theta_grads)$",
+    "sampling": r"^_(sample|draw|refine|colours)$",
+    "norms": r"layer_norm|GammaBeta|^_(normalize|(block|run)_statistics|\w+_gradients)$",
+    "bias, activation, dropout": r"Gelu|activate_tiles|sum_parts|^_(add_blocks|drop|mix)$|_keys$",
+    "neighbour sums": r"^_(sum|count|bond_sum|table_grad_kernel)$",
+    "read-out": r"^_mean_max",
+    "gathering, layouts": r"gather|index(Func|Select|_)|CatArray|Memcpy|^_(gate|compose|check)",
+    "loss, optimiser": r"nll_loss|multi_tensor|^_(mean_loss|prepare|update)$",
+    "elementwise, sums, sorts by torch": r"elementwise_kernel|reduce_kernel|radix_sort",
+}
+"""Kinds of kernels: the first pattern found in the name of a kernel is its kind."""
 
 
 def main() -> None:
@@ -109,8 +125,23 @@ def _measure(
         "run_ms": round(taken / runs, 4),
         "kernels": sum(event.count for event in kernels),
         "kernels_ms": round(sum(event.self_device_time_total for event in kernels) / 1e3, 3),
+        "parts": parts((event.key, event.self_device_time_total / 1e3) for event in kernels),
     }
     return row, text
+
+
+def kind_of(kernel: str) -> str:
+    """Return the kind of a kernel; "other" if no pattern is found in its name."""
+    name = kernel[:107]  # what the profiler's table shows: types follow, which do not count
+    return next((kind for kind, names in PARTS.items() if re.search(names, name)), "other")
+
+
+def parts(kernels: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the milliseconds of each kind of kernel, from those of each kernel."""
+    found = dict.fromkeys((*PARTS, "other"), 0.0)
+    for name, taken in kernels:
+        found[kind_of(name)] += taken
+    return {kind: round(taken, 3) for kind, taken in found.items()}
 
 
 def _time(step: Callable[[], None], seconds: float = 1.0) -> float:
