@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import kernel_tables
+
 from gtpool.bench.bench_tables import BENCH_TABLES, MISSING, Row, device_name, evidence, newest_rows
 from gtpool.bench.paper_speed import BASELINES, CAPTURED, EAGER, OURS, REFERENCE
 from gtpool.bench.paper_speed import SPEED as PUBLISHED
@@ -74,6 +76,30 @@ large matrix product, and bytes at the rate of a large copy. Both rates are meas
 run.
 """,
 }
+KERNELS = {
+    "before_and_after": """\
+## The captured step, before and after
+
+A training step on PROTEINS with 128 graphs a run, replayed as one CUDA graph (`bench/kernels.py`):
+before most of torch's small kernels were replaced by fused ones in Triton, and after. A dash stands
+for what was not measured.
+""",
+    "parts": """\
+## What the captured step is made of
+
+Milliseconds in which the kernels of these steps are busy, in float32. The name of a kernel gives
+its kind. Before, torch did parts of norms, dropout, gradients of scores and Adam by elementwise
+kernels.
+""",
+    "products": """\
+## Products in Triton
+
+Triton kernels with `input_precision="tf32x3"`, which is nearly float32, were slower on these shapes
+than cuBLAS in float32, so they were dropped. Of four tiles the fastest is shown; errors are
+relative to float64.
+""",
+}
+"""Tables of kernel_tables.py, and what is said of them."""
 
 
 class Brief(NamedTuple):
@@ -236,6 +262,8 @@ def page(folder: Path = RESULTS) -> str:
             if sheet.rows:
                 parts += [f"### {sheet.title}", _table(sheet.headings, sheet.lines)]
                 parts.append(evidence(sheet.rows))
+    for name, words in KERNELS.items():
+        parts += [words, getattr(kernel_tables, name)(folder)]
     parts.append("## Parts")
     for brief in BRIEFS:
         parts += _brief(folder, brief)

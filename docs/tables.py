@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+import kernel_tables
 import molecule_tables
 import performance
 import pooler_tables
@@ -109,7 +110,7 @@ MADE = {
     **result_tables.MADE,
     "baselines": baselines,
     "speed": performance.summary,
-    "ensembles": lambda: performance.part("crossval"),
+    "steps": kernel_tables.steps,
     "layers": lambda: performance.part("layers"),
     "large": performance.large,
     "hours": hours,
