@@ -54,10 +54,13 @@ def parts(folder: Path = RESULTS) -> str:
     columns: list[dict[str, float]] = []
     for recipe, precision, runs in places:
         for when, rows in zip(("before", "after"), tables, strict=True):
-            row = rows[recipe, precision, runs]
+            if (row := rows.get((recipe, precision, runs))) is None:
+                continue
             heads.append(f"{recipe}, {runs} run{'s' * (runs > 1)}, {when}")
             columns.append({**row["parts"], "all": row["kernels_ms"]})
-    lines = [[kind, *(f"{column[kind]:.3f}" for column in columns)] for kind in columns[-1]]
+    lines = [
+        [kind, *(f"{column[kind]:.3f}" for column in columns)] for kind in next(iter(columns), ())
+    ]
     return _table(heads, lines, 1)
 
 
@@ -88,8 +91,9 @@ def _rows(folder: Path, key: str = "step_ms") -> tuple[dict[tuple[str, str, int]
 
 
 def _read(folder: Path, name: str) -> list[Row]:
-    text = (folder / f"{name}.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    path = folder / f"{name}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:

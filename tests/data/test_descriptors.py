@@ -5,6 +5,7 @@ from rdkit.Chem import Descriptors
 
 from gtpool.data import graph_features
 from gtpool.data.graph_features import describe_molecules, descriptor_names, load_descriptors
+from gtpool.data.parallel import telling
 from gtpool.data.schema import FLOAT32_MAX
 
 SALT = "O=C([O-])c1ccccc1.[Na+]"
@@ -103,3 +104,15 @@ def test_a_damaged_or_unwritable_cache_changes_nothing(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("GTPOOL_CACHE", str(tmp_path / "file"))
     np.testing.assert_array_equal(load_descriptors(["CCO"], ["rdkit2d"]), first)
+
+
+def test_many_molecules_are_described_by_several_processes_with_progress(monkeypatch):
+    monkeypatch.setattr(graph_features, "_MIN_PARALLEL", 4)
+    monkeypatch.setattr(graph_features, "_CHUNK", 2)
+    monkeypatch.setattr(graph_features, "_SLOW", ("morgan",))
+    told: list[tuple[str, int, int]] = []
+    smiles = ["CCO", "c1ccccc1", "CC", "CCN", "O"]
+    with telling(lambda *progress: told.append(progress)):
+        found = load_descriptors(smiles, ["morgan"])
+    np.testing.assert_array_equal(found, describe_molecules(smiles, ["morgan"]))
+    assert told == [("descriptors of molecules", done, 5) for done in (2, 4, 5)]

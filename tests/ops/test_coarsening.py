@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from gtpool.data import coarsening as data_chain
+from gtpool.data import parallel
 from gtpool.data.coarsening import with_chain
 from gtpool.data.dataset import GraphDataset
 from gtpool.data.locate import cache_dir
@@ -378,9 +379,9 @@ def test_a_process_that_dies_is_explained(monkeypatch):
         def die(self):
             raise BrokenProcessPool
 
-    monkeypatch.setattr(data_chain, "ProcessPoolExecutor", Dying)
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", Dying)
     with pytest.raises(RuntimeError, match="must do so below `if __name__"):
-        list(data_chain._run([()], 3, 2))
+        list(parallel.run_tasks(abs, [1], 2, "counts"))
 
 
 @pytest.mark.parametrize("jobs", [0, 1.0])

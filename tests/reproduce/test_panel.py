@@ -1,4 +1,6 @@
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -39,10 +41,20 @@ def test_every_method_has_as_many_candidates():
 @pytest.mark.parametrize("dataset", ["PROTEINS", "ogbg-molbbbp"])
 def test_the_recipe_runs_the_choice_of_the_panel(dataset):
     plan = make_plan({}, {"data": {"source": dataset}}, "best")
-    (chosen, *_) = chosen_runs("gtpool-v", dataset)
+    (chosen, *_) = chosen_runs("gtpool-v", dataset, descriptors=dataset.startswith("ogbg"))
     assert plan.run.model == chosen.model
     assert plan.run.train == chosen.train
     assert plan.run.data == chosen.data
+
+
+def test_validation_prefers_descriptors_wherever_both_were_run(rows):
+    def valid(dataset, *, descriptors):
+        first = chosen_runs("gtpool-v", dataset, descriptors=descriptors)
+        keys = [replace(spec, seed=spec.seed + at).key for spec in first for at in range(5)]
+        return fmean(rows[key].valid_metric for key in keys)
+
+    for name in ("ogbg-molbbbp", "ogbg-moltox21", "ogbg-moltoxcast"):
+        assert valid(name, descriptors=True) > valid(name, descriptors=False)
 
 
 def test_a_choice_uses_no_run_of_the_dataset_it_is_for(rows):

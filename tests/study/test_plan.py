@@ -165,6 +165,17 @@ def test_molecules_have_canonical_atoms_bonds_and_a_wheel_by_score():
         assert make_plan({}, options(data={"source": source})).run.data.atom_order == "given"
 
 
+def test_best_describes_molecules_where_they_have_smiles():
+    for source, described in (("my.csv", True), ("ogbg-molhiv", True), ("MUTAG", False)):
+        run = make_plan({}, options(data={"source": source}), "best").run
+        assert (run.data.molecule_features == ("rdkit2d", "morgan")) is described
+        assert run.model.dropout == (0.1 if described else 0.5)
+    run = make_plan(
+        {}, options(data={"source": "ogbg-molhiv", "molecule_features": ()}), "best"
+    ).run
+    assert (run.data.molecule_features, run.train.batch_size, run.train.epochs) == ((), 512, 100)
+
+
 def test_what_the_user_says_of_molecules_holds():
     settings = {
         "data": {"source": "my.csv", "atom_order": "given"},

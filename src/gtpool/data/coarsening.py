@@ -4,13 +4,12 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
 from errno import EEXIST, ENOENT, ENOTEMPTY
+from functools import partial
 from hashlib import sha256
-from multiprocessing import current_process, get_context
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, read_folder, write_folder
 from gtpool.data.locate import cache_dir
+from gtpool.data.parallel import run_tasks
 from gtpool.graph import Coarsening, CoarseningStep, check_count
 from gtpool.ops.chains import CHAINS, coarsen_graphs
 from gtpool.ops.coarsening import (
@@ -107,7 +107,10 @@ def _build(
         jobs = 1
     tasks = (_pack(data, chunk) for chunk in chunks)
     done, chains = 0, list[tuple[CoarseningStep, ...]]()
-    for chunk, arrays in zip(chunks, _run(tasks, plan, min(jobs, len(chunks))), strict=True):
+    found = run_tasks(
+        partial(_chain_of, plan=plan), tasks, min(jobs, len(chunks)), "computes coarsening chains"
+    )
+    for chunk, arrays in zip(chunks, found, strict=True):
         chains.append(_unpack(arrays, plan.method))
         done += chunk.numel()
         tell(done, len(data))
@@ -115,26 +118,6 @@ def _build(
     level = layout_from_sizes(data.sizes, HOST)
     nodes = row_ranges(offsets(data.sizes[order])[back], level)
     return take_chain(joined, edge_pointers(joined), back, level, nodes)
-
-
-def _run(tasks: Iterable[Arrays], plan: Coarsening, jobs: int) -> Iterable[Arrays]:
-    """Yield the results in the order of the tasks."""
-    if jobs == 1:
-        yield from (_chain_of(task, plan) for task in tasks)
-        return
-    # Not fork, which would copy the locks of torch's threads.
-    context, one = get_context("spawn"), (1,)
-    with ProcessPoolExecutor(jobs, context, torch.set_num_threads, one) as pool:
-        futures = [pool.submit(_chain_of, task, plan) for task in tasks]
-        try:
-            yield from (future.result() for future in futures)
-        except BrokenProcessPool as error:
-            raise RuntimeError(
-                "a worker that computes coarsening chains has died; a script that starts workers "
-                'must do so below `if __name__ == "__main__":`'
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _pack(data: GraphDataset, chunk: Tensor) -> Arrays:

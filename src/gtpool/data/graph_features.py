@@ -3,12 +3,15 @@
 Rogers and Hahn: "Extended-connectivity fingerprints", 2010.
 """
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
+from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +23,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset, read_folder, write_folder
 from gtpool.data.locate import cache_dir
 from gtpool.data.molecule import canonical_molecule
+from gtpool.data.parallel import run_tasks, tell_progress
 from gtpool.data.schema import FLOAT32_MAX, Recipe
 from gtpool.spec import did_you_mean
 
@@ -39,6 +43,8 @@ VERSION = 1
 """Version of the numbers; descriptors cached by another version are ignored."""
 _SLOW = ("rdkit2d",)  # kept in the cache
 _SHOWN = 5
+_CHUNK, _MIN_PARALLEL = 250, 4000
+"""Molecules of a task; fewer than this are described faster in one process."""
 
 
 class _Descriptors(NamedTuple):
@@ -240,10 +246,23 @@ def _load_slow(smiles: Sequence[str], name: str) -> Matrix:
     entry = cache_dir() / "descriptors" / sha256(text.encode()).hexdigest()[:16]
     with suppress(OSError, ValueError, KeyError):  # not there, or damaged
         return read_folder(entry)[0]["found"].numpy()
-    found = describe_molecules(smiles, [name])
+    found = _describe_many(smiles, name)
     with suppress(OSError, SafetensorError):  # it is computed again next time
         write_folder(entry, {"found": torch.from_numpy(found)}, {"set": name})
     return found
+
+
+def _describe_many(smiles: Sequence[str], name: str) -> Matrix:
+    """Return the columns of one set; many molecules are described on all cores."""
+    alone = len(smiles) < _MIN_PARALLEL or current_process().daemon  # daemons start no workers
+    jobs = 1 if alone else os.cpu_count() or 1
+    chunks = [smiles[at : at + _CHUNK] for at in range(0, len(smiles), _CHUNK)]
+    parts = [describe_molecules([], [name])]
+    describe = partial(describe_molecules, names=[name])
+    for part in run_tasks(describe, chunks, jobs, "describes molecules"):
+        parts.append(part)
+        tell_progress("descriptors of molecules", sum(map(len, parts)), len(smiles))
+    return np.concatenate(parts)
 
 
 def _rdkit2d() -> _Descriptors:

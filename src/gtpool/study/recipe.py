@@ -44,7 +44,10 @@ MOLECULES: dict[str, dict[str, Any]] = {
     "model": {"dropout": 0.1},
     "train": {"epochs": 50, "batch_size": 32},
 }
-"""What "best" adds for SMILES; the choosing half of ``gtpool.reproduce.molecules`` chose it."""
+"""What "best" adds for SMILES; the choosing half of ``gtpool.reproduce.molecules`` chose it.
+
+OGB's sets get its first two parts: on each, validation on the others prefers them.
+"""
 
 
 def recipe_options(
@@ -78,7 +81,10 @@ def recipe_options(
     added["train"] = best_training(source)
     if source not in DATASETS:
         added["split"] = {"folds": 5, "valid": "half"}
-    if reads_smiles(source) if smiles is None else smiles:
+    if _is_ogb(source):  # its other training options have been measured
+        added["data"] |= MOLECULES["data"]
+        added["model"] |= MOLECULES["model"]
+    elif reads_smiles(source) if smiles is None else smiles:
         added = {part: {**options, **MOLECULES.get(part, {})} for part, options in added.items()}
         added["train"]["warmup"] = added["train"]["epochs"] // 10
     return added

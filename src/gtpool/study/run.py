@@ -7,6 +7,7 @@ from typing import cast
 
 from gtpool.data.coarsening import with_chain
 from gtpool.data.formats.reader import Loaded
+from gtpool.data.parallel import telling
 from gtpool.model.classifier import coarsening_of
 from gtpool.spec import RunSpec
 from gtpool.study.executor import (
@@ -80,8 +81,9 @@ def run_many(
     todo = [wanted[key] for key, row in rows.items() if row is None]
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
     if todo:
-        _prepare(todo, task, watch)
-        rows.update((row.key, row) for row in executor(task, todo, watch))
+        with telling(watch.preparing):
+            _prepare(todo, task, watch)
+            rows.update((row.key, row) for row in executor(task, todo, watch))
     return [cast("RunResult", rows[spec.key]) for spec in specs]
 
 

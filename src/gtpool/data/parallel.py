@@ -1,0 +1,63 @@
+"""Work in several processes, and its progress."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from contextvars import ContextVar
+from multiprocessing import get_context
+from typing import TypeVar
+
+import torch
+
+Tell = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+_TELL: ContextVar[Tell | None] = ContextVar("tell", default=None)
+
+
+@contextmanager
+def telling(tell: Tell) -> Generator[None]:
+    """Report the progress of long work on data within the context."""
+    token = _TELL.set(tell)
+    try:
+        yield
+    finally:
+        _TELL.reset(token)
+
+
+def tell_progress(what: str, done: int, total: int) -> None:
+    """Report progress to the caller of ``telling``, if there is one."""
+    tell = _TELL.get()
+    if tell is not None:
+        tell(what, done, total)
+
+
+def run_tasks(
+    function: Callable[[_Task], _Result], tasks: Iterable[_Task], jobs: int, what: str
+) -> Iterator[_Result]:
+    """Yield the results in the order of the tasks.
+
+    Args:
+        function: Can be pickled, as can its argument and result.
+        tasks: Its arguments.
+        jobs: Number of processes; 1 works in this one.
+        what: What a worker does, for the error if one dies, such as "describes molecules".
+    """
+    if jobs == 1:
+        yield from map(function, tasks)
+        return
+    # Not fork, which would copy the locks of torch's threads.
+    context, one = get_context("spawn"), (1,)
+    with ProcessPoolExecutor(jobs, context, torch.set_num_threads, one) as pool:
+        futures = [pool.submit(function, task) for task in tasks]
+        try:
+            yield from (future.result() for future in futures)
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                f"a worker that {what} has died; a script that starts workers must do so below "
+                '`if __name__ == "__main__":`'
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
