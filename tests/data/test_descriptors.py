@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from rdkit import Chem
@@ -5,7 +7,7 @@ from rdkit.Chem import Descriptors
 
 from gtpool.data import graph_features
 from gtpool.data.graph_features import describe_molecules, descriptor_names, load_descriptors
-from gtpool.data.parallel import telling
+from gtpool.data.parallel import watched_by
 from gtpool.data.schema import FLOAT32_MAX
 
 SALT = "O=C([O-])c1ccccc1.[Na+]"
@@ -111,8 +113,9 @@ def test_many_molecules_are_described_by_several_processes_with_progress(monkeyp
     monkeypatch.setattr(graph_features, "_CHUNK", 2)
     monkeypatch.setattr(graph_features, "_SLOW", ("morgan",))
     told: list[tuple[str, int, int]] = []
+    watcher = SimpleNamespace(preparing=lambda *progress: told.append(progress))
     smiles = ["CCO", "c1ccccc1", "CC", "CCN", "O"]
-    with telling(lambda *progress: told.append(progress)):
+    with watched_by(watcher):
         found = load_descriptors(smiles, ["morgan"])
     np.testing.assert_array_equal(found, describe_molecules(smiles, ["morgan"]))
     assert told == [("descriptors of molecules", done, 5) for done in (2, 4, 5)]

@@ -6,32 +6,39 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import ContextVar
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
-Tell = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+
+class Watcher(Protocol):
+    """Receives the progress of long work on data."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Receive what is being done, how much of it is done, and how much there is."""
+        ...
+
+
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-_TELL: ContextVar[Tell | None] = ContextVar("tell", default=None)
+_WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 @contextmanager
-def telling(tell: Tell) -> Generator[None]:
+def watched_by(watcher: Watcher | None) -> Generator[None]:
     """Report the progress of long work on data within the context."""
-    token = _TELL.set(tell)
+    token = _WATCHER.set(watcher)
     try:
         yield
     finally:
-        _TELL.reset(token)
+        _WATCHER.reset(token)
 
 
 def tell_progress(what: str, done: int, total: int) -> None:
-    """Report progress to the caller of ``telling``, if there is one."""
-    tell = _TELL.get()
-    if tell is not None:
-        tell(what, done, total)
+    """Report progress to the watcher, if there is one."""
+    watcher = _WATCHER.get()
+    if watcher is not None:
+        watcher.preparing(what, done, total)
 
 
 def run_tasks(

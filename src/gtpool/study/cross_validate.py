@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gtpool.data.duplicates import count_copies, describe_copies
 from gtpool.data.formats import FORMATS, recognise
 from gtpool.data.formats.reader import Skipped
-from gtpool.data.parallel import telling
+from gtpool.data.parallel import watched_by
 from gtpool.data.targets import check_varied
 from gtpool.model import METHODS
 from gtpool.pool import POOLS
@@ -275,7 +275,7 @@ def cross_validate(
     given |= {"threshold": threshold, "calibrate": calibrate}
     training = {"start": None if start is None else str(start), "freeze_encoder": freeze_encoder}
     plan = _plan(data, spec, given, training, recipe)
-    with nullcontext() if watch is None else telling(watch.preparing):
+    with watched_by(watch):
         specs, loaded = plan_runs(plan, data_dir)
     if on_start is not None:
         on_start(loaded, specs)

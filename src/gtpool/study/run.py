@@ -7,7 +7,7 @@ from typing import cast
 
 from gtpool.data.coarsening import with_chain
 from gtpool.data.formats.reader import Loaded
-from gtpool.data.parallel import telling
+from gtpool.data.parallel import watched_by
 from gtpool.model.classifier import coarsening_of
 from gtpool.spec import RunSpec
 from gtpool.study.executor import (
@@ -81,7 +81,7 @@ def run_many(
     todo = [wanted[key] for key, row in rows.items() if row is None]
     watch.begin(list(wanted.values()), [row for row in rows.values() if row is not None])
     if todo:
-        with telling(watch.preparing):
+        with watched_by(watch):
             _prepare(todo, task, watch)
             rows.update((row.key, row) for row in executor(task, todo, watch))
     return [cast("RunResult", rows[spec.key]) for spec in specs]
