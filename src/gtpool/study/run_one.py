@@ -296,7 +296,10 @@ def run_ensemble(
             row = add_outcome(row, outcome)
             if artifact is not None and row.done:
                 data = run_data(spec, loaded.dataset, split)
-                content = pack_artifact(model, data, split, spec, weights=weights)
+                try:
+                    content = pack_artifact(model, data, split, spec, weights=weights)
+                except torch.OutOfMemoryError:  # the other runs fill the GPU
+                    content = pack_artifact(model.cpu(), data, split, spec, weights=weights)
                 row = row.updated(artifact_digest=write_artifact(artifact(spec.key), content))
             yield add_environment(row, place, seconds).updated(together=beside)
 
