@@ -176,7 +176,7 @@ def test_memory_does_not_grow_with_the_number_of_parts(model, tmp_path):
     network = predict_stream.load_bundle(model)
     wide = Classifier(ModelSpec(), network.model.shape).eval()
     save_bundle(tmp_path / "model", wide, network.about)
-    assert peak_of_large(_TABLES, tmp_path) < 4  # MB
+    assert peak_of_large(_TABLES, tmp_path) < 10  # MB; 50 if what a part needs is kept
 
 
 def test_a_part_that_was_not_noted_is_never_taken_for_another(tmp_path):
