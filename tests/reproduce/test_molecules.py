@@ -1,4 +1,5 @@
 import json
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -139,4 +140,4 @@ def test_an_unknown_method_or_set_names_the_known_ones(tmp_path):
 
 def test_a_program_that_fails_is_an_error_with_its_last_line():
     with pytest.raises(OSError, match=r"failed with status 1.*nothing there"):
-        rivals._run(["python", "-c", "raise SystemExit('nothing there')"])
+        rivals._run([sys.executable, "-c", "raise SystemExit('nothing there')"])

@@ -160,7 +160,8 @@ def predict(model: Model, data: GraphDataset, indices: Tensor, batch_size: int =
     """
     model.train(False)
     batches = _batches(model, data, indices, batch_size)
-    return torch.cat([model.classify(graphs.to(model.scale.device)) for graphs in batches])
+    _, weight = next(iter(model.named_parameters()))
+    return torch.cat([model.classify(graphs.to(weight.device)) for graphs in batches])
 
 
 @torch.no_grad()
