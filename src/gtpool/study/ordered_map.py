@@ -65,6 +65,10 @@ def ordered_map(
             "if it happens again (`taskset -c 0,1 gtpool ...`)"
         ) from error
     finally:
+        # A worker that ends while it sends a result leaves half of it in the pipe. Its reader waits
+        # for the rest as long as any process can write, this one too.
+        with suppress(AttributeError, OSError):
+            pool._result_queue._writer.close()  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
         ours.close()  # ends the workers
         pool.shutdown(wait=True, cancel_futures=True)
         theirs.close()
