@@ -1,5 +1,7 @@
 """A function mapped over an iterator by worker processes."""
 
+import time
+
 import pytest
 
 from gtpool.study.ordered_map import ordered_map
@@ -12,9 +14,10 @@ def large(number):
 
 @pytest.mark.slow
 def test_a_worker_that_ends_while_it_sends_a_result_keeps_nobody_waiting():
-    for _ in range(3):
+    for pause in (0.0, 0.003, 0.01):
         results = ordered_map(large, range(100), 2)
         assert next(results)[0] == 0
+        time.sleep(pause)
         results.close()
 
 
