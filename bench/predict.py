@@ -27,11 +27,11 @@ from gtpool.bench.timing import print_table, record
 from gtpool.data.formats.table import read_table
 from gtpool.data.locate import find_raw
 from gtpool.data.molecule import read_molecules
+from gtpool.data.parallel import usable_cores
 from gtpool.model.bundle import save_bundle
 from gtpool.model.classifier import Classifier
 from gtpool.spec import ModelSpec
 from gtpool.study.inputs import shape_of
-from gtpool.study.ordered_map import usable_cores
 
 SIZES = (20_000, 40_000)
 SAMPLE = 3_000

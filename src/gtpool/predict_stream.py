@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 from gtpool import __version__
 from gtpool.atomic import rename_target
 from gtpool.data.formats.reader import InferenceData
+from gtpool.data.parallel import usable_cores
 from gtpool.data.sources import stream_for_inference
 from gtpool.model.bundle import FILES, Bundle, load_bundle
 from gtpool.predict import (
@@ -26,7 +27,7 @@ from gtpool.predict import (
     write_predictions,
 )
 from gtpool.resumable import resumable_file
-from gtpool.study.ordered_map import limit_kernel_cache, ordered_map, usable_cores
+from gtpool.study.ordered_map import limit_kernel_cache, ordered_map
 from gtpool.study.run_one import choose_device
 
 FEW = 4096

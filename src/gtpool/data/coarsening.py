@@ -1,6 +1,5 @@
 """Coarsening chains of a dataset: computed once, in parallel, and cached on disk."""
 
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from gtpool.data.dataset import GraphDataset, read_folder, write_folder
 from gtpool.data.locate import cache_dir
-from gtpool.data.parallel import run_tasks
+from gtpool.data.parallel import run_tasks, usable_cores
 from gtpool.graph import Coarsening, CoarseningStep, check_count
 from gtpool.ops.chains import CHAINS, coarsen_graphs
 from gtpool.ops.coarsening import (
@@ -81,7 +80,7 @@ def with_chain(
     try:
         chain = _read(entry, method)
     except (OSError, ValueError, KeyError):  # not there, or damaged
-        chain = _build(bare, plan, jobs or os.cpu_count() or 1, tell or (lambda _done, _all: None))
+        chain = _build(bare, plan, jobs or usable_cores(), tell or (lambda _done, _all: None))
         _keep(chain, entry, data.schema.name)
     return replace(data, chain=tuple(step.to(data.x.device) for step in chain))
 

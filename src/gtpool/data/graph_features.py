@@ -3,7 +3,6 @@
 Rogers and Hahn: "Extended-connectivity fingerprints", 2010.
 """
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from torch import Tensor
 from gtpool.data.dataset import GraphDataset, read_folder, write_folder
 from gtpool.data.locate import cache_dir
 from gtpool.data.molecule import canonical_molecule
-from gtpool.data.parallel import run_tasks, tell_progress
+from gtpool.data.parallel import run_tasks, tell_progress, usable_cores
 from gtpool.data.schema import FLOAT32_MAX, Recipe
 from gtpool.spec import did_you_mean
 
@@ -255,7 +254,7 @@ def _load_slow(smiles: Sequence[str], name: str) -> Matrix:
 def _describe_many(smiles: Sequence[str], name: str) -> Matrix:
     """Return the columns of one set; many molecules are described on all cores."""
     alone = len(smiles) < _MIN_PARALLEL or current_process().daemon  # daemons start no workers
-    jobs = 1 if alone else os.cpu_count() or 1
+    jobs = 1 if alone else usable_cores()
     chunks = [smiles[at : at + _CHUNK] for at in range(0, len(smiles), _CHUNK)]
     parts = [describe_molecules([], [name])]
     describe = partial(describe_molecules, names=[name])

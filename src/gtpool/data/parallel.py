@@ -1,5 +1,6 @@
 """Work in several processes, and its progress."""
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -39,6 +40,13 @@ def tell_progress(what: str, done: int, total: int) -> None:
     watcher = _WATCHER.get()
     if watcher is not None:
         watcher.preparing(what, done, total)
+
+
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def run_tasks(

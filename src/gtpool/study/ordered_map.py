@@ -21,13 +21,6 @@ _SHAPES = "32"  # matrix shapes whose kernels oneDNN keeps; its default of 1,024
 _AHEAD = 2  # tasks per process that are handed out before the oldest result is needed
 
 
-def usable_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def limit_kernel_cache() -> None:
     """Bound the memory of kernels that oneDNN compiles for each shape of a matrix on a CPU.
 
