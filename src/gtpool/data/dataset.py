@@ -448,6 +448,8 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = load_file(folder / _TENSORS)
     except (ValueError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged ({error}); delete it and save it again") from error
+    except RuntimeError as error:  # torch cannot open a file that another process has just replaced
+        raise OSError(f"cannot read {folder}: {error}") from error
     if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
         raise ValueError(f"another version wrote {folder}; delete it and save it again")
     return tensors, values
